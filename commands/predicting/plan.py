@@ -15,7 +15,7 @@ from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     parser = Command(commands, "plan", _plan, "search for the best way to train a model on N devices")
-    parser.parser.description = "Estimate every configuration for a scenario's model, and prove the best one by replay."
+    parser.parser.description = "Estimate every configuration for a scenario's model, and prove the best one by prediction."
     parser.add("SCENARIO", SCENARIO)
     parser.add_overrides("a field, such as batch=1536")
     parser.add("--gpus N", "number of GPUs to train on, or several: 64,128,256 (the scenario's number of ranks)", type=_counts)
@@ -31,8 +31,8 @@ def mount(commands: Any) -> None:
         "--frameworks NAMES", "frameworks to choose from, such as megatron-core-0.12,torchtitan (common ones)", type=listed
     )
     parser.add("--objective", "objective to optimise (time)", choices=OBJECTIVES, default="time")
-    parser.add("--memory SIZE", "memory per rank, such as 70GiB (the device's memory minus the headroom)", type=size)
-    parser.add("--headroom SHARE", "share of the device's memory that stays free (0.04)", type=float, default=0.04)
+    parser.add("--fits SHARE", "probability with which a plan fits into the device's memory (0.9)", type=float, default=0.9)
+    parser.add("--memory SIZE", "limit of the predicted memory per rank, such as 70GiB (as --fits needs)", type=size)
     parser.add("--top N", "number of configurations to print (10)", type=positive, default=10)
     parser.add_tokens()
     parser.add("--json", "print the plan as JSON, in SI units")
@@ -60,7 +60,7 @@ def _plan(options: argparse.Namespace) -> int:
         "strategies": options.strategies,
         "schedules": options.schedules,
         "frameworks": [shipped(name) for name in options.frameworks] if options.frameworks else None,
-        "headroom": options.headroom,
+        "fits": options.fits,
     }
     sizes = options.gpus or (scenario.strategy.training_ranks,)
     try:

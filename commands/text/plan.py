@@ -12,11 +12,13 @@ from scaleproof.simulator.analysis.planner.settings import Settings
 from scaleproof.simulator.analysis.planner.words import (
     against_runner_up,
     degrees,
+    fits_words,
     headline,
     is_better,
     layout,
     nodes_note,
     optimality,
+    risk,
     tie_sentence,
 )
 from scaleproof.simulator.common.units import (
@@ -53,12 +55,16 @@ def _one(plan: PlanRecord) -> Iterator[str]:
     yield f"{plan.model} on {plan.gpus:,} GPUs of {plan.cluster}, global batch {plan.samples:,}"
     if plan.added_nodes:
         yield nodes_note(plan)
-    yield (
-        f"{plan.configurations:,} configurations estimated in {format_time_s(plan.estimate_seconds)}, {plan.fitting:,} fit "
-        f"into {format_bytes(plan.capacity_bytes)}; {plan.replayed} replayed in {format_time_s(plan.replay_seconds)}"
+    sure = "" if plan.fits is None else f" with a probability of {format_percent(plan.fits, 0)}"
+    room = f"up to {format_bytes(plan.capacity_bytes)} of {format_bytes(plan.device_bytes)}"
+    yield from wrapped(
+        f"{plan.configurations:,} configurations estimated in {format_time_s(plan.estimate_seconds)}, {plan.fitting:,} fit"
+        f"{sure} ({room}); {plan.replayed} replayed and {plan.predicted} predicted in {format_time_s(plan.search_seconds)}"
     )
     yield _frameworks(plan)
     yield optimality(plan)
+    for sentence in risk(plan):
+        yield from wrapped(sentence)
     yield ""
     settings = Settings.of([row.configuration for row in plan.best])
     if settings.equal:
@@ -86,8 +92,8 @@ def _several(plans: Sequence[PlanRecord]) -> Iterator[str]:
         if plan.problem:
             yield from wrapped(f"{plan.gpus:,} GPUs: no plan: {plan.problem}")
     for plan in planned:
-        if margin := against_runner_up(plan):
-            yield f"{plan.gpus:,} GPUs: {margin}"
+        for sentence in filter(None, (against_runner_up(plan), *risk(plan))):
+            yield from wrapped(f"{plan.gpus:,} GPUs: {sentence}")
     sentences = dict.fromkeys(map(optimality, planned))
     for sentence in sentences:
         sizes = ", ".join(f"{plan.gpus:,}" for plan in planned if optimality(plan) == sentence)
@@ -119,8 +125,7 @@ def _sizes(plans: Sequence[PlanRecord]) -> _Columns:
     if all(row.cost_USD for row in best):
         unit = f"per_million_{first.unit}"
         columns[f"USD/M {first.unit}"] = [f"{(row.cost_USD or {})[unit]:,.3g}" for row in best]
-    columns["memory"] = [format_bytes(row.memory_bytes) for row in best]
-    return columns | {"best plan": [layout(row.configuration) for row in best]}
+    return columns | _memory(best) | {"best plan": [layout(row.configuration) for row in best]}
 
 
 def _ranking(plan: PlanRecord, settings: Settings) -> _Columns:
@@ -133,7 +138,13 @@ def _ranking(plan: PlanRecord, settings: Settings) -> _Columns:
     if any(amounts := [_objective(row, plan) for row in best]):
         columns[plan.objective] = amounts
     columns |= _per_gpu([plan] * len(best), best)
-    return columns | {"memory": [format_bytes(row.memory_bytes) for row in best]}
+    return columns | _memory(best)
+
+
+def _memory(rows: Sequence[PlanRow]) -> _Columns:
+    """Memory of the fullest rank, and the probability that it fits."""
+    columns = {"memory": [format_bytes(row.memory_bytes) for row in rows]}
+    return columns | ({"fits": [fits_words(row) for row in rows]} if any(row.fits_probability for row in rows) else {})
 
 
 def _per_gpu(plans: Sequence[PlanRecord], rows: Sequence[PlanRow]) -> _Columns:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from scaleproof.simulator.engine import events, replay
-from scaleproof.simulator.engine.contention import is_contended, longer_s
+from scaleproof.simulator.engine.contention import busiest_s, is_contended, longer_s
 from scaleproof.simulator.engine.durations import Times
 from scaleproof.simulator.engine.jitter import NONE, Variation
 from scaleproof.simulator.engine.levels import order_of
@@ -45,8 +47,14 @@ def simulate_steady(program: Program, steps: int, variation: Variation = NONE, s
 
 
 def _is_negligible(timeline: Timeline, variation: Variation, sample: int) -> bool:
-    """Whether sharing delays the last step negligibly; the delay is computed only if its upper bound is not negligible."""
-    longer, most_s = longer_s(timeline), NEGLIGIBLE * timeline.step_ends_s()[-1]
+    """Whether sharing delays the last step negligibly; the delay is computed only if its upper bound is not negligible.
+
+    Not if all steps are shorter than a resource is busy for one: delays of first order may vanish in waits that sharing fills.
+    """
+    ends_s = timeline.step_ends_s()
+    if busiest_s(timeline.program) > (1 + NEGLIGIBLE) * np.diff(ends_s, prepend=0.0).max():
+        return False
+    longer, most_s = longer_s(timeline), NEGLIGIBLE * ends_s[-1]
     if order_of(timeline.program).along_s(longer) <= most_s:
         return True
     return bool(later_s(timeline, longer, variation, sample) <= most_s)
@@ -64,6 +72,6 @@ def later_s(timeline: Timeline, longer: Times, variation: Variation = NONE, samp
 
 
 __all__ = [
-    "NEGLIGIBLE", "NONE", "Timeline", "Variation", "events", "is_contended", "later_s", "longer_s",
+    "NEGLIGIBLE", "NONE", "Timeline", "Variation", "busiest_s", "events", "is_contended", "later_s", "longer_s",
     "replay", "simulate", "simulate_steady",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from scaleproof.simulator.common.csr import in_order
 from scaleproof.simulator.engine.durations import Times, rates
 from scaleproof.simulator.engine.replay_servers import servers_of
 from scaleproof.simulator.engine.timeline import Timeline
-from scaleproof.simulator.program import Kind
+from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.program.table import distinct
 
 # Relative excess over a capacity that is float rounding.
@@ -21,6 +21,16 @@ _ROUNDING: Final = 1e-9
 def is_contended(timeline: Timeline) -> bool:
     """Whether tasks ever demand more of a resource than its capacity, so that sharing would slow them."""
     return bool(longer_s(timeline).any())
+
+
+def busiest_s(program: Program) -> float:
+    """Seconds of a step for which its most used resource is busy, also if that is always full: no step is shorter in the long
+    run."""
+    amount = program.amount * np.where(program.kind == Kind.SERVE, program.requests, 1)
+    by_route = np.bincount(program.route, amount)
+    route, resource, per_unit = program.routes.used(np.arange(len(by_route)))
+    used = np.bincount(resource, by_route[route] * per_unit, len(program.resources.names))
+    return float((used / program.resources.capacity).max(initial=0.0))
 
 
 def longer_s(timeline: Timeline) -> Times:

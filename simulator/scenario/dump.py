@@ -20,9 +20,10 @@ from scaleproof.simulator.frameworks.library import equal_to_shipped
 from scaleproof.simulator.model import ModelSpec
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.scenario.fields import Value, fields_of
-from scaleproof.simulator.scenario.framework_choice import DECIDED
+from scaleproof.simulator.scenario.framework_choice import DECIDED, with_defaults
 from scaleproof.simulator.scenario.read import load_cluster, load_device, load_model
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import Strategy
 
 FILE: Final = "scenario.yaml"
 _WIDTH: Final = 120
@@ -33,11 +34,12 @@ _ONE_LINE: Final = 10_000
 def dump(scenario: Scenario, by_name: bool = False) -> str:
     """YAML that loads to an equal scenario.
 
-    by_name: whether models, clusters and devices that equal shipped ones are given by name; else they are written out, so that
-    the text does not depend on shipped files. Shipped frameworks are always given by name, which stands for a version.
+    by_name: for readers: models, clusters and devices that equal shipped ones are given by name, and strategy fields as the
+    framework decides them are left out; else they are written out, so that the text does not depend on shipped files. Shipped
+    frameworks are always given by name, which stands for a version.
     """
     plain = {"name": scenario.name, **_plain(scenario)}
-    plain["strategy"] = _strategy(scenario)
+    plain["strategy"] = _strategy(scenario, is_complete=not by_name)
     plain["framework"] = _framework(scenario)
     if by_name:
         _name_parts(plain, scenario)
@@ -55,7 +57,8 @@ def dump_device(device: Device) -> str:
 
 
 def dump_part(scenario: Scenario, part: str, always: Collection[str] = ()) -> str:
-    """One line of YAML for 'strategy' or another part: fields that differ from their defaults, and those in `always`."""
+    """One line of YAML for 'strategy' or another part: fields that differ from their defaults, which those of a strategy may
+    have from the framework, and those in `always`."""
     plain = _strategy(scenario, always) if part == "strategy" else plain_part(scenario, part, always)
     return f"{part}: {written(plain, default_flow_style=True, width=_ONE_LINE).rstrip()}"
 
@@ -99,18 +102,28 @@ def _plain(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:
     return {name: _plain_value(value) for name, value in values if name in ("kind", *always) or value.value != defaults[name]}
 
 
-def _strategy(scenario: Scenario, always: Collection[str] = ()) -> dict[str, Any]:
-    """The fields of the strategy: microbatches by their size if that is given, otherwise by their number."""
-    plain = _plain(scenario.strategy, (*always, *_decided_by_frameworks(scenario)))
+def _strategy(scenario: Scenario, always: Collection[str] = (), is_complete: bool = False) -> dict[str, Any]:
+    """The fields of the strategy: microbatches by their size if that is given, otherwise by their number.
+
+    is_complete: whether fields as the framework would decide them are written too.
+    """
+    own, by_framework = scenario.strategy, _as_framework_decides(scenario)
+    fields = type(own).model_fields
+    is_decided = {
+        fields[name].alias or name: getattr(own, name) == getattr(by_framework, name) for name in DECIDED if name in fields
+    }
+    plain = _plain(own, (*always, *is_decided))
     if plain.get("micro_batch_size") is not None:
         plain.pop("microbatches", None)
-    return plain
+    return {name: value for name, value in plain.items() if is_complete or name in always or not is_decided.get(name)}
 
 
-def _decided_by_frameworks(scenario: Scenario) -> tuple[str, ...]:
-    """Names in YAML of the strategy fields that a framework would decide if they were left out."""
+def _as_framework_decides(scenario: Scenario) -> Strategy:
+    """The strategy as if it gave none of the fields that a framework may decide."""
     fields = type(scenario.strategy).model_fields
-    return tuple(fields[name].alias or name for name in DECIDED if name in fields)
+    free = scenario.strategy.model_copy(update={name: fields[name].default for name in DECIDED if name in fields})
+    object.__setattr__(free, "__pydantic_fields_set__", free.model_fields_set.difference(DECIDED))
+    return with_defaults(free, scenario.framework, scenario.training.zero, scenario.training.precision)
 
 
 def _plain_value(value_and_unit: Value) -> Any:

@@ -49,6 +49,10 @@ NODES: Final = "log2_nodes"
 _KEPT_PER_DOUBLING: Final = 0.5
 
 
+# Probability with which what is proposed to users fits into memory. A run that does not costs more than a slower step.
+FITS: Final = 0.9
+
+
 @dataclass(frozen=True)
 class Slope:
     """Change of the logarithm of the deviation per unit of a covariate, which is limited to the range that was fitted."""
@@ -229,10 +233,15 @@ class LogNormalError(NamedTuple):
 
     def below(self, factor: float) -> float:
         """The probability that the true value is at most this multiple of the predicted one."""
-        if factor <= 0:
-            return 0.0
-        deviation = (self.high - self.low) / (2 * DEVIATIONS)
-        return NormalDist((self.low + self.high) / 2, deviation).cdf(math.log(factor))
+        return 0.0 if factor <= 0 else self._distribution.cdf(math.log(factor))
+
+    def factor_below(self, probability: float) -> float:
+        """The multiple of the predicted value that the true one does not exceed with this probability, above 0 and below 1."""
+        return math.exp(self._distribution.inv_cdf(probability))
+
+    @property
+    def _distribution(self) -> NormalDist:
+        return NormalDist((self.low + self.high) / 2, (self.high - self.low) / (2 * DEVIATIONS))
 
 
 def memory_error(scenario: Scenario, errors: ErrorModel | None = None) -> LogNormalError | None:
@@ -240,6 +249,11 @@ def memory_error(scenario: Scenario, errors: ErrorModel | None = None) -> LogNor
     case = case_of_memory(scenario)
     fit = None if case.family is None else (errors or shipped()).families.get(case.family)
     return None if fit is None else LogNormalError(*map(float, fit.log_ends(case.group, case.covariates)))
+
+
+def most_fitting_bytes(capacity_bytes: float, error: LogNormalError | None, probability: float = FITS) -> float:
+    """Predicted bytes of a rank up to which it fits a capacity with a probability, but never more than the capacity."""
+    return capacity_bytes if error is None else min(capacity_bytes, capacity_bytes / error.factor_below(probability))
 
 
 def is_calibrated(cluster: Cluster) -> bool:

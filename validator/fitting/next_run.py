@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from scaleproof.simulator.analysis.fit_record import layout_of
 from scaleproof.simulator.analysis.planner.candidates import Candidates
 from scaleproof.simulator.analysis.planner.estimate import Configurations, every
-from scaleproof.simulator.analysis.planner.search import HEADROOM
 from scaleproof.simulator.analysis.planner.space import spaces
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.error_model import memory_error, most_fitting_bytes
 from scaleproof.validator.fitting.observations import ObservedRun
 from scaleproof.validator.fitting.posterior import Posterior, RunErrors, log_times, slopes
 
@@ -101,8 +101,8 @@ def _fastest(scenario: Scenario, gpus: int) -> Iterator[Scenario]:
     found = Candidates.all_of(*parts)
     if not len(found):
         return
-    fits = found.memory_bytes() <= (1 - HEADROOM) * scenario.cluster.device.capacity_bytes
-    rows = np.flatnonzero(fits)
+    most_bytes = most_fitting_bytes(scenario.cluster.device.capacity_bytes, memory_error(scenario))
+    rows = np.flatnonzero(found.memory_bytes() <= most_bytes)
     by_time = rows[np.argsort(found.times().expected_s[rows], kind="stable")]
     # what limits the fastest layouts may not be what limits the target
     similar = by_time[np.argsort(_distance(parts, scenario)[by_time], kind="stable")]

@@ -60,7 +60,7 @@ class Prediction:
     id: of the row. source: repository, paper or system whose rows may have errors in common. framework: of the scenario.
     scenario: reference for `scaleproof show`. inputs: rows with equal inputs should have the same measurement. pairs: rows with
     equal pairs are compared for their order. choices: rows with equal choices are layouts of one training job, of which one is
-    chosen; empty if the row is of no such job. fits: whether the run is predicted to fit with the headroom of plans. interval:
+    chosen; empty if the row is of no such job. fits: whether the run is predicted to fit as surely as plans do. interval:
     90 % prediction interval, if known. uncertainty: what it depends on. of: predicted quantity; totals are of speed, a time or
     a rate. nodes: their number, 0 if the row does not state it.
     """

@@ -1,7 +1,7 @@
 """Regret of the layouts that the predictor chooses among measured ones.
 
 Rows with equal `choices` trained the same model with the same batch on the same GPUs in different layouts. Of the layouts
-that are predicted to fit into memory, with the headroom that plans leave, the one with the least predicted step time is
+that are predicted to fit into memory as surely as plans do, the one with the least predicted step time is
 chosen, as `scaleproof plan` does.
 """
 

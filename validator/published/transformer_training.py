@@ -9,13 +9,18 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from scaleproof.simulator.analysis.planner.search import HEADROOM
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed_with_interval
 from scaleproof.simulator.scenario.published import Described, described
 from scaleproof.simulator.scenario.published.tables import PUBLISHED
-from scaleproof.simulator.uncertainty.error_model import case_of_memory, case_of_scenario, degrees, memory_error
+from scaleproof.simulator.uncertainty.error_model import (
+    case_of_memory,
+    case_of_scenario,
+    degrees,
+    memory_error,
+    most_fitting_bytes,
+)
 from scaleproof.validator.fitting.fit_file import with_posterior
 from scaleproof.validator.fitting.posterior import Posterior
 from scaleproof.validator.published.calibrations import calibrations, posteriors, shipped_fits
@@ -96,17 +101,18 @@ def _predictions(row: Row, options: Options, learned: Mapping[str, Posterior]) -
         return
     framework = description.scenario.framework.name
     choices = tuple(row.get(column, "") for column in _CHOICES)
+    of_memory = memory_error(description.scenario, options.errors(name))
+    most_bytes = most_fitting_bytes(usage.capacity_bytes, of_memory)
     about: dict[str, Any] = {
         "inputs": inputs, "pairs": pairs, "assumed": description.assumed, "framework": framework,
         "scenario": f"{PUBLISHED}{row.get('id', '')}", "source": name,
     }  # fmt: skip
     yield Prediction(
         name, predicted_s, measured_s, skipped, interval=interval_s, uncertainty=uncertainty, nodes=description.nodes,
-        choices=choices, fits=usage.worst.total_bytes <= (1 - HEADROOM) * usage.capacity_bytes, **about,
+        choices=choices, fits=usage.worst.total_bytes <= most_bytes, **about,
     )  # fmt: skip
     if row.get("memory_GiB"):
         reported_bytes = usage.reported_bytes(description.scenario.framework.memory)
-        of_memory = memory_error(description.scenario, options.errors(name))
         interval_bytes = of_memory and of_memory.interval(reported_bytes)
         known = Uncertainty(case_of_memory(description.scenario))
         yield Prediction(

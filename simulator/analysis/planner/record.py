@@ -8,10 +8,11 @@ from typing import Any, Final, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from scaleproof.simulator.analysis.planner.bounded_search import PlanChoice
 from scaleproof.simulator.analysis.planner.objectives import Objective
-from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
+from scaleproof.simulator.analysis.planner.search import PlanResult
 from scaleproof.simulator.cluster import Electricity
-from scaleproof.simulator.memory import memory
+from scaleproof.simulator.memory import capacity_bytes, memory
 from scaleproof.simulator.run.accounting import tokens_per_sample
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals
@@ -29,9 +30,9 @@ class _Record(BaseModel):
 
 
 class PlanRow(_Record):
-    """A configuration that was replayed. configuration: values of scenario fields by name. low_s, high_s: the 90 % interval of
-    the step time. best_is_better: probability that the best configuration is better by the objective; None for the best
-    itself."""
+    """A configuration with its prediction. configuration: values of scenario fields by name. low_s, high_s: the 90 % interval
+    of the step time. fits_probability: that its memory fits; None where the error of predicted memory is not known.
+    best_is_better: probability that the best configuration is better by the objective; None for the best itself."""
 
     strategy: str
     configuration: dict[str, Any]
@@ -45,6 +46,7 @@ class PlanRow(_Record):
     mfu: float | None
     flops_per_gpu: float | None
     memory_bytes: float
+    fits_probability: float | None = None
     cost_USD: dict[str, float] | None
     energy_J: dict[str, float] | None
     best_is_better: float | None = None
@@ -85,10 +87,12 @@ class PlanRecord(_Record):
     """The plan of one number of GPUs.
 
     key: digest of the inputs other than the number of GPUs. nodes: of the cluster; added_nodes: those that the plan added to
-    it. samples: the global batch. best: the best first. runner_up: the best with other degrees of model parallelism.
-    memory_bytes: of the best by holder. device_bytes: capacity of a device; capacity_bytes: what a plan may allocate of it.
-    too_large: faster configurations that do not fit. fields: lines of a scenario file for the best; scenario_yaml: all of it.
-    problem: why there is no plan; then nothing else is known but the size.
+    it. samples: the global batch. device_bytes: capacity of a device; capacity_bytes: predicted bytes that a plan may need, so
+    that it fits with the probability `fits`; wanted_fits: the probability that was wanted. replayed, predicted: numbers of
+    configurations. best: the best first. runner_up: the best with other degrees of model parallelism. riskier: the best of
+    those that fit with a lower probability, if it is better. memory_bytes: of the best by holder. too_large: faster ones that
+    do not fit. fields: lines of a scenario file for the best; scenario_yaml: all of it. problem: why there is no plan; then
+    nothing else is known but the size.
     """
 
     version: str
@@ -108,14 +112,17 @@ class PlanRecord(_Record):
     capacity_bytes: float = 0.0
     device_bytes: float = 0.0
     estimate_seconds: float = 0.0
+    fits: float | None = None
+    wanted_fits: float | None = None
     replayed: int = 0
-    replay_seconds: float = 0.0
+    predicted: int = 0
+    search_seconds: float = 0.0
     proved: bool = False
-    with_servers: bool = False
     frameworks: list[str] = Field(default_factory=list)
     framework_is_default: bool = False
     best: list[PlanRow] = Field(default_factory=list)
     runner_up: PlanRow | None = None
+    riskier: PlanRow | None = None
     memory_bytes: dict[str, float] = Field(default_factory=dict)
     too_large: list[TooLarge] = Field(default_factory=list)
     front: list[FrontPoint] = Field(default_factory=list)
@@ -169,7 +176,7 @@ def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str 
     """The record of a plan. added_nodes: that the scenario's cluster got for the plan. key: digest of the inputs."""
     configurations, best = planned.configurations, planned.best
     base, first = configurations.base, best[0]
-    choices = [*best, *([] if planned.runner_up is None else [planned.runner_up])]
+    choices = [*best, *filter(None, (planned.runner_up, planned.riskier))]
     response = configurations.take([choice.row for choice in choices]).response()
     rows = [_row(planned, response, choices, number) for number in range(len(choices))]
     return PlanRecord(
@@ -186,17 +193,20 @@ def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str 
         objective=planned.objective,
         configurations=len(configurations),
         fitting=planned.fitting,
-        capacity_bytes=planned.capacity_bytes,
-        device_bytes=base.cluster.device.capacity_bytes,
+        capacity_bytes=planned.room.limit_bytes,
+        device_bytes=capacity_bytes(first.scenario),
+        fits=planned.room.fits,
+        wanted_fits=planned.room.wanted,
         estimate_seconds=planned.estimate_s,
         replayed=planned.replayed,
-        replay_seconds=planned.replay_s,
+        predicted=planned.predicted,
+        search_seconds=planned.search_s,
         proved=planned.proved,
-        with_servers=bool(configurations.has_servers().any()),
         frameworks=list(dict.fromkeys(part.space.scenario.framework.name for part in configurations.parts if len(part))),
         framework_is_default=planned.framework_is_default,
         best=rows[: len(best)],
-        runner_up=rows[-1] if planned.runner_up is not None else None,
+        runner_up=None if planned.runner_up is None else rows[len(best)],
+        riskier=None if planned.riskier is None else rows[-1],
         memory_bytes=dict(memory(first.scenario).worst.holders_bytes),
         too_large=list(_too_large(planned)),
         front=[_front_point(planned, row) for row in planned.front],
@@ -204,7 +214,7 @@ def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str 
         fields=[
             dump_framework(first.scenario),
             dump_part(first.scenario, "strategy"),
-            dump_part(first.scenario, "training", ("zero", "recompute")),
+            dump_part(first.scenario, "training"),
         ],
         scenario_yaml=dump(
             first.scenario.model_copy(update={"name": f"{base.name}-{first.scenario.strategy.training_ranks}-gpus"}),
@@ -236,6 +246,7 @@ def _row(planned: PlanResult, response: LinearResponse, choices: list[PlanChoice
         mfu=run.mfu,
         flops_per_gpu=None if run.model_flops is None else run.model_flops / gpu_s,
         memory_bytes=choice.memory_bytes,
+        fits_probability=choice.fits_probability,
         cost_USD=None if run.cost_USD is None else dict(run.cost_USD),
         energy_J=None if run.energy_J is None else dict(run.energy_J),
         best_is_better=better,
@@ -254,7 +265,7 @@ def _too_large(planned: PlanResult) -> Iterator[TooLarge]:
     """Yields the fastest configurations that do not fit and are estimated to be faster than the best, one for each combination
     of degrees of model parallelism."""
     configurations, best_s = planned.configurations, planned.expected_s[planned.best[0].row]
-    rows = np.flatnonzero((planned.memory_bytes > planned.capacity_bytes) & (planned.expected_s < best_s))
+    rows = np.flatnonzero((planned.memory_bytes > planned.room.capacity_bytes) & (planned.expected_s < best_s))
     ordered = rows[np.argsort(planned.expected_s[rows], kind="stable")]
     for row in configurations.first_of_degrees(ordered)[:_MOST_TOO_LARGE]:
         holders_bytes = dict(memory(configurations.scenario(row)).worst.holders_bytes)
@@ -265,7 +276,7 @@ def _server_counts(planned: PlanResult) -> Iterator[ServerCount]:
     """Yields the shortest estimated step that fits of each placement and number of parameter servers."""
     configurations = planned.configurations
     least_s: dict[tuple[str, int], float] = {}
-    for row in np.flatnonzero(configurations.has_servers() & (planned.memory_bytes <= planned.capacity_bytes)).tolist():
+    for row in np.flatnonzero(configurations.has_servers() & (planned.memory_bytes <= planned.room.limit_bytes)).tolist():
         config, expected_s = configurations.row(row), float(planned.expected_s[row])
         key = config["placement"], config["servers"]
         least_s[key] = min(expected_s, least_s.get(key, expected_s))

@@ -12,7 +12,7 @@ from scaleproof.simulator.common.units import counted, format_percent, format_ra
 from scaleproof.simulator.uncertainty.pairwise import SURE, order_words, probability_words
 
 if TYPE_CHECKING:
-    from scaleproof.simulator.analysis.planner.record import PlanRecord
+    from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
 
 _ABBREVIATIONS: Final = {"workers": "DP", "tensor": "TP", "stages": "PP", "chunks": "VPP", "context": "CP", "expert": "EP"}
 _BETTER: Final[dict[Objective, str]] = {
@@ -21,6 +21,9 @@ _BETTER: Final[dict[Objective, str]] = {
     "energy": "needs less energy",
     "tokens-per-dollar": "gives more tokens per dollar",
 }
+_LESS: Final[dict[Objective, str]] = {
+    "time": "faster", "cost": "cheaper", "energy": "less energy", "tokens-per-dollar": "cheaper",
+}  # fmt: skip
 
 
 def degrees(configuration: Mapping[str, Any]) -> str:
@@ -41,6 +44,11 @@ def layout(configuration: Mapping[str, Any]) -> str:
     parts += [f"ZeRO-{configuration['zero']}"] if configuration.get("zero") else []
     parts += [f"recompute {recompute_words(configuration['recompute'])}"] if configuration["recompute"] != "none" else []
     return ", ".join(parts)
+
+
+def fits_words(row: PlanRow) -> str:
+    """'92 %', the probability that a configuration fits, or a dash where it is not known."""
+    return "–" if row.fits_probability is None else format_percent(row.fits_probability, 0)
 
 
 def recompute_words(recompute: str) -> str:
@@ -77,15 +85,19 @@ def against_runner_up(plan: PlanRecord) -> str:
     names = degrees(best.configuration), degrees(other.configuration)
     if other.best_is_better is not None and other.best_is_better < SURE:
         return order_words(names, other.best_is_better, _BETTER[plan.objective])
+    margin = _margin(_amount(other, plan), _amount(best, plan))
     if plan.objective == "time":
-        return f"{names[0]} beats {names[1]} by {_margin(other.step_time_s, best.step_time_s)}"
+        return f"{names[0]} beats {names[1]} by {margin}"
     if plan.objective == "energy":
-        return f"{names[1]} needs {_margin(*(_per_step(row.energy_J) for row in (other, best)))} more energy than {names[0]}"
-    return f"{names[1]} costs {_margin(*(_per_step(row.cost_USD) for row in (other, best)))} more than {names[0]}"
+        return f"{names[1]} needs {margin} more energy than {names[0]}"
+    return f"{names[1]} costs {margin} more than {names[0]}"
 
 
-def _per_step(amounts: Mapping[str, float] | None) -> float:
-    """The amount of a step, which is known if it is the objective."""
+def _amount(row: PlanRow, plan: PlanRecord) -> float:
+    """Seconds, joules or US dollars of a step, by the objective, of which they are known."""
+    if plan.objective == "time":
+        return row.step_time_s
+    amounts = row.energy_J if plan.objective == "energy" else row.cost_USD
     assert amounts is not None
     return amounts["per_step"]
 
@@ -104,9 +116,21 @@ def nodes_note(plan: PlanRecord) -> str:
 def optimality(plan: PlanRecord) -> str:
     """Whether the best plan is proved to be optimal, and by what."""
     if not plan.proved:
-        return f"not proved optimal: after {plan.replayed} replays, another configuration may still be better"
-    engine = "bound and replay" + (", with servers by prediction" if plan.with_servers else "")
-    return f"optimal: no configuration that fits {_BETTER[plan.objective]} ({engine})"
+        counts = f"{counted(plan.replayed, 'replay')} and {counted(plan.predicted, 'prediction')}"
+        return f"best found, not proved optimal: after {counts}, another configuration may still be better"
+    return f"optimal: no configuration that fits {_BETTER[plan.objective]} (by bounds, replay and prediction)"
+
+
+def risk(plan: PlanRecord) -> Iterator[str]:
+    """Yields sentences on the probability of fitting: that no configuration reaches the wanted one, and a better configuration
+    that fits with a lower one."""
+    if plan.fits is not None and plan.wanted_fits is not None and plan.fits < plan.wanted_fits:
+        wanted, reached = (format_percent(share, 0) for share in (plan.wanted_fits, plan.fits))
+        yield f"no configuration fits with a probability of {wanted}; these fit with one of at least {reached}"
+    one, best = plan.riskier, plan.best[0]
+    if one is not None and one.fits_probability is not None:
+        better = f"{_margin(_amount(best, plan), _amount(one, plan))} {_LESS[plan.objective]}"
+        yield f"No. 1 would be {better} as {layout(one.configuration)}, which fits with a probability of {fits_words(one)}"
 
 
 def is_better(objective: Objective) -> str:

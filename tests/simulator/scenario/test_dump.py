@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.scenario.dump import FILE, dump, keep
+from scaleproof.simulator.scenario.dump import FILE, dump, dump_part, keep
 from scaleproof.simulator.scenario.load import build, load
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.conftest import SMALL
@@ -142,6 +142,17 @@ def test_default_values_are_omitted() -> None:
         "batch: {total: 48}",
         "",
     ])  # fmt: skip
+
+
+def test_readers_see_no_fields_that_the_framework_decides() -> None:
+    strategy = "cluster=dgx-h100", "batch=64", "strategy={kind: data_parallel, workers: 4}"
+    assert dump_part(load("llama-2-7b", strategy), "strategy") == "strategy: {kind: data_parallel, workers: 4}"
+    changed = load("llama-2-7b", [*strategy, "strategy.overlap=false", "strategy.bucket=100 MiB"])
+    assert dump_part(changed, "strategy") == "strategy: {kind: data_parallel, workers: 4, bucket: 100 MiB, overlap: false}"
+    assert loaded(dump(changed, by_name=True)) == changed
+    # frameworks decide nothing of parameter servers
+    served = load("resnet50-servers-p100", ["strategy.bucket=100 MiB"])
+    assert loaded(dump(served, by_name=True)).strategy == served.strategy
 
 
 def test_scenarios_are_saved_next_to_runs(tmp_path: Path) -> None:

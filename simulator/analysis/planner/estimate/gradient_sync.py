@@ -23,7 +23,7 @@ from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
 from scaleproof.simulator.strategy.data_parallel.gradient_sync import REPLICA_GROUPS
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
+from scaleproof.simulator.strategy.layout.mesh import ORDER, DeviceMesh
 from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
 from scaleproof.simulator.strategy.plan import Plan
 
@@ -117,6 +117,7 @@ class ShardSync:
         self.patterns: list[Pattern] = []
         self.rank_layers: dict[bool, RankLayers] = {}
         self._groups: list[dict[str, tuple[Group, int]]] = []
+        self._sharing: list[float] = []
         self._group_of: dict[object, int] = {}
         self._requested: dict[tuple[int, Op, str], list[int]] = {}
         self._known: dict[tuple[tuple[int, ...], str], list[float]] = {}
@@ -134,8 +135,8 @@ class ShardSync:
 
     def group(self, grid: DeviceMesh, expert: int, expert_tensor: int | None) -> int:
         """Returns the number of a set of groups of ranks. expert, expert_tensor: as in `Plan`."""
-        strides = grid.stride("tensor"), grid.stride("context"), grid.stride("workers")
-        key = grid.tensor, grid.context, grid.workers, expert, expert_tensor, strides
+        strides = tuple(grid.stride(axis) for axis in ORDER)
+        key = grid.tensor, grid.context, grid.workers, grid.stages, expert, expert_tensor, strides
         if key not in self._group_of:
             self._group_of[key] = len(self._groups)
             concurrent = grid.on_first_node([grid.rank(0, 0) + i * grid.stride("tensor") for i in range(grid.tensor)])
@@ -143,7 +144,12 @@ class ShardSync:
             if expert > 1 or (expert_tensor or grid.tensor) < grid.tensor:
                 groups["experts"] = _expert_replicas(grid, expert, expert_tensor)
             self._groups.append(groups)
+            self._sharing.append(self._transfers.sharing(grid, concurrent))
         return self._group_of[key]
+
+    def sharing(self, groups: Sequence[int]) -> list[float]:
+        """Factors on the times of groups if those of all stages communicate at the same time."""
+        return [self._sharing[group] for group in groups]
 
     def request(self, group: int, op: Op) -> None:
         """Requests times of an operation on a group, for the sizes of all patterns. All patterns must have been added."""
@@ -228,7 +234,8 @@ class SyncTimes(NamedTuple):
     by_field: a row for each field of `_FIELDS`, a column for each combination of a pattern and a group. place: of each
     configuration, the column of its first kind of stage, which those of its other kinds follow. layers: first and last layer of
     the unit whose gradients are complete first, and parameters, both by pattern; own: of each configuration, the pattern of its
-    first kind of stage. copied_s: sum of the gradients of weights that the first and the last stage share.
+    first kind of stage. copied_s: sum of the gradients of weights that the first and the last stage share. sharing: of each
+    configuration, the factor on all times if the groups of all stages share links at the same time.
     """
 
     by_field: Times
@@ -237,10 +244,12 @@ class SyncTimes(NamedTuple):
     parameters: Times
     own: Numbers
     copied_s: Times
+    sharing: Times
 
     def take(self, rows: Numbers) -> SyncTimes:
         """Times of some configurations."""
-        return self._replace(place=self.place[rows], own=self.own[rows], copied_s=self.copied_s[rows])
+        each = {name: getattr(self, name)[rows] for name in ("place", "own", "copied_s", "sharing")}
+        return self._replace(**each)
 
 
 class SyncRequests:
@@ -280,7 +289,7 @@ class SyncRequests:
             cut = cuts[plan.stages * plan.chunks]
             stages = [cut.ranges[kind] for kind in cut.kinds]
             self.begins.append(self._shard_of(row).add(bool(ends_split[row]), averaged, job, stages))
-        self.group = distinct(self.shard.code, c.context, c.workers, c.order, np.where(c.order > 0, c.stages, 0))
+        self.group = distinct(self.shard.code, c.context, c.workers, c.order, c.stages)
         self.ops: list[Op] = list(_FIELDS) if c.zero.any() else ["all_reduce"]
         self.groups: list[int] = []
         for row in self.group.first.tolist():
@@ -311,13 +320,14 @@ class SyncRequests:
 
     def results(self, transfers_s: Times) -> SyncTimes:
         """Times of all configurations, from the seconds of all transfers."""
-        shard, tables, offsets = self.shard.code, [], [0]
+        shard, tables, offsets, sharing = self.shard.code, [], [0], np.ones(len(self.group))
         of_shard = shard[self.group.first]
         local = np.zeros(len(self.group), dtype=np.int64)
         for number, shard_sync in enumerate(self.shards):
             mine = np.flatnonzero(of_shard == number)
             local[mine] = np.arange(len(mine))
             groups = [self.groups[one] for one in mine]
+            sharing[mine] = shard_sync.sharing(groups)
             found = [shard_sync.seconds(groups, op, _FIELDS[op], transfers_s) for op in self.ops]
             some_s = np.concatenate(found).reshape(sum(map(len, found)), -1)
             tables.append(np.pad(some_s, [(0, sum(map(len, _FIELDS.values())) - len(some_s)), (0, 0)]))
@@ -332,4 +342,5 @@ class SyncRequests:
             np.array([one.parameters for one in every], dtype=np.float64).T,
             (np.cumsum(patterns) - patterns)[shard] + begins,
             np.append(transfers_s, 0.0)[self.copies][self.copying.code],
+            sharing[self.group.code],
         )

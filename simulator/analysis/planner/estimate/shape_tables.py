@@ -44,9 +44,10 @@ class _Sum(NamedTuple):
 class ConfigurationShape:
     """A shape with the rows of both of its tables, of passes and of gradient synchronisation.
 
-    codes: of each row of the first table, its layer times and its placement. own_stages, stage_counts: of each of `ranks`, its
-    stages, and how many of each kind. timed_ranks: the ranks whose passes are timed; equivalent_ranks: for each of `ranks`, the
-    indices among them of those that have equal stages, of which each may be the slowest.
+    codes: of each row of the first table, its layer times, its placement and its traffic between stages. own_stages,
+    stage_counts: of each of `ranks`, its stages, and how many of each kind. timed_ranks: the ranks whose passes are timed;
+    equivalent_ranks: for each of `ranks`, the indices among them of those that have equal stages, of which each may be the
+    slowest.
     """
 
     def __init__(
@@ -58,7 +59,8 @@ class ConfigurationShape:
         cut: StageCut,
         messages: StageMessages,
     ) -> None:
-        self.pass_rows, self.sync_rows, self.cut, (self.pass_code, self.placement_code) = pass_rows, sync_rows, cut, codes
+        self.pass_rows, self.sync_rows, self.cut = pass_rows, sync_rows, cut
+        self.pass_code, self.placement_code, self.traffic_code = codes
         self.stages, self.chunks, schedule = key
         self.kept = pass_rows.space.kept_over(self.stages)
         # whether the parameters gathered before a stage's first pass are kept for the whole step
@@ -86,6 +88,14 @@ class ConfigurationShape:
         for place in np.flatnonzero(np.bincount(self.placement_code)).tolist():
             self.routes[place] = messages.request(place, rank_of)
         self.crosses = rank_of[:-1] != rank_of[1:]
+        self._messages = messages
+
+    @property
+    def leaves_node(self) -> NDArray[np.bool_]:
+        """Whether the message after each stage but the last goes to another node, shape (stages - 1, rows)."""
+        routes = taken(self.routes.T, self.placement_code, axis=1)
+        result: NDArray[np.bool_] = self.crosses[:, None] & self._messages.leaves_node[routes]
+        return result
 
     def sums(self, rank: int, include_all: bool) -> Iterator[_Sum]:
         """Sums that may be a rank's last, in addition to that of its first stage. rank: index in `ranks`.
@@ -118,8 +128,11 @@ class PassTable:
     `backward_s`, the running sums over layers.
     """
 
-    def __init__(self, shape: ConfigurationShape, passes: LayerPassTimes, sent_s: Times, size_of: Numbers) -> None:
-        """sent_s: messages by route and size. size_of: index of the size of the message after each layer, by key of passes."""
+    def __init__(
+        self, shape: ConfigurationShape, passes: LayerPassTimes, sent_s: Times, size_of: Numbers, message_s: Times
+    ) -> None:
+        """sent_s: messages by route and size. size_of: index of the size of the message after each layer, by key of passes.
+        message_s: of `StageTraffic`, by code."""
         self.shape, cut = shape, shape.cut
         both = [cut.sums(running, cut.kinds).T for running in (passes.forward_s, passes.backward_s)]
         self.kinds_s = taken(np.array(both), shape.pass_code, axis=2)
@@ -131,9 +144,12 @@ class PassTable:
         self.stages = self._stages(sent_s, size_of)
         self.per_round = self.stages.per_round
         windows = pass_windows(shape.schedule, shape.timed_ranks, self.stages)
+        least_s, shared = windows.least_s, self._sharing(message_s)
+        if (shared.send_s > self.stages.send_s).any():
+            windows = pass_windows(shape.schedule, shape.timed_ranks, shared)
         self.window_s = np.array([windows.window_s[ranks].max(axis=0) for ranks in shape.equivalent_ranks])
         index = [shape.timed_ranks.index(rank) for rank in shape.ranks]
-        self.least_s, self.left_s = windows.least_s[index], windows.left_s[index]
+        self.least_s, self.left_s = least_s[index], windows.left_s[index]
         self.simulated = bool(windows.simulated.any())
 
     def _stages(self, sent_s: Times, size_of: Numbers) -> StageTimes:
@@ -147,6 +163,15 @@ class PassTable:
         overlap = bool(shape.kept.get("overlap_sends", False))
         stages = StageTimes(forward_s, backward_s, send_s, self.microbatches, shape.stages, overlap, weights_s)
         return stages if shape.stages == 1 else self._with_host(stages)
+
+    def _sharing(self, message_s: Times) -> StageTimes:
+        """Times of stages with messages between nodes that share links with those of all other ranks."""
+        shape, lasts = self.shape, self.shape.cut.stops[:-1] - 1
+        sent_bytes = taken(self._passes.sent_bytes.T[lasts], shape.pass_code, axis=1)
+        send_s = self.stages.send_s.copy()
+        shared_s = message_s[shape.traffic_code] * sent_bytes
+        np.maximum(send_s[:-1], shape.leaves_node * shared_s, out=send_s[:-1])
+        return replace(self.stages, send_s=send_s)
 
     def _with_host(self, stages: StageTimes) -> StageTimes:
         """Times of stages with those of the host, as in programs."""
@@ -204,9 +229,12 @@ class SyncTable:
     gradients are complete first. optimizer_s: shape (ranks, rows).
     """
 
-    def __init__(self, shape: ConfigurationShape, passes: LayerPassTimes, sync_times: SyncTimes) -> None:
+    def __init__(
+        self, shape: ConfigurationShape, passes: LayerPassTimes, sync_times: SyncTimes, shares_links: bool = False
+    ) -> None:
+        """shares_links: whether the groups of all stages share links."""
         c, kinds = shape.sync_rows, np.arange(len(shape.cut.kinds))[:, None]
-        found = sync_times.by_field[:, sync_times.place + kinds]
+        found = sync_times.by_field[:, sync_times.place + kinds] * (sync_times.sharing if shares_links else 1.0)
         self.sums_s, self.last_s = np.where((c.zero > 0) & ~shape.sum_whole(c.zero), found[2:4], found[:2])
         self.gathers_s, self.again_s, self.opening_s, self.after_s = found[4:]
         # parameters that are not freed after the forward pass are not gathered again

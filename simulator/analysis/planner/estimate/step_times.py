@@ -20,6 +20,7 @@ from scaleproof.simulator.analysis.planner.estimate.gradient_sync import SyncReq
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, StageCut
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import windows_without_simulation
 from scaleproof.simulator.analysis.planner.estimate.shape_tables import ConfigurationShape, PassTable, ShapeKey, SyncTable
+from scaleproof.simulator.analysis.planner.estimate.stage_traffic import StageTraffic
 from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPlacements, StageMessages, TransferTimes
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.strategy.data_parallel.contention import per_second, slowed_by
@@ -47,7 +48,7 @@ _LEAST_UNHIDDEN: Final = 0.5
 
 
 class StepTimes(NamedTuple):
-    """Seconds of a step by configuration: expected, and a lower bound of every replay of its static program."""
+    """Seconds of a step by configuration: expected, and a lower bound of its prediction."""
 
     expected_s: Times
     least_s: Times
@@ -75,7 +76,9 @@ def step_times(configurations: Configurations) -> StepTimes:
     # requests of all messages and collectives, which are then timed together
     placements = RankPlacements.of(pass_rows, passes.jobs[0])
     messages = StageMessages(transfers, passes.jobs[0], sizes_bytes.tolist(), placements.all)
-    codes = np.array([passes.key.code, messages.place[placements.code]])
+    traffic = StageTraffic.of(pass_rows, passes, placements, cuts, passes.jobs[0].cluster)
+    message_s, traffic_code = np.unique(traffic.message_s, return_inverse=True)
+    codes = np.array([passes.key.code, messages.place[placements.code], traffic_code])
     # rows with equal layer times and messages count once
     grouped = distinct(pass_rows.distinct("stages", "chunks", "schedule", "microbatches").code, *codes)
     representatives, representative_codes = pass_rows.take(grouped.first), codes[:, grouped.first]
@@ -98,21 +101,23 @@ def step_times(configurations: Configurations) -> StepTimes:
     transfers_s = transfers.seconds()
     sent_s, sync_times = messages.seconds(transfers_s), requests.results(transfers_s)
     size_of = size_of.reshape(passes.sent_bytes.shape)
-    tables = {
-        key: RankTimes(
-            shape,
-            PassTable(shape, passes, sent_s, size_of),
-            SyncTable(shape, passes, sync_times.take(sync_rows_by_shape[key])),
-        )
-        for key, shape in shapes.items()
-    }
+    tables = {}
+    for key, shape in shapes.items():
+        pass_table = PassTable(shape, passes, sent_s, size_of, message_s)
+        own = sync_times.take(sync_rows_by_shape[key])
+        tables[key] = [RankTimes(shape, pass_table, SyncTable(shape, passes, own))]
+        if (own.sharing > 1).any():
+            tables[key].append(RankTimes(shape, pass_table, SyncTable(shape, passes, own, shares_links=True)))
     # the rows of its shape's tables that each configuration combines
     p = taken(_index_in_shape(rows_by_shape)[grouped.code], pass_of.code)
     s = taken(_index_in_shape(sync_rows_by_shape), sync_of.code)
     for key, zero, rows in _by_shape_and_zero(sync_rows, sync_of.code):
         for some in np.split(rows, range(_AT_ONCE, len(rows), _AT_ONCE)):
-            expected_s[some], least_s[some] = tables[key].times(taken(p, some), taken(s, some), zero)
-    return StepTimes(expected_s, least_s)
+            found = [table.times(taken(p, some), taken(s, some), zero) for table in tables[key]]
+            # bounds as if nothing were shared
+            expected_s[some], least_s[some] = found[-1][0], found[0][1]
+    busy_s = _MARGIN * taken(traffic.busy_s, pass_of.code)
+    return StepTimes(np.maximum(expected_s, busy_s), np.maximum(least_s, busy_s))
 
 
 def _check(schedules: Sequence[ScheduleName]) -> None:

@@ -1,10 +1,11 @@
-"""Seconds of messages between pipeline stages, and of collectives, without contention from others, as in programs."""
+"""Seconds of messages between pipeline stages, and of collectives, without contention from others."""
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ from scaleproof.simulator.strategy.layout.resource_map import CollectivePaths, R
 from scaleproof.simulator.strategy.plan import Plan
 
 Times = NDArray[np.float64]
+
+# Size of a sum whose time is mostly bandwidth.
+_LARGE_BYTES: Final = 2.0**28
 
 
 class TransferTimes:
@@ -51,6 +55,40 @@ class TransferTimes:
             if size_bytes not in known:
                 known[size_bytes] = self.message(*moving(size_bytes))
         return [known[size_bytes] for size_bytes in sizes_bytes]
+
+    def sharing(self, grid: DeviceMesh, concurrent: int) -> float:
+        """Factor on the time of a large sum over the replicas of a stage if those of all stages sum at the same time.
+
+        concurrent: equivalent groups of a stage on the same nodes.
+        """
+        groups = [grid.replicas_of(stage) for stage in range(grid.stages)]
+        if len(groups) == 1 or groups[0].nodes == 1:
+            return 1.0
+        nodes = [group.node_numbers.tolist() for group in groups]
+        by_nodes = Counter(map(tuple, nodes))
+        own_uses, max_Bps = self._uses(groups[0], nodes[0], concurrent)
+        if self.fabric.cluster.is_uniform:
+            shared = sum(count for some, count in by_nodes.items() if some[0] == nodes[0][0])
+            all_uses = {link: shared * use for link, use in own_uses.items()}
+        else:
+            all_uses = dict[int, float]()
+            for some, count in by_nodes.items():
+                for link, use in self._uses(groups[nodes.index(list(some))], list(some), concurrent)[0].items():
+                    all_uses[link] = all_uses.get(link, 0.0) + count * use
+        capacity = self._builder.build().resources.capacity
+        rates = (min([max_Bps, *(capacity[link] / uses[link] for link in own_uses)]) for uses in (own_uses, all_uses))
+        alone_Bps, shared_Bps = rates
+        # stages end their passes one after another, so that about half of the others sum at the same time
+        return float(1 + (alone_Bps / shared_Bps - 1) / 2)
+
+    def _uses(self, group: Group, nodes: list[int], concurrent: int) -> tuple[dict[int, float], float]:
+        """Uses of links by a large sum over a group, and its highest rate."""
+        own = nodes[:1] if self.fabric.cluster.is_uniform else nodes
+        _, path = self.fabric.collective("all_reduce", group, _LARGE_BYTES, own, concurrent)
+        uses: dict[int, float] = {}
+        for use in path.uses:
+            uses[use.resource] = uses.get(use.resource, 0.0) + use.per_unit
+        return uses, path.max_Bps
 
     def seconds(self) -> Times:
         """Seconds of each request, by number."""
@@ -115,6 +153,12 @@ class StageMessages:
         self._places = list(known)
         self._routes: dict[Hashable, int] = {}
         self._requested: list[list[int]] = []
+        self._leaves_node: list[bool] = []
+
+    @property
+    def leaves_node(self) -> NDArray[np.bool_]:
+        """Whether each route is between nodes."""
+        return np.array(self._leaves_node or [False])
 
     def request(self, place: int, rank_of: Numbers) -> Numbers:
         """The number of the route after each stage but the last, arbitrary where the next stage is on the same rank. rank_of:
@@ -132,6 +176,7 @@ class StageMessages:
         key = (*places, senders, nodes)
         if key not in self._routes:
             self._routes[key] = len(self._requested)
+            self._leaves_node.append(source[0] != target[0])
             path, stall_s = self._transfers.fabric.concurrent_messages, self._framework.stall_s(nodes)
             requests = ((size_bytes, path(source, target, size_bytes, senders, stall_s)) for size_bytes in self._sizes_bytes)
             self._requested.append([self._transfers.message(*request) for request in requests])
