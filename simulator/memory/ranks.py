@@ -34,8 +34,14 @@ def ranks(setting: MemoryInputs) -> tuple[RankMemory, ...]:
         kind.memory_at(name, number, max(_peaks(setting, kind, others, number), key=lambda peak: peak.total_bytes(setting)))
         for number, (kind, name) in enumerate(zip(kinds, names, strict=True))
     )
-    main = isinstance(setting.strategy, GatherAverage) and setting.strategy.workers > 1
-    return _main_and_others(result[0], setting.strategy.workers) if main else result
+    if not (isinstance(setting.strategy, GatherAverage) and setting.strategy.workers > 1):
+        return result
+    (kind,), (worker,) = kinds, result
+    candidates = (*_peaks(setting, kind, others, 0), _gathering(kind, setting.strategy.workers))
+    main = kind.memory_at("main worker", 0, max(candidates, key=lambda peak: peak.total_bytes(setting)))
+    # the main worker alone updates parameters
+    without_states = {**worker.holders_bytes, "master_parameters": 0.0, "optimizer_states": 0.0}
+    return main, replace(worker, holders_bytes=without_states)
 
 
 def rank_kinds(setting: MemoryInputs) -> list[PipelineRank]:
@@ -171,12 +177,10 @@ def _peaks(setting: MemoryInputs, kind: PipelineRank, others: _OtherMicrobatches
     yield kind.optimizer_step()
 
 
-def _main_and_others(worker: RankMemory, workers: int) -> tuple[RankMemory, ...]:
-    """The memory of the main worker, which receives all gradients and alone updates parameters, and of the other workers."""
-    holders = worker.holders_bytes
-    gathered = holders["communication"] + (workers - 1) * holders["gradients"]
-    main = replace(worker, name="main worker", holders_bytes={**holders, "communication": gathered})
-    return main, replace(worker, holders_bytes={**holders, "master_parameters": 0.0, "optimizer_states": 0.0})
+def _gathering(kind: PipelineRank, workers: int) -> Peak:
+    """The peak candidate of the main worker when it has its own gradients and has received those of all others."""
+    own_bytes = sum(kind.gradients_bytes)
+    return Peak(_NOTHING._replace(communication=(workers - 1) * own_bytes), (0.0, 0.0), own_bytes)
 
 
 def server(setting: MemoryInputs) -> RankMemory | None:

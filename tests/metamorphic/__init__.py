@@ -1,0 +1,1 @@
+"""Relations that hold between predictions of related scenarios, whatever the right numbers are."""
