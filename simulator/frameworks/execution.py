@@ -50,7 +50,8 @@ class TrainingWork(NamedTuple):
     """Training parameters that determine kernels and host work.
 
     recipe: scaling of products in 8 or 4 bits. pipelined_ranks: tensor-parallel ranks of each stage of a pipeline over several
-    nodes; 0 without such a pipeline. autocast: whether training in 16 bits keeps parameters, norms and sums in 32.
+    nodes; 0 without such a pipeline. splits_backward: whether gradients of weights are a pass of their own. autocast: whether
+    training in 16 bits keeps parameters, norms and sums in 32.
     """
 
     precision: Precision
@@ -58,6 +59,7 @@ class TrainingWork(NamedTuple):
     recompute: Recompute
     recipe: Recipe = "delayed"
     pipelined_ranks: int = 0
+    splits_backward: bool = False
     autocast: bool = False
 
 
@@ -88,7 +90,10 @@ class Execution:
         host = self._host_s(layer, samples)
         # half of the additional time per microbatch belongs to the first layer, half to the last
         ends_s = self.framework.host.microbatch_s / 2 if _ENDS & {operator.name for operator in layer.operators} else 0.0
-        return self._passed_s(forward_s, host.forward) + ends_s, self._passed_s(backward_s, host.backward)
+        passed_s = self._passed_s(backward_s, host.backward)
+        if self.work.splits_backward:
+            passed_s = sum(self._parts_of_backward_s(layer, samples))
+        return self._passed_s(forward_s, host.forward) + ends_s, passed_s
 
     def _factor(self, layer: Layer, samples: float) -> float:
         """The framework's factor on times of a layer by a device without described kernels; 1 where they were measured."""
@@ -125,10 +130,23 @@ class Execution:
         """Seconds of the backward pass that are weight gradients, on which no other layer waits."""
         if not self.is_described:
             return self._factor(layer, samples) * self.device.weights_s(layer, samples, self.precision)
-        speed = self._speed()
-        modelled_s = passes_s(speed, layer.operators, layer.kept, samples)[1]
-        whole_s = self.layer_s(layer, samples)[1]
-        return whole_s * weights_s(speed, layer.operators, samples) / modelled_s if modelled_s else 0.0
+        inputs_s, weight_gradients_s = self._parts_of_backward_s(layer, samples)
+        measured = self.device.measured_layer_s(layer, samples, self.work.precision)
+        if measured is None or not weight_gradients_s:
+            return weight_gradients_s
+        return measured[1] * weight_gradients_s / (inputs_s + weight_gradients_s)
+
+    def _parts_of_backward_s(self, layer: Layer, samples: float) -> tuple[float, float]:
+        """Seconds of the backward pass up to the gradients of inputs, and of the gradients of weights, as separate passes: each
+        waits for the host that launches its kernels, or for the device."""
+        kernels_s, host_s = self._kernels_s(layer, samples)[1], self._host_s(layer, samples).backward
+        speed = self._narrow_speed if is_narrow(self.work.precision) and not layer.pinned_to_end else self._speed()
+        weight_kernels_s = min(kernels_s, self.framework.kernel_scale * weights_s(speed, layer.operators, samples))
+        _, launched = kernel_count(layer.operators)
+        weighted = sum(isinstance(o, Matmul | Convolution) and not _missing_gradients(o) for o in layer.operators)
+        weight_host_s = host_s * weighted / launched if launched else 0.0
+        inputs_s = self._passed_s(kernels_s - weight_kernels_s, host_s - weight_host_s)
+        return inputs_s, self._passed_s(weight_kernels_s, weight_host_s)
 
     def operators_s(self, layer: Layer, operators: Sequence[Operator], samples: float) -> tuple[float, float]:
         """Seconds of some of a layer's operators in the forward and the backward pass, without host time and copies."""

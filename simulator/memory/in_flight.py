@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from scaleproof.simulator.strategy.pipeline.schedule import Pass, PassTimes, ScheduleName, order
 
 EQUAL: Final = PassTimes()
-# Schedules whose backward passes include gradients of weights; the others compute some of these in separate passes.
-WHOLE: Final[frozenset[ScheduleName]] = frozenset({"gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"})
 Counts = NDArray[np.int64]
 # By kind of pass, the last for none: change of the number of microbatches whose activations are live, and of those of which
 # only the inputs of weights' gradients are live.

@@ -9,10 +9,11 @@ from typing import Any, Final
 from scaleproof.simulator.cluster.collectives.nccl import facts_of
 from scaleproof.simulator.cluster.device.device import Device, is_narrow
 from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
-from scaleproof.simulator.memory.in_flight import WHOLE, MicrobatchesInFlight, flights
+from scaleproof.simulator.memory.in_flight import MicrobatchesInFlight, flights
 from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.pipeline.schedule import WHOLE
 
 # Assumption: share of memory that is allocated and freed within a step.
 _FRAGMENTATION: Final = 0.05

@@ -88,12 +88,12 @@ class Job:
 
     zero: stage of ZeRO; from 1 on, replicas shard the optimizer's step. measured_step: if given, layer times are scaled to add
     up to it. framework: the training software; recipe: how it scales 8 or 4 bits. ranks: number of ranks that wait for each
-    other in each step; group: within each pass. pipelined_ranks, autocast: as in `TrainingWork`. exchange: times of the
-    collectives among ranks that share layers. contend: slowdown by collectives next to passes. recomputed: whether each layer
-    is recomputed, where that depends on stages; all blocks if None. gradients: bytes of their elements, of the training
-    precision if None. scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an engine models that
-    messages share links; else workers whose messages take equal times are one class. is_emulated: whether ranks wait for the
-    time of their compute instead of using cores.
+    other in each step; group: within each pass. pipelined_ranks, splits_backward, autocast: as in `TrainingWork`. exchange:
+    times of the collectives among ranks that share layers. contend: slowdown by collectives next to passes. recomputed: whether
+    each layer is recomputed, where that depends on stages; all blocks if None. gradients: bytes of their elements, of the
+    training precision if None. scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an engine models
+    that messages share links; else workers whose messages take equal times are one class. is_emulated: whether ranks wait for
+    the time of their compute instead of using cores.
     """
 
     layers: Sequence[Layer]
@@ -111,6 +111,7 @@ class Job:
     ranks: int = 1
     group: int = 1
     pipelined_ranks: int = 0
+    splits_backward: bool = False
     exchange: LayerCollectiveTimes | None = None
     contend: ContentionModel | None = None
     recomputed: tuple[bool, ...] | None = None
@@ -322,7 +323,10 @@ class Job:
 
     @property
     def _work(self) -> TrainingWork:
-        return TrainingWork(self.precision, self.optimizer, self.recompute, self.recipe, self.pipelined_ranks, self.autocast)
+        return TrainingWork(
+            self.precision, self.optimizer, self.recompute, self.recipe, self.pipelined_ranks, self.splits_backward,
+            self.autocast,
+        )  # fmt: skip
 
     def _on_device(self, key: Hashable, function: Callable[[Execution], Sequence[float]]) -> Sequence[float]:
         """Values of `function` for the device as the framework uses it."""

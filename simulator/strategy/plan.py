@@ -22,7 +22,7 @@ from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis, DeviceMesh, Placed, place
 from scaleproof.simulator.strategy.model_parallel.expert_dispatch import Dispatch, WirePrecision
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
-from scaleproof.simulator.strategy.pipeline.schedule import PassTimes, ScheduleName, stage_of
+from scaleproof.simulator.strategy.pipeline.schedule import WHOLE, PassTimes, ScheduleName, stage_of
 
 # A number, or an array with one entry per plan.
 Amount = Any
@@ -175,6 +175,7 @@ class Plan:
         return replace(
             job, exchange=collectives, contend=self._contention(mesh, 0 if job.owns_tensors else job.zero, job.sums_whole),
             ranks=self.ranks, group=self.model_parallel_size, pipelined_ranks=self.pipelined_ranks(mesh.devices),
+            splits_backward=self.schedule not in WHOLE,
         )  # fmt: skip
 
     def _contention(self, mesh: DeviceMesh, zero: int, sums_whole: bool) -> Contention | None:

@@ -28,8 +28,10 @@ from scaleproof.simulator.strategy.pipeline.schedules.passes import (
     starts,
 )
 
-__all__ = ["Pass", "PassOrder", "PassTimes", "ScheduleName", "check", "order", "peak_activations", "stage_of"]
+__all__ = ["WHOLE", "Pass", "PassOrder", "PassTimes", "ScheduleName", "check", "order", "peak_activations", "stage_of"]
 
+# Schedules whose backward passes include gradients of weights; the others compute some of these in separate passes.
+WHOLE: Final[frozenset[ScheduleName]] = frozenset({"gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"})
 _LOOPED: Final[frozenset[ScheduleName]] = frozenset({"interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble"})
 
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
 from scaleproof.simulator.analysis.planner.estimate.factorize import Distinct, Numbers, distinct
-from scaleproof.simulator.memory.in_flight import WHOLE
 from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, Shard, cut_into_stages
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
+from scaleproof.simulator.strategy.pipeline.schedule import WHOLE
 from scaleproof.simulator.strategy.plan import Plan
 
 Times = NDArray[np.float64]

@@ -26,11 +26,11 @@ from scaleproof.simulator.analysis.planner.estimate.configurations import Config
 from scaleproof.simulator.analysis.planner.estimate.factorize import combined, distinct, taken
 from scaleproof.simulator.memory.buffers import pipeline_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes, nccl_bytes
-from scaleproof.simulator.memory.in_flight import EQUAL, WHOLE, InFlightCounts, turns
+from scaleproof.simulator.memory.in_flight import EQUAL, InFlightCounts, turns
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import optimizer_step
 from scaleproof.simulator.memory.static import Always
-from scaleproof.simulator.strategy.pipeline.schedule import PassTimes, ScheduleName, order
+from scaleproof.simulator.strategy.pipeline.schedule import WHOLE, PassTimes, ScheduleName, order
 from scaleproof.simulator.strategy.pipeline.schedules.written import interleaved_1f1b
 from scaleproof.simulator.strategy.plan import Plan
 

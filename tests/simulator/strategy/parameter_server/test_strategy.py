@@ -492,5 +492,7 @@ def test_incompatible_fields_are_rejected(small: Make, fields: Mapping[str, obje
 
 def test_models_without_embedding_reject_sparse(small: Make) -> None:
     mlp = "model={kind: mlp, inputs: 8, layers: 2, hidden: 8, outputs: 2}"
-    with pytest.raises(ScenarioError, match=r"strategy\.sparse: only the token embeddings of described models are sparse.*leave sparse out"):
+    with pytest.raises(
+        ScenarioError, match=r"strategy\.sparse: only the token embeddings of described models are sparse.*leave sparse out"
+    ):
         small(servers(4, sparse="{rows: 0.1}"), mlp)
