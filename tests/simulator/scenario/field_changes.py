@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,13 +38,13 @@ def classes_of(annotation: Any, found: dict[type[Spec], None] | None = None) -> 
 
 @functools.cache
 def schema() -> tuple[type[Spec], ...]:
-    """All classes of a scenario that users write, the strategies by their registry."""
+    """All classes of a scenario that can be made, the strategies by their registry."""
     found = classes_of(Scenario)
     for kind in KINDS.names():
         strategy = KINDS.find(kind)
         if strategy is not None and strategy.__module__.startswith("scaleproof."):
             classes_of(strategy, found)
-    return tuple(found)
+    return tuple(owner for owner in found if not inspect.isabstract(owner))
 
 
 def parts_of(spec: Spec, path: Path = ()) -> Iterator[tuple[Path, Spec]]:

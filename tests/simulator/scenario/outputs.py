@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from scaleproof.simulator.analysis.elastic import elastic
@@ -13,22 +13,20 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals
 from scaleproof.simulator.scenario.schema import Scenario
 
-# Fields of a run that repeat the scenario.
+# Fields of results that repeat the scenario.
 _REPEATED: Final = ("scenario", "strategy", "framework", "framework_is_default", "spans", "rank_names")
 
 
-def _written(result: Any, without: tuple[str, ...] = ()) -> str:
-    return repr({field.name: getattr(result, field.name) for field in dataclasses.fields(result) if field.name not in without})
-
-
-def _run(run: Run) -> str:
-    return _written(run, _REPEATED)
+def _written(result: Any) -> str:
+    return repr(
+        {field.name: getattr(result, field.name) for field in dataclasses.fields(result) if field.name not in _REPEATED}
+    )
 
 
 def _step(scenario: Scenario) -> str:
     """Times, scaling, FLOPs, memory, energy and cost, and totals of training on a number of tokens."""
     run = predict(scenario, interval=False, remedy=False)
-    return _run(run) + (_totals(run, scenario) if run.tokens else "")
+    return _written(run) + (_totals(run, scenario) if run.tokens else "")
 
 
 def _totals(run: Run, scenario: Scenario) -> str:
@@ -39,7 +37,7 @@ def _totals(run: Run, scenario: Scenario) -> str:
 
 def _interval(scenario: Scenario) -> str:
     """The prediction interval, its causes and the distribution of single steps; what helps if memory does not suffice."""
-    return _run(predict(scenario))
+    return _written(predict(scenario))
 
 
 def _reliability(scenario: Scenario) -> str:
@@ -53,8 +51,3 @@ def _reliability(scenario: Scenario) -> str:
 
 # The cheapest first.
 KINDS: Final[tuple[Callable[[Scenario], str], ...]] = (_step, _reliability, _interval)
-
-
-def outputs(scenario: Scenario) -> Iterator[str]:
-    """The outputs of a scenario, kind by kind."""
-    yield from (kind(scenario) for kind in KINDS)

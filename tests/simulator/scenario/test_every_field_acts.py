@@ -30,9 +30,12 @@ from tests.simulator.scenario.varied_scenarios import names, varied
 _MEASURE: Final = "how `scaleproof measure` trains"
 _SINGLE: Final = "single kernels in a burst, as in tables of measured kernels; training sustains less"
 _SERVING: Final = "kernels of serving software, as in tables of measured kernels"
+_LABELLED: Final = (
+    "Scenario", "Cluster", "Gpt", "Llama", "Bert", "T5", "Mlp", "ResNet", "Vgg", "AlexNet", "InceptionV3", "Siamese",
+)  # fmt: skip
 # Fields that no prediction depends on, by class and name or for all classes, with the reason.
 DESCRIPTIVE: Final[Mapping[str, str]] = {
-    "*.name": "a label",
+    **{f"{owner}.name": "a label" for owner in _LABELLED},
     "*.description": "a text for readers",
     "*.source": "where numbers come from",
     "*.sources": "where numbers come from",
@@ -42,7 +45,6 @@ DESCRIPTIVE: Final[Mapping[str, str]] = {
     "ResNet.dropout": "inherited: a residual network has none, as the description says",
     "Cluster.nodes": "how many there are; those that are left over take no part",
     "Device.measured": "which fields were measured, as `scaleproof device` shows",
-    "Device.assumed": "which fields were assumed, as `scaleproof device` shows",
     "Device.l2_bytes": "for information, as its description says",
     "Device.clock_Hz": "for information, as its description says",
     "ProductRates.burst_s": _SINGLE,
@@ -56,6 +58,7 @@ DESCRIPTIVE: Final[Mapping[str, str]] = {
     "Training.seed": _MEASURE,
     "Training.data": _MEASURE,
     "Training.warmup_steps": _MEASURE,
+    "Reliability.most_workers": "a limit of what events may lead to, and of the hosts that `scaleproof faults` waits for",
     "Interval.nominal": "the vendor's value, for comparison",
     "Interval.measurements": "how many measurements an interval is based on",
 }
@@ -74,6 +77,7 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "Link.cores_busy": "cores",
     "Torus.dimensions": ("torus", (8,)),
     "GraphLink.between": ("graph", (0, "b")),
+    "Device.name": ("small", "K80"),
     "Device.layer_overhead_s": "own-device",
     "Device.memory_bytes": "own-device",
     "Kernels.generation_slowdown": "h100-long",
@@ -96,7 +100,10 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "Recompute.modules": ("recompute-modules", ("mlp",)),
     "Perturbations.seed": "uneven",
     "Input.prefetch": ("input", 0),
-    "Reliability.most_workers": ("elastic/netlab-host-added", 8),
+    "HostFailure.*": "events",
+    "HostFailure.step": "elastic/netlab-host-returns",
+    "MessageStall.*": "stalls",
+    "MessageStall.step_s": "stalls-replicas",
     "Checkpoint.asynchronous": ("failures", False, {"copy_bandwidth_Bps": None, "slowdown": 0.0}),
     "ParameterServer.bound": "servers-stale",
     "ParameterServer.assignment": ("servers-dynamic", "fixed", {"units": None}),

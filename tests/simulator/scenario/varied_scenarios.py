@@ -109,6 +109,7 @@ _RATES: Final[Fields] = {
 _RATED: Final[Fields] = {
     "base": "h100-80gb-sxm", "kernels": {"generation": "hopper", "processors": 132, "attention": {"flash-2": _RATES}},
 }  # fmt: skip
+_STALLS: Final[Fields] = {"base": "nanotron", "message_stall": {"nodes": 4, "delay": "50 ms", "step": "50 ms"}}
 _UNEVEN: Final[Fields] = {
     "stragglers": [{"ranks": [1], "slowdown": 1.5}],
     "late": [{"ranks": [2], "delay": "1 s"}],
@@ -263,6 +264,13 @@ VARIED: Final[Mapping[str, Fields]] = {
         steps=8,
     ),
     "failures": _job(reliability=_FAILURES),
+    "events": _job(
+        _cluster(8, 1), steps=20000,
+        reliability={
+            "events": [{"kind": "failure", "host": 3, "at": "10 min"}],
+            "checkpoint": {"steps": 1000, "bandwidth": "1 GB/s"}, "detection": "15 s", "reschedule": "30 s",
+        },
+    ),
     "checkpoints": _job(
         reliability={"mtbf": {"job": "10 d"}, "checkpoint": {"steps": 1000, "bandwidth": "1 GB/s"}, "detection": "5 min"}
     ),
@@ -373,6 +381,8 @@ VARIED: Final[Mapping[str, Fields]] = {
         framework="megatron-deepspeed-2022",
     ),
     "nanotron": _hybrid(_LLAMA, workers=4, tensor=2, stages=2, microbatches=4, training={"zero": 1}, framework="nanotron"),
+    "stalls": _hybrid(_LLAMA, workers=4, tensor=2, stages=4, microbatches=4, framework=_STALLS),
+    "stalls-replicas": _hybrid(_LLAMA, workers=32, framework=_STALLS),
     "torchtitan": _hybrid(_LLAMA, workers=16, tensor=2, training={"zero": 3}, framework="torchtitan"),
     "internevo": _hybrid(_LLAMA, workers=16, tensor=2, training={"zero": 1}, framework="internevo"),
 }  # fmt: skip
