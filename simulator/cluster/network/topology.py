@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 class Switch(Topology):
     """A single switch that is never the bottleneck: NVSwitch, or a small network."""
 
+    has_longer_routes = False
+    has_several_paths = False
+
     kind: Literal["switch"] = "switch"
 
     @property
@@ -40,6 +43,9 @@ class Switch(Topology):
 
 class Mesh(Direct):
     """A direct link between every pair, like NVLink between four GPUs or Infinity Fabric between eight, without a switch."""
+
+    has_longer_routes = False
+    has_several_paths = False
 
     kind: Literal["mesh"] = "mesh"
 
@@ -99,6 +105,8 @@ def _both_directions(orders: list[list[int]]) -> list[list[int]]:
 
 class PcieTree(Topology):
     """Devices attached to PCIe switches, switches attached to the sockets of a host, and links between all sockets."""
+
+    has_several_paths = False
 
     kind: Literal["pcie_tree"] = "pcie_tree"
     per_switch: Count = 2
@@ -265,6 +273,8 @@ class Dragonfly(Topology):
     The global links of a group are assigned to its routers in turn (Kim et al. 2008). Messages pass at most one global link
     (minimal routing).
     """
+
+    has_several_paths = False
 
     kind: Literal["dragonfly"] = "dragonfly"
     per_router: Count

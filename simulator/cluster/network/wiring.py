@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,6 +198,10 @@ class Topology(Spec, ABC):
     """How endpoints are connected. hop_latency: of each link that a message passes in addition to those of the shortest route
     between any two endpoints."""
 
+    # Whether some messages pass more links than others, and whether some have several shortest paths.
+    has_longer_routes: ClassVar[bool] = True
+    has_several_paths: ClassVar[bool] = True
+
     kind: str
     hop_latency_s: Seconds = Field(0.0, alias="hop_latency")
     routing: Routing = Field("spread", description="over all shortest paths, or hashed to one of them (ECMP)")
@@ -211,6 +215,12 @@ class Topology(Spec, ABC):
         """Raises FieldError, with the field's path within the topology, if the endpoints do not fit the topology."""
         if endpoints > self.places:
             raise FieldError((), f"{self.kind} with {self.places:.0f} places for {endpoints}; make it larger")
+        if self.hop_latency_s and not self.has_longer_routes:
+            message = f"all messages of a {self.kind} take the shortest route; add it to the latency of the link"
+            raise FieldError(("hop_latency",), message)
+        if self.routing == "hashed" and not self.has_several_paths:
+            message = f"a {self.kind} has one path between two endpoints, so there is nothing to hash; leave it out"
+            raise FieldError(("routing",), message)
 
     @property
     def is_uniform(self) -> bool:
