@@ -21,6 +21,7 @@ from scaleproof.simulator.scenario.background_traffic import with_background_tra
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.data_loading import DECODING, STORAGE, loading_s
 from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.layout.used_devices import placement_warnings
 from scaleproof.simulator.uncertainty.captured import with_capture_facts
 from scaleproof.simulator.uncertainty.error_model import ErrorModel, memory_error
 from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, of_response
@@ -105,7 +106,8 @@ def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Reali
 
 def _run(scenario: Scenario, costs: Job, timeline: Timeline) -> Run:
     """The run of a timeline: times of one training step, with the names of the scenario and warnings."""
-    text = "\n".join(filter(None, (one_card_warning(scenario.cluster), *warnings(scenario, timeline))))
+    placement = placement_warnings(scenario.strategy.plan, scenario.cluster)
+    text = "\n".join(filter(None, (one_card_warning(scenario.cluster), *placement, *warnings(scenario, timeline))))
     return predicted_run(
         timeline,
         samples=scenario.total_samples,

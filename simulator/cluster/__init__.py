@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -28,6 +30,13 @@ class Electricity(Spec):
 
     price_USD_per_J: DollarsPerJoule | None = Field(None, alias="price", description="needed where nodes are owned")
     carbon_kg_per_J: KilogramsPerJoule = Field(480e-3 / 3.6e6, alias="carbon", description="CO2 that its generation emits")
+
+
+@dataclass(eq=False)
+class _Variants:
+    """A cluster by the number of used devices of its nodes."""
+
+    by_used: dict[int | None, Cluster]
 
 
 class Cluster(Spec):
@@ -113,7 +122,7 @@ class Cluster(Spec):
     def _topologies_fit(self) -> Self:
         """Raises FieldError (pydantic lets it pass) with the field's path within the cluster."""
         for path, link, endpoints in (
-            (("node", "link"), self.node.link, self.node.devices),
+            (("node", "link"), self.node.link, self.node.installed),
             (("network",), self.network, self.nodes),
         ):
             try:
@@ -170,8 +179,34 @@ class Cluster(Spec):
 
     @property
     def devices(self) -> int:
-        """Number of devices of all nodes."""
+        """Number of devices of all nodes that ranks can use."""
         return self.nodes * self.node.devices
+
+    @property
+    def gives_used(self) -> bool:
+        """Whether the number of used devices of each node is given, and not chosen for a job."""
+        return "used" in self.node.model_fields_set and self.node.used is not None
+
+    @property
+    def unplaced(self) -> Self:
+        """The cluster without a number of used devices that was chosen for a job."""
+        return self if self.gives_used else self.using(None)
+
+    def using(self, devices: int | None) -> Self:
+        """The cluster where ranks use this number of devices of each node, None for all, chosen for a job.
+
+        It is the same object each time, since costs are cached by clusters' ids.
+        """
+        variants = self._variants
+        if devices not in variants.by_used:
+            variant = self.defaulted({"node": self.node.defaulted({"used": devices})})
+            variant.__dict__["_variants"] = variants
+            variants.by_used[devices] = variant
+        return cast(Self, variants.by_used[devices])
+
+    @cached_property
+    def _variants(self) -> _Variants:
+        return _Variants({self.node.used: self})
 
     def with_nodes(self, nodes: int) -> Self:
         """The cluster with at least `nodes` nodes. Raises FieldError where its topology has no room for them."""

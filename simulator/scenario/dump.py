@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from scaleproof.simulator.cluster import Cluster, Device
+from scaleproof.simulator.cluster import Cluster, Device, Node
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.spec import Spec
@@ -93,13 +93,21 @@ def keep(scenario: Scenario, folder: Path) -> None:
 
 
 def _plain(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:
-    """The kind of a part, its fields that differ from their defaults, and those in `always`, as plain data."""
+    """The kind of a part, its fields that differ from their defaults, and those in `always`, as plain data.
+
+    The used devices of nodes are left out where they were chosen for the job.
+    """
     fields = type(part).model_fields
+    chosen = {"used"} - part.model_fields_set if isinstance(part, Node) else set()
     defaults = {
         info.alias or name: info.get_default(call_default_factory=True, validated_data={}) for name, info in fields.items()
     }
     values = fields_of(Value(part, None))
-    return {name: _plain_value(value) for name, value in values if name in ("kind", *always) or value.value != defaults[name]}
+    return {
+        name: _plain_value(value)
+        for name, value in values
+        if name in ("kind", *always) or (value.value != defaults[name] and name not in chosen)
+    }
 
 
 def _strategy(scenario: Scenario, always: Collection[str] = (), is_complete: bool = False) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from scaleproof.simulator.scenario.reliability import Reliability
 from scaleproof.simulator.strategy import AnyStrategy, CapturedStrategy, Strategy
 from scaleproof.simulator.strategy.data_parallel.data_loading import Input
 from scaleproof.simulator.strategy.job import Job, MeasuredStep
+from scaleproof.simulator.strategy.layout.used_devices import placed
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 # Fields of training that scale products in few bits, with their precision.
@@ -211,9 +212,10 @@ class Scenario(Spec):
 
     def _job_of(self, strategy: Strategy, samples_per_worker: int, unevenness: Perturbations) -> Job:
         training, plan = self.training, strategy.plan
+        cluster = self.cluster if strategy is self.strategy else placed(self.cluster, plan)
         job = Job(
             layers=_layers(self.model, plan.shard, bool(training.autocast)),
-            cluster=self.framework.reached(self.cluster),
+            cluster=self.framework.reached(cluster),
             samples_per_worker=samples_per_worker,
             precision=training.precision,
             optimizer=training.optimizer,
@@ -229,7 +231,7 @@ class Scenario(Spec):
             autocast=bool(training.autocast),
             ranks=strategy.waiting_ranks,
             group=plan.model_parallel_size,
-            pipelined_ranks=plan.pipelined_ranks(self.cluster.node.devices),
+            pipelined_ranks=plan.pipelined_ranks(cluster.node.devices),
             is_emulated=self.compute == "paced",
         )
         return job.recomputing(strategy.stage_layers(job)) if training.recompute.depends_on_stage else job
@@ -254,12 +256,13 @@ class Scenario(Spec):
         return self
 
     def _take_defaults(self) -> None:
-        """Fills in the number of microbatches where their size is given, the default framework, the strategy fields that the
-        framework decides, and what it calls selective recomputation."""
+        """Fills in the number of microbatches where their size is given, the used devices of nodes, the default framework, the
+        strategy fields that the framework decides, and what it calls selective recomputation."""
         # `_parts_fit` reports samples that workers do not divide
         if self.total_samples % self.strategy.workers == 0:
             self.__dict__["strategy"] = self.strategy.for_samples(self.samples_per_worker)
         strategy, training = self.strategy, self.training
+        self.__dict__["cluster"] = placed(self.cluster, strategy.plan)
         if self.framework_is_default:
             self.__dict__["framework"] = default_framework(
                 strategy, training.precision, training.zero, self.model, self.cluster

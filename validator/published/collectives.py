@@ -223,7 +223,7 @@ def _with_version(cluster: Cluster, version: str) -> Cluster:
 def _joined(cluster: Cluster, devices: int) -> Cluster:
     """The cluster with nodes that are NVLink domains of `devices` GPUs, with all their cards."""
     times = devices // cluster.node.devices
-    node = cluster.node.model_copy(update={"devices": devices, "cards": cluster.node.cards * times})
+    node = cluster.node.model_copy(update={"installed": devices, "cards": cluster.node.cards * times})
     network = _link(_rate_Bps(cluster.network) * times).model_copy(update={"transport": transport_of(cluster)})
     return cluster.model_copy(update={"node": node, "network": network})
 
@@ -232,7 +232,7 @@ def _used(cluster: Cluster, ranks: int, devices: int) -> Cluster:
     """The nodes that `ranks` ranks, `devices` per node, need; fewer devices use only the cards next to them."""
     network, cards = cluster.network, cluster.node.cards
     share = min(1.0, devices / min(cards, cluster.node.devices))
-    node = cluster.node.model_copy(update={"devices": devices, "cards": max(1, round(cards * share))})
+    node = cluster.node.model_copy(update={"installed": devices, "cards": max(1, round(cards * share))})
     if network is not None:
         network = network.model_copy(update={"bandwidth_Bps": network.bandwidth_Bps * share})
     return cluster.model_copy(update={"nodes": -(-ranks // devices), "node": node, "network": network})
@@ -272,7 +272,7 @@ def _from_columns(row: Row, facts: Nccl, per_node: int, spans_nodes: bool) -> tu
         assumed += ["inter_node"] if spans_nodes else []
     network = _link(network_Bps).model_copy(update={"transport": _transport(between, facts)})
     update = {
-        "node": usual.node.model_copy(update={"devices": per_node, "cards": cards, "link": _link(port_Bps)}),
+        "node": usual.node.model_copy(update={"installed": per_node, "cards": cards, "link": _link(port_Bps)}),
         "network": network,
         "collectives": CollectiveSettings(nccl=facts),
     }

@@ -53,9 +53,9 @@ def gpus(scenario: Scenario) -> Control:
 def _price(scenario: Scenario) -> Iterator[Control]:
     """The price of a GPU-hour, as a share of the node's price."""
     node = scenario.cluster.node
-    value = "" if node.price_USD_per_s is None else f"{node.price_USD_per_s * 3600 / node.devices:.4g}"
+    value = "" if node.price_USD_per_s is None else f"{node.price_USD_per_s * 3600 / node.installed:.4g}"
     yield {"kind": "price", "field": "cluster.node.price", "label": "Price per GPU-hour", "unit": "USD", "value": value,
-           "per": node.devices, "help": f"whole nodes of {node.devices} GPUs are paid for",
+           "per": node.installed, "help": f"whole nodes of {node.installed} GPUs are paid for",
            "term": "What an hour of one GPU costs. Needed for the cost per million tokens."}  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def expand(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm:
     repeats = pieces == 1 and all(step is rounds[0] for step in rounds)
     steps = sum(step.times for step in rounds) if repeats else 1
     repeated = rounds[:1] if repeats else [step for step in rounds for _ in range(step.times)]
-    inside = channels_of(op, group, cluster.node.link, rotates(cluster, algorithm))
+    inside = channels_of(op, group, cluster.node, rotates(cluster, algorithm))
     channels = [order[members] for order in node_orders(op, group, cluster.network) for members in inside]
     messages = sum(len(step.source) for step in repeated) * len(channels) * pieces
     if messages > _MOST_MESSAGES:

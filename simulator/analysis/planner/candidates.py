@@ -167,7 +167,7 @@ class Candidates:
         if isinstance(part, ServerConfigurations):
             return part.nodes()
         ranks = part.tensor * part.context * part.stages * part.workers
-        nodes: Numbers = -(-ranks // self.base.cluster.node.devices)
+        nodes: Numbers = -(-ranks // part.used_devices)
         return nodes
 
 

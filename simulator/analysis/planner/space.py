@@ -81,7 +81,8 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
 
     Raises FieldError where the cluster has fewer devices than `ranks`, or the model cannot be cut.
     """
-    cluster = scenario.cluster
+    cluster = scenario.cluster.unplaced
+    scenario = scenario.model_copy(update={"cluster": cluster})
     if ranks > cluster.devices:
         nodes = -(-ranks // cluster.node.devices)
         message = f"{ranks} ranks for {cluster.devices} devices; give at most {cluster.devices}, or set cluster.nodes={nodes}"

@@ -97,7 +97,7 @@ def network_loads(algorithm: str, op: Op, group: Group, node: Node, network: Lin
     return _loads(links.wiring, source, target, share)
 
 
-def channels_of(op: Op, group: Group, link: Link | None, rotate: bool) -> list[Numbers]:
+def channels_of(op: Op, group: Group, node: Node, rotate: bool) -> list[Numbers]:
     """Orders of the members, node by node, one for each channel, which all carry equal parts of the data; shape (size,).
 
     The order within a node is that of its topology's rings, from the first device on. If channels rotate, each member of a node
@@ -107,8 +107,8 @@ def channels_of(op: Op, group: Group, link: Link | None, rotate: bool) -> list[N
         return [np.arange(group.size)]
     slot = np.arange(group.size) - group.first[group.node_of]
     base, count = group.first[group.node_of], group.members[group.node_of]
-    whole = link is not None and group.is_even and group.per_node == group.devices
-    rings = link.topology.rings(group.devices) if link and whole else [list(range(group.per_node))]
+    whole = group.is_even and group.per_node == node.installed
+    rings = node.link.topology.rings(node.installed) if node.link and whole else [list(range(group.per_node))]
     rings = [[*ring[ring.index(0) :], *ring[: ring.index(0)]] for ring in rings]
     root = (group.node_of == 0) & (op in _ROOTED)
     channels = []
@@ -157,10 +157,10 @@ class _UsedLinks:
         self.node = node
         self.network = network
         self.rotate = rotate
-        self.channels = channels_of(op, group, node.link, rotate)
+        self.channels = channels_of(op, group, node, rotate)
         self.orders = node_orders(op, group, network)
         self._node_numbers = group.node_numbers[group.node_of]
-        self._endpoint = group.node_of * group.devices + group.device_of
+        self._endpoint = group.node_of * node.installed + group.device_of
 
     def traffic(self, rounds: Sequence[Round], at_once: bool = False) -> Traffic:
         """Traffic of rounds that are consecutive, or all concurrent."""
@@ -201,7 +201,7 @@ class _UsedLinks:
         between_members = chosen & (step.source >= 0) & (step.target >= 0)
         ends = np.stack([step.source[between_members], step.target[between_members]])
         positions = [self.group.device_of[members] for members in self.channels]
-        return _further(self.node.link, self.node.devices, 1, ends, positions, steps, step.times)
+        return _further(self.node.link, self.node.installed, 1, ends, positions, steps, step.times)
 
     def _between_further(self, step: Round, chosen: NDArray[np.bool_], steps: int) -> Iterator[FurtherSteps]:
         """The same between nodes. A message to a switch that reduces, or back, is half of one to the farthest node."""
@@ -220,10 +220,10 @@ class _UsedLinks:
         if self.node.link.incast:
             ends = ("source", "target") if self.node.link.duplex == "half" else ("target",)
             stays = [~c for c in crosses]
-            counts = list(_counts(rounds, stays, self._endpoint, ends, self.group.nodes * self.group.devices))
+            counts = list(_counts(rounds, stays, self._endpoint, ends, self.group.nodes * self.node.installed))
             senders = np.sum(counts, axis=0) if at_once else np.max(counts, axis=0)
             slowdown = 1 + self.node.link.incast * np.maximum(0, senders - 1)
-        return _busiest_s(self.node.link.wiring(self.node.devices), messages, slowdown)
+        return _busiest_s(self.node.link.wiring(self.node.installed), messages, slowdown)
 
     def _inside(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> Iterator[_EndpointShares]:
         """Messages inside nodes, channel by channel; devices of all nodes are numbered consecutively."""
@@ -238,7 +238,7 @@ class _UsedLinks:
 
     def _to_rails(self, step: Round, crosses: NDArray[np.bool_]) -> _EndpointShares:
         """Messages inside the sender's node to a device on the receiver's rail."""
-        devices, cards = self.node.devices, self.node.cards_used
+        devices, cards = self.node.installed, self.node.cards_used
         source, card = step.source[crosses], self._card_of[step.target[crosses]]
         changes = self._card_of[source] != card
         relay = self.group.node_of[source] * devices + -(-card * devices // cards)
@@ -266,7 +266,7 @@ class _UsedLinks:
     @property
     def _card_of(self) -> Numbers:
         """The card nearest to each member's device; shape (size,)."""
-        return self.group.device_of * self.node.cards_used // self.node.devices
+        return self.node.card_of(self.group.device_of)
 
     @property
     def cards(self) -> int:

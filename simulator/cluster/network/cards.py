@@ -46,13 +46,13 @@ def one_card_warning(cluster: Cluster) -> str:
     """
     node, network, kernels = cluster.node, cluster.network, cluster.device.kernels
     card_Bps = _CARD_Bps.get(kernels.generation, 0.0) if kernels is not None else 0.0
-    if network is None or cluster.nodes == 1 or node.devices == 1 or network.bandwidth_Bps > card_Bps:
+    if network is None or cluster.nodes == 1 or node.installed == 1 or network.bandwidth_Bps > card_Bps:
         return ""
     if node.cards == 1 and (cluster.source or "cards" in node.model_fields_set):
         return ""
-    cards = node.cards if node.cards > 1 else node.devices
+    cards = node.cards if node.cards > 1 else node.installed
     rate, usual = format_Bps(network.bandwidth_Bps), format_Bps(card_Bps)
     return (
-        f"cluster.network.bandwidth: {rate} for a node of {node.devices} {cluster.device.name} is at most one network card "
+        f"cluster.network.bandwidth: {rate} for a node of {node.installed} {cluster.device.name} is at most one network card "
         f"({usual} each in such nodes); for {cards} of them, write network.nics: {cards} x {rate}"
     )

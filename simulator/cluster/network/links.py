@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from scaleproof.simulator.cluster.network.topology import AnyTopology, Switch
@@ -22,6 +24,8 @@ from scaleproof.simulator.common.units import (
     parse_USD_per_GPU_s,
 )
 
+# One device or several.
+DeviceNumbers = TypeVar("DeviceNumbers", int, NDArray[np.int64])
 _YEAR_S: Final = 365.25 * 86400.0
 
 
@@ -119,12 +123,17 @@ class Purchase(Spec):
 class Node(Spec):
     """A machine.
 
-    devices: number of GPUs, one rank each, or of processes on a CPU node.
+    installed: number of GPUs, or of processes on a CPU node (YAML: `devices`). used: number of them that ranks use, one each.
     link: between the devices of the node (NVLink, PCIe, or the loopback interface).
     cores: effective number of cores that all ranks share, if ranks compute on the host's cores.
     """
 
-    devices: Count = 1
+    installed: Count = Field(1, alias="devices")
+    used: Count | None = Field(
+        None,
+        description="number of devices of each node that ranks use; if absent all, or fewer if then no tensor-, context- or "
+        "expert-parallel group straddles nodes and the cluster has nodes enough",
+    )
     cards: Count = Field(1, description="number of network cards; a message uses one of them")
     link: Link | None = Field(None, description="needed when there is more than one device")
     cores: float | None = Field(None, gt=0)
@@ -144,7 +153,13 @@ class Node(Spec):
         """Replaces a price of a GPU by that of all GPUs of the node. Raises UnitError."""
         if not is_per_GPU(value):
             return value
-        return f"{parse_USD_per_GPU_s(value) * info.data.get('devices', 1) * 3600!r} USD/h"
+        return f"{parse_USD_per_GPU_s(value) * info.data.get('installed', 1) * 3600!r} USD/h"
+
+    @model_validator(mode="after")
+    def _used_are_installed(self) -> Self:
+        if self.used is not None and self.used > self.installed:
+            raise ValueError(f"used: {self.used} of {self.installed} devices; give at most {self.installed}, or leave it out")
+        return self
 
     @model_validator(mode="after")
     def _has_one_price(self) -> Self:
@@ -161,6 +176,15 @@ class Node(Spec):
         return self
 
     @property
+    def devices(self) -> int:
+        """Number of devices that ranks use: rank r is on node r // devices."""
+        return self.installed if self.used is None else self.used
+
+    @property
     def cards_used(self) -> int:
-        """Number of network cards in use, at most one per device."""
-        return min(self.cards, self.devices)
+        """Number of network cards, at most one per device. A device uses the nearest one."""
+        return min(self.cards, self.installed)
+
+    def card_of(self, device: DeviceNumbers) -> DeviceNumbers:
+        """The network card nearest to a device."""
+        return device * self.cards_used // self.installed

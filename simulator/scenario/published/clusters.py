@@ -43,7 +43,7 @@ def cluster_of(row: Row) -> tuple[Cluster, tuple[str, ...]]:
         cluster = cluster.model_copy(update={"network": network})
     per_node = int(row["gpus_per_node"] or cluster.node.devices)
     if per_node < cluster.node.devices:
-        node = cluster.node.model_copy(update={"devices": per_node})
+        node = cluster.node.model_copy(update={"installed": per_node})
         cluster = cluster.model_copy(update={"node": node})
     return _with_nodes(cluster, devices), ("cluster",) if stated else ("cluster", "network")
 

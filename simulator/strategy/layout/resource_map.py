@@ -51,7 +51,7 @@ class ResourceMap:
 
     @functools.cached_property
     def _node_wiring(self) -> Wiring:
-        return required(self.cluster.node.link).wiring(self.cluster.node.devices)
+        return required(self.cluster.node.link).wiring(self.cluster.node.installed)
 
     @functools.cached_property
     def _network_wiring(self) -> Wiring:
@@ -245,14 +245,14 @@ class ResourceMap:
 
     def _card(self, device: int) -> int:
         """The network card nearest to a device."""
-        return device * self._cards_used // self.cluster.node.devices
+        return self.cluster.node.card_of(device)
 
     def _to_rail(self, node: int, device: int, target_device: int) -> tuple[Use, ...]:
         """Uses of the path inside a node to a device at the card of the target's rail."""
         rail = self._card(target_device)
         if self._card(device) == rail:
             return ()
-        rail_device = -(-rail * self.cluster.node.devices // self._cards_used)
+        rail_device = -(-rail * self.cluster.node.installed // self._cards_used)
         names = f"node {node} device {device}", f"node {node} device {rail_device}"
         return self.inside(node, *names, 0.0, devices=(device, rail_device)).uses
 
@@ -373,7 +373,7 @@ class ResourceMap:
         """Network channels that a collective and its concurrent equivalents load, of the modelled nodes."""
         if required(self.cluster.network).topology.endpoints_are_cards:
             # groups of other devices use other cards, as far as there are any
-            concurrent = min(concurrent, -(-self.cluster.node.devices // self._cards_used))
+            concurrent = min(concurrent, -(-self.cluster.node.installed // self._cards_used))
         key = op, algorithm, self.group_key(group), nodes, concurrent
         if key not in self._uses:
             self._uses[key] = self._collective_uses(op, group, algorithm, nodes, concurrent)

@@ -22,6 +22,7 @@ from scaleproof.simulator.scenario.schema import Batch, Scenario
 from scaleproof.simulator.strategy import Hybrid
 from scaleproof.simulator.strategy.compile import check_size
 from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis
+from scaleproof.simulator.strategy.layout.used_devices import placed
 from scaleproof.simulator.strategy.pipeline import schedule as schedules
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 from scaleproof.simulator.strategy.plan import Plan
@@ -192,6 +193,26 @@ class Configurations:
         columns = [half[name] for name in names] or [np.zeros(len(half["tensor" if half is self.shapes else "zero"]), np.int64)]
         return distinct(*columns).code
 
+    @cached_property
+    def used_devices(self) -> Numbers:
+        """Number of devices of each node that the ranks of each configuration use."""
+        cluster, order = self.space.scenario.cluster, self.space.orders
+        degrees = self.distinct(*_DEGREES, "order")
+        first = self.take(degrees.first)
+        columns = np.array([getattr(first, name) for name in (*_DEGREES, "order")]).T.tolist()
+        plans = (replace(_plan(dict(zip(_DEGREES, own, strict=False))), order=order[own[-1]]) for own in columns)
+        used: Numbers = np.array([placed(cluster, plan).node.devices for plan in plans], dtype=np.int64)[degrees.code]
+        return used
+
+    def by_used_devices(self) -> Iterator[tuple[Numbers, Configurations]]:
+        """Rows whose ranks use the same number of devices of each node, and these configurations on nodes used so."""
+        cluster, used = self.space.scenario.cluster, self.used_devices
+        for devices in np.unique(used).tolist():
+            rows, whole = np.flatnonzero(used == devices), cluster.unplaced
+            on = whole if devices == whole.node.devices else whole.using(devices)
+            scenario = self.space.scenario if on is cluster else self.space.scenario.model_copy(update={"cluster": on})
+            yield rows, replace(self.take(rows), space=replace(self.space, scenario=scenario))
+
     def row(self, row: int) -> dict[str, Any]:
         """One configuration, with the names and values of scenario fields."""
         space = self.space
@@ -231,6 +252,7 @@ class Configurations:
         return Scenario(**given)
 
 
+_DEGREES: Final = ("tensor", "context", "expert", "expert_tensor", "stages", "workers", "sequence_parallel")
 _NONE: Final = np.empty(0, dtype=np.int64)
 _REST: Final = ("zero", "recompute", "bucket", "order")
 _SHAPE: Final = (

@@ -47,9 +47,14 @@ _SEARCHED: Final[frozenset[ScheduleName]] = frozenset({"zb_1p", "zb_2p"})
 
 def memory_bytes(configurations: Configurations) -> Bytes:
     """Bytes of the fullest rank in each configuration, as `scaleproof.simulator.memory` computes them for one."""
-    c = configurations
-    if not len(c):
-        return np.empty(0)
+    total_bytes = np.empty(len(configurations))
+    for rows, placed in configurations.by_used_devices():
+        total_bytes[rows] = _memory_bytes(placed)
+    return total_bytes
+
+
+def _memory_bytes(c: Configurations) -> Bytes:
+    """Bytes of the fullest rank in some configurations, whose ranks use the same number of devices of each node."""
     rests = c.rests
     grouped = c.distinct_by_codes(
         np.arange(len(c.shapes["tensor"])), distinct(rests["recompute"], _sharded(c, rests["zero"])).code

@@ -59,11 +59,16 @@ def step_times(configurations: Configurations) -> StepTimes:
 
     Raises FieldError if a configuration turns out to be invalid, or if the order of its schedule is searched for.
     """
-    c = configurations
-    _check(c.space.schedules)
+    _check(configurations.space.schedules)
+    expected_s, least_s = np.empty((2, len(configurations)))
+    for rows, placed in configurations.by_used_devices():
+        expected_s[rows], least_s[rows] = _step_times(placed)
+    return StepTimes(expected_s, least_s)
+
+
+def _step_times(c: Configurations) -> StepTimes:
+    """Step times of some configurations, whose ranks use the same number of devices of each node."""
     expected_s, least_s = np.empty((2, len(c)))
-    if not len(c):
-        return StepTimes(expected_s, least_s)
     # rows of the two tables, which many configurations have in common
     pass_columns = (*PASS_COLUMNS, "zero") if c.space.adds else PASS_COLUMNS
     pass_of, sync_of = c.distinct(*pass_columns), c.distinct(*SYNC_COLUMNS)

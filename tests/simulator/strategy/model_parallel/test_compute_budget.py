@@ -85,7 +85,7 @@ def test_exchanges_of_sixteen_blocks_are_hidden_once() -> None:
     assert seconds[1] < 0.95 * whole_s
 
 
-@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("link", ["PCIe", *in_bulk("NVLink")])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("recompute", ["none", *in_bulk("selective", "full")])
 def test_no_step_is_shorter_than_its_communication(link: str, layout: str, recompute: str) -> None:

@@ -277,7 +277,9 @@ def test_groups_across_nodes_determine_the_time(small: Make, tensor: int) -> Non
     """Of workers of three ranks on nodes of four devices every second lies across two, and none goes on before the others."""
     model = "model={kind: gpt, layers: 2, hidden: 96, heads: 6, vocabulary: 252, sequence: 32}"
     fitting, across = (
-        predict(shared(small, f"workers: 4, tensor: {tensor}", model, "cluster.nodes=8", f"cluster.node.devices={devices}"))
-        for devices in (tensor, 4)
+        predict(
+            shared(small, f"workers: 4, tensor: {tensor}", model, "cluster.nodes=8", *(f"{path}={devices}" for path in paths))
+        )
+        for devices, paths in ((tensor, ["cluster.node.devices"]), (4, ["cluster.node.devices", "cluster.node.used"]))
     )
     assert across.breakdown_s["exposed_communication"] > fitting.breakdown_s["exposed_communication"]
