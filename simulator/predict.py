@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from scaleproof.simulator.cluster.network.cards import one_card_warning
@@ -16,7 +17,7 @@ from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.records import LoadingRates, StageMemory
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.scaling import compared
-from scaleproof.simulator.run.steps import Realisation, Simulate, middle_realisation, starts_s, warnings, with_transient_jitter
+from scaleproof.simulator.run.steps import Realisation, Simulate, realisation, warnings, with_transient_jitter
 from scaleproof.simulator.scenario.background_traffic import with_background_traffic
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.data_loading import DECODING, STORAGE, loading_s
@@ -75,8 +76,8 @@ def _timed(
 ) -> tuple[Run, PredictionInterval | None]:
     costs = scenario.job() if shares_links else replace(scenario.job(), shares_links=False)
     program = _compile(scenario, costs)
-    timeline, deviation = _simulate(scenario, program, simulate)
-    run = _run(scenario, costs, timeline)
+    timelines, deviation = _simulate(scenario, program, simulate)
+    run = _run(scenario, costs, timelines)
     return _with_interval(run, scenario, program, deviation, errors) if interval else (run, None)
 
 
@@ -92,24 +93,23 @@ def _compile(scenario: Scenario, costs: Job) -> Program:
 
 
 def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Realisation:
-    """The timeline of as many steps as the step time follows from, with the scenario's jitter."""
+    """The timelines of as many steps as the step time follows from, with the scenario's jitter."""
     unevenness = scenario.unevenness
     variation = Variation(
-        start_s=starts_s(scenario, program),
         compute_jitter=unevenness.compute_jitter,
         message_jitter=unevenness.message_jitter,
         tail=unevenness.tail,
         seed=unevenness.seed,
     )
-    return middle_realisation(scenario, program, variation, simulate)
+    return realisation(scenario, program, variation, simulate)
 
 
-def _run(scenario: Scenario, costs: Job, timeline: Timeline) -> Run:
-    """The run of a timeline: times of one training step, with the names of the scenario and warnings."""
+def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
+    """The run of timelines: mean times of one training step, with the names of the scenario and warnings."""
     placement = placement_warnings(scenario.strategy.plan, scenario.cluster)
-    text = "\n".join(filter(None, (one_card_warning(scenario.cluster), *placement, *warnings(scenario, timeline))))
+    text = "\n".join(filter(None, (one_card_warning(scenario.cluster), *placement, *warnings(scenario, timelines[0]))))
     return predicted_run(
-        timeline,
+        *timelines,
         samples=scenario.total_samples,
         mean=scenario.unevenness.wants_mean,
         program_steps=scenario.strategy.program_steps,

@@ -6,20 +6,28 @@ import numpy as np
 
 from scaleproof.simulator.engine.durations import Times, durations_s
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
-from scaleproof.simulator.program.consistency import Bsp
+from scaleproof.simulator.program.consistency import Bsp, Ssp
 
 
-def spread_starts_s(program: Program) -> Times:
-    """Start of each rank in seconds, shape (ranks,): evenly spread over a step for asynchronous ranks, else zero.
+def drifts_apart(program: Program) -> bool:
+    """Whether the ranks of a long run are out of phase: they do not wait for each other in each step.
 
-    Ranks that begin together stay together until variations of their times have separated them, as they are in a long run.
-    Ranks whose work is in units begin together in each round of units.
+    Ranks that begin together stay together until variations of their times have separated them. Ranks whose work is in units
+    begin together in each round of units.
+    """
+    in_phase = isinstance(program.consistency, Bsp) or program.consistency == Ssp(0)
+    return not (program.is_static or program.units or in_phase)
+
+
+def random_starts_s(program: Program, draw: int) -> Times:
+    """Start of each rank in seconds, shape (ranks,): at random within a step for training ranks, zero for servers.
+
+    draw: number of the draw, which is the same for equal numbers of ranks.
     """
     ranks = program.ranks
     training = np.flatnonzero(~ranks.is_server)
     begin_s = np.zeros(len(ranks.names))
-    if not (program.is_static or program.units or isinstance(program.consistency, Bsp)):
-        begin_s[training] = _round_s(program) * np.arange(len(training)) / len(training)
+    begin_s[training] = _round_s(program) * np.random.default_rng(draw).random(len(training))
     return begin_s
 
 

@@ -11,22 +11,22 @@ from scaleproof.simulator.run.staleness import asynchronous_times, counted_sampl
 
 
 def predicted_run(
-    timeline: Timeline, *, samples: int, mean: bool = False, program_steps: int = 1, slowest: float = 1.0, **fields: Any
+    *timelines: Timeline, samples: int, mean: bool = False, program_steps: int = 1, slowest: float = 1.0, **fields: Any
 ) -> Run:
-    """A predicted Run of the steps of a timeline after the first.
+    """A predicted Run of the steps of a timeline after the first, or of several timelines of one asynchronous program.
 
     samples: per training step, including those that backup workers drop. mean: see `from_spans`. program_steps: training steps
     in a step of the program. slowest: see `StepBreakdown.with_slowest`. fields: fields that a timeline does not have, such as
     the scenario.
     """
-    program = timeline.program
-    times = _static_times(timeline, mean) if program.is_static else asynchronous_times(timeline)
+    program = timelines[0].program
+    times = _static_times(timelines[0], mean) if program.is_static else asynchronous_times(timelines)
     return Run(
         **vars(times.divided(program_steps).with_slowest(slowest)),
         origin="predicted",
         rank_names=program.ranks.names,
         samples=counted_samples(program, samples),
-        servers=summary(timeline),
+        servers=summary(timelines),
         **fields,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -58,23 +59,40 @@ def counted_samples(program: Program, samples: int) -> int:
     return samples * (pushes - program.consistency.backups) // pushes
 
 
-def asynchronous_times(timeline: Timeline) -> StepBreakdown:
+def asynchronous_times(timelines: Sequence[Timeline]) -> StepBreakdown:
     """Times of a step of asynchronous ranks, which is as many steps of single ranks as there are ranks.
 
-    The step time is the duration over the number of steps, after the first quarter of them (of all, if the work is in units).
-    Steps of spans are counted per rank, from 1.
+    The step time is the duration over the number of steps, after the first quarter of them (of all, if the work is in units),
+    in the mean over timelines of one program. Their spans follow one another. Steps of spans are counted per rank, from 1.
     """
-    program, window = timeline.program, window_of(timeline)
-    blocks = [_cut(_with_step_before(timeline).spans(), window)]
-    if program.units:
-        blocks.append(_idle_at_the_end(timeline, window))
+    program, windows = timelines[0].program, [window_of(timeline) for timeline in timelines]
+    blocks, end_s, steps = list[Spans](), windows[0].begin_s, 0
+    for timeline, window in zip(timelines, windows, strict=True):
+        own = [_cut(_with_step_before(timeline).spans(), window)]
+        if program.units:
+            own.append(_idle_at_the_end(timeline, window))
+        blocks += [_moved(block, end_s - window.begin_s, steps) for block in own]
+        end_s += window.length_s
+        steps += len(timeline.start_s)
     times = from_spans(
         Spans.of({name: np.concatenate([getattr(block, name) for block in blocks]) for name in SPAN_COLUMNS}),
-        np.array([window.begin_s, window.end_s]),
+        np.array([windows[0].begin_s, end_s]),
         servers=program.ranks.is_server,
         multiplicity=program.ranks.multiplicity,
     )
-    return times.divided(window.steps)
+    return times.divided(sum(window.steps for window in windows))
+
+
+def asynchronous_step_s(timelines: Sequence[Timeline]) -> float:
+    """Seconds of a step of asynchronous ranks, as `asynchronous_times`."""
+    windows = [window_of(timeline) for timeline in timelines]
+    return sum(window.length_s for window in windows) / sum(window.steps for window in windows)
+
+
+def _moved(spans: Spans, seconds: float, steps: int) -> Spans:
+    """The spans later by some seconds and steps."""
+    moved = {name: getattr(spans, name) + seconds for name in ("arrival_s", "start_s", "end_s")}
+    return replace(spans, **moved, step=spans.step + steps)
 
 
 def _idle_at_the_end(timeline: Timeline, window: Window) -> Spans:
@@ -181,12 +199,41 @@ def _updates_s(timeline: Timeline) -> Times:
     return latest_s
 
 
-def summary(timeline: Timeline) -> ServerStatistics | None:
-    """Statistics of a program's servers in the evaluated window; None if it has no servers."""
-    program = timeline.program
-    if not program.has_servers:
+def summary(timelines: Sequence[Timeline]) -> ServerStatistics | None:
+    """Statistics of a program's servers in the evaluated windows of its timelines; None if it has no servers."""
+    if not timelines[0].program.has_servers:
         return None
-    window = window_of(timeline)
+    windows = [window_of(timeline) for timeline in timelines]
+    each = [_statistics(timeline, window) for timeline, window in zip(timelines, windows, strict=True)]
+    return each[0] if len(each) == 1 else _mean(each, [window.length_s for window in windows])
+
+
+def _mean(each: Sequence[ServerStatistics], lengths_s: Sequence[float]) -> ServerStatistics:
+    """Statistics of several windows of these lengths as of one."""
+
+    def mean(values: Sequence[float]) -> float:
+        return float(np.average(values, weights=lengths_s))
+
+    def merged(values: Sequence[Distribution]) -> Distribution:
+        weights = [(int(value), weight) for one in values for value, weight in one.histogram.items()]
+        numbers, counts = np.array(weights, dtype=np.int64).reshape(-1, 2).T
+        return distribution(numbers, counts)
+
+    busy = {name: mean([one.busy[name] for one in each]) for name in each[0].busy}
+    return ServerStatistics(
+        clock_gap=merged([one.clock_gap for one in each]),
+        version_staleness=merged([one.version_staleness for one in each]),
+        dropped=mean([one.dropped for one in each]),
+        updates_per_s=mean([one.updates_per_s for one in each]),
+        utilisation=Utilisation(mean([one.utilisation.mean for one in each]), max(one.utilisation.max for one in each)),
+        queue_length=QueueLength(mean([one.queue_length.mean for one in each]), max(one.queue_length.max for one in each)),
+        busy=busy,
+        bottleneck=max(busy, key=busy.__getitem__),
+    )
+
+
+def _statistics(timeline: Timeline, window: Window) -> ServerStatistics:
+    program = timeline.program
     queues = [_QueueStatistics(timeline, rank, window) for rank in timeline.server_busy]
     servers = [int(program.ranks.multiplicity[rank]) for rank in timeline.server_busy]
     serving = [queue.busy_share() for queue in queues]

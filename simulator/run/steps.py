@@ -7,7 +7,7 @@ of the recurring changes where possible, since a part of a period is not represe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -18,7 +18,7 @@ from scaleproof.simulator.cluster.network.variability import variability
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.engine import Timeline, Variation
-from scaleproof.simulator.engine.asynchronous_starts import spread_starts_s
+from scaleproof.simulator.engine.asynchronous_starts import drifts_apart, random_starts_s
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.program.consistency import Bsp, Ssp
 from scaleproof.simulator.run.scaling import STEPS
@@ -37,6 +37,16 @@ _ENOUGH_TASKS: Final = 2_000_000
 _MOST_ADDED: Final = 300_000
 # Periods to simulate, by whether the program is static: the first quarter of the steps of asynchronous workers is discarded.
 _CYCLES: Final = {True: 3, False: 4}
+# Phases of asynchronous ranks over which a long run is averaged. Without variation the ranks settle into one of many cycles.
+# Times of different cycles have a standard deviation of 5 to 10 %, and a slight change of the cluster selects another. Runs of
+# few steps from equal phases respond continuously, and so does the mean over ten (within 1 %). Many ranks average by
+# themselves, but need more steps until their queues have filled; few ranks, until their phases no longer matter.
+_PHASES: Final = 10
+_FEWEST_PHASES: Final = 3
+_RANKS_OF_PHASES: Final = 80
+_RANK_STEPS_OF_PHASE: Final = 48
+# Steps of all phases as a multiple of those of a single run.
+_STEPS_OF_PHASES: Final = 3
 # Draws of which the middle one counts, and the most tasks of each.
 _DRAWS: Final = 7
 _MOST_REPEATED: Final = 20_000
@@ -44,9 +54,12 @@ _MOST_REPEATED: Final = 20_000
 _IN_TAIL: Final = 40
 
 
-def simulate_steps(scenario: Scenario, program: Program, variation: Variation, simulate: Simulate) -> Timeline:
-    """Simulates as many steps as the step time of a scenario follows from. Raises FieldError for more than can be simulated."""
-    steps, cycle_s, cycles = _steps(scenario, program), _cycle_s(scenario), _CYCLES[program.is_static]
+def simulate_steps(scenario: Scenario, program: Program, variation: Variation, simulate: Simulate, phases: int = 1) -> Timeline:
+    """Simulates as many steps as the step time of a scenario follows from, in one of several phases of asynchronous ranks.
+
+    Raises FieldError for more than can be simulated.
+    """
+    steps, cycle_s, cycles = _steps(scenario, program, phases), _cycle_s(scenario), _CYCLES[program.is_static]
     most = steps if "steps" in scenario.model_fields_set else max(steps, _MOST_ADDED // len(program))
     try:
         timeline = simulate(program, steps, variation)
@@ -60,13 +73,19 @@ def simulate_steps(scenario: Scenario, program: Program, variation: Variation, s
     return _of_whole_cycles(timeline, cycle_s) if program.is_static and cycle_s else timeline
 
 
-def starts_s(scenario: Scenario, program: Program) -> NDArray[np.float64]:
-    """Start of each rank in seconds, shape (ranks,): late ranks, and asynchronous ranks of a long run spread over a step.
+def starts_s(scenario: Scenario, program: Program) -> Sequence[NDArray[np.float64]]:
+    """Starts of the ranks in seconds, shape (ranks,), for each draw of a run: of late ranks, and of asynchronous ranks of a
+    long run at random within a step.
 
-    A run of a given number of steps begins with all ranks together, and a run without one is long.
+    A run of a given number of steps begins with all ranks together, and a run without one is long. If speeds change with time,
+    one draw covers whole periods, in which the phases change as well.
     """
     late_s = program.ranks.late_s
-    return late_s if "steps" in scenario.model_fields_set else late_s + spread_starts_s(program)
+    if "steps" in scenario.model_fields_set or not drifts_apart(program):
+        return [late_s]
+    most = max(_FEWEST_PHASES, min(_PHASES, _RANKS_OF_PHASES // scenario.strategy.workers))
+    draws = 1 if scenario.unevenness.changes else min(most, 1 + _ENOUGH_TASKS // (len(program) * scenario.steps))
+    return [late_s + random_starts_s(program, draw) for draw in range(draws)]
 
 
 def with_transient_jitter(scenario: Scenario) -> Scenario:
@@ -91,24 +110,27 @@ def is_transient(scenario: Scenario) -> bool:
 
 
 class Realisation(NamedTuple):
-    """A timeline, and the standard deviation of the logarithm of its length over draws of its jitter; zero for a single
-    draw."""
+    """Timelines over which the times of a step are averaged, and the standard deviation of the logarithm of the length over
+    draws of jitter, of which there is one timeline; zero for a single draw."""
 
-    timeline: Timeline
+    timelines: Sequence[Timeline]
     deviation: float = 0.0
 
 
-def middle_realisation(scenario: Scenario, program: Program, variation: Variation, simulate: Simulate) -> Realisation:
-    """The timeline of median length of several draws, where one draw says little: asynchronous ranks that begin together.
+def realisation(scenario: Scenario, program: Program, variation: Variation, simulate: Simulate) -> Realisation:
+    """The timelines of a scenario's program: one, or where one draw says little, of several draws.
 
-    Raises FieldError for more steps than can be simulated.
+    Of asynchronous ranks in a long run, one of each draw of their phases; of those that begin together, the one of median
+    length of several draws of jitter. Raises FieldError for more steps than can be simulated.
     """
-    timeline = simulate_steps(scenario, program, variation, simulate)
-    if not (variation.is_random and is_transient(scenario)) or timeline.start_s.size > _MOST_REPEATED:
-        return Realisation(timeline)
-    others = (replace(variation, seed=variation.seed + number) for number in range(1, _DRAWS))
-    drawn = sorted([timeline, *(simulate_steps(scenario, program, one, simulate) for one in others)], key=_lasts_s)
-    return Realisation(drawn[_DRAWS // 2], float(np.std(np.log([_lasts_s(one) for one in drawn]), ddof=1)))
+    starts = starts_s(scenario, program)
+    varied = [replace(variation, start_s=start_s, seed=variation.seed + draw) for draw, start_s in enumerate(starts)]
+    first, *others = timelines = [simulate_steps(scenario, program, one, simulate, len(starts)) for one in varied]
+    if others or not (variation.is_random and is_transient(scenario)) or first.start_s.size > _MOST_REPEATED:
+        return Realisation(timelines)
+    seeds = (replace(variation, start_s=program.ranks.late_s, seed=variation.seed + draw) for draw in range(1, _DRAWS))
+    drawn = sorted([first, *(simulate_steps(scenario, program, one, simulate) for one in seeds)], key=_lasts_s)
+    return Realisation([drawn[_DRAWS // 2]], float(np.std(np.log([_lasts_s(one) for one in drawn]), ddof=1)))
 
 
 def warnings(scenario: Scenario, timeline: Timeline) -> Iterator[str]:
@@ -127,8 +149,9 @@ def warnings(scenario: Scenario, timeline: Timeline) -> Iterator[str]:
             )
 
 
-def _steps(scenario: Scenario, program: Program) -> int:
-    """The number of steps to simulate, without those added for periods. Raises FieldError if it is too large."""
+def _steps(scenario: Scenario, program: Program, phases: int) -> int:
+    """The number of steps to simulate in each of several phases, without those added for periods. Raises FieldError if it is
+    too large."""
     unevenness = scenario.unevenness
     if program.is_static and not unevenness.is_random and not unevenness.changes:
         return STEPS
@@ -137,6 +160,9 @@ def _steps(scenario: Scenario, program: Program) -> int:
         steps = min(steps, _ENOUGH_TASKS // len(program))
         if unevenness.tail is not None:
             steps = max(steps, min(_tail_steps(scenario), _MOST_ADDED // len(program)))
+        if phases > 1:
+            fewest = math.ceil(_RANK_STEPS_OF_PHASE / scenario.strategy.workers)
+            steps = max(fewest, math.ceil(_STEPS_OF_PHASES * steps / phases))
     elif steps > most:
         raise FieldError(("steps",), f"{steps:,} of {len(program):,} tasks each are too many to simulate; give at most {most}")
     return 1 + max(2, steps)

@@ -23,8 +23,8 @@ from scaleproof.simulator.engine import Variation, events, replay
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 from scaleproof.simulator.run.breakdown import slopes
-from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.scaling import STEPS
+from scaleproof.simulator.run.staleness import asynchronous_step_s
 from scaleproof.simulator.run.steps import starts_s
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario, shipped
@@ -44,6 +44,8 @@ _MORE: Final = 0.05
 # Where events time the steps, a quarter of the steps is simulated for each quantity, and at least this number.
 _ONE_IN: Final = 4
 _FEWEST_STEPS: Final = 6
+# Phases of asynchronous ranks over which the response is averaged.
+_MOST_DRAWS: Final = 3
 # Half-width in standard deviations of the box in which step times are checked for linearity, which nearly all draws are in, and
 # the number of quantities up to which that check is cheaper than replaying the draws.
 _REACH: Final = 3.3
@@ -261,8 +263,8 @@ def _step_s(scenario: Scenario, program: Program, steps: int) -> float:
     """Seconds of one step, without jitter. steps: number to simulate, where events time them."""
     if program.is_static:
         return float(replayed_s(program, durations_s(program)[:, None])[0])
-    timeline = events.simulate(program, steps, Variation(start_s=starts_s(scenario, program)))
-    return predicted_run(timeline, scenario="", strategy="", samples=1).step_time_s
+    starts = starts_s(scenario, program)[:_MOST_DRAWS]
+    return asynchronous_step_s([events.simulate(program, steps, Variation(start_s=start_s)) for start_s in starts])
 
 
 def replayed_s(program: Program, seconds: Times) -> Times:

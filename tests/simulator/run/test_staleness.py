@@ -33,7 +33,7 @@ def program(work_s: list[float], consistency: ConsistencyModel, units: WorkQuota
 
 
 def reported(timeline: Timeline) -> ServerStatistics:
-    result = summary(timeline)
+    result = summary([timeline])
     assert result is not None
     return result
 

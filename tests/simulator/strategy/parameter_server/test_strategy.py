@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -12,10 +13,10 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.engine import Variation, simulate
-from scaleproof.simulator.engine.asynchronous_starts import spread_starts_s
+from scaleproof.simulator.engine.asynchronous_starts import random_starts_s
 from scaleproof.simulator.engine.events import simulate as by_events
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.predict import predict
+from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.records import ServerStatistics
@@ -161,6 +162,41 @@ def test_a_bound_of_zero_is_synchronous(small: Make, unevenness: str) -> None:
     assert server_stats(stale).clock_gap.max == server_stats(synchronous).clock_gap.max == 0
 
 
+@pytest.mark.parametrize(("workers", "count", "placement"), [(2, 2, "colocated"), (4, 4, "colocated"), (4, 1, "dedicated")])
+def test_a_bound_of_zero_keeps_workers_in_phase_in_a_long_run(small: Make, workers: int, count: int, placement: str) -> None:
+    """Workers that wait for each other in each step send together, as synchronous ones do."""
+    slow = (*PLAIN, "cluster.nodes=16", "cluster.node.devices=1", "cluster.network.bandwidth=1 Gbit/s")
+    synchronous, stale = (
+        predict(small(servers(workers, count, placement=placement, **fields), *slow), interval=False)
+        for fields in ({}, {"mode": "stale_synchronous", "bound": 0})
+    )
+    assert stale.step_time_s == pytest.approx(synchronous.step_time_s, rel=0.02)
+    assert server_stats(stale).clock_gap.max == 0
+
+
+# Asynchronous scenarios in which links and servers are shared, which settle into one of many cycles.
+CYCLES = {
+    "asynchronous": {"workers": 8, "servers": 4, "placement": "colocated", "mode": "asynchronous"},
+    "stale": {"workers": 6, "servers": 2, "mode": "stale_synchronous", "bound": 1},
+}
+
+
+@pytest.mark.parametrize("name", CYCLES)
+@pytest.mark.parametrize("field", ["cluster.network.bandwidth", "cluster.device.memory_bandwidth"])
+def test_more_resources_never_slow_asynchronous_workers(small: Make, name: str, field: str) -> None:
+    """Means over phases respond to resources monotonously and continuously, within a percent."""
+    fields = dict(CYCLES[name])
+    one = servers(fields.pop("workers"), fields.pop("servers"), **fields)  # type: ignore[arg-type]
+    amount, unit = (4.0, "Gbit/s") if "network" in field else (100.0, "GB/s")
+    steps_s = [
+        timed(small(one, *PLAIN, "cluster.nodes=16", "cluster.node.devices=2", f"{field}={amount * more} {unit}")).step_time_s
+        for more in (1.0, 1.003, 1.01, 1.03, 1.5, 4.0)
+    ]
+    changes = [after / before - 1 for before, after in itertools.pairwise(steps_s)]
+    assert max(changes) < 0.01
+    assert min(changes[:2]) > -0.02
+
+
 def test_a_larger_bound_is_never_slower_and_tends_to_asynchronous(small: Make) -> None:
     jitter = "unevenness={compute_jitter: 0.4}"
     modes = [*({"mode": "stale_synchronous", "bound": bound} for bound in (0, 1, 3, 50)), {"mode": "asynchronous"}]
@@ -250,7 +286,7 @@ def test_equivalent_servers_are_folded_without_changing_the_result(small: Make) 
     ]
     programs = [one.strategy.compile(one.job(unevenness=one.unevenness)) for one in scenarios]
     assert [int(program.ranks.is_server.sum()) for program in programs] == [1, 3]
-    timelines = [simulate(program, 8, Variation(start_s=spread_starts_s(program))) for program in programs]
+    timelines = [simulate(program, 8, Variation(start_s=random_starts_s(program, 0))) for program in programs]
     folded, each = (predicted_run(timeline, scenario="", strategy="", samples=6) for timeline in timelines)
     assert each.step_time_s == pytest.approx(folded.step_time_s, rel=1e-9)
     assert vars(server_stats(each).queue_length) == pytest.approx(vars(server_stats(folded).queue_length))
