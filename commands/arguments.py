@@ -31,7 +31,30 @@ def number(read: Callable[[str], _N], is_valid: Callable[[_N], bool], words: str
 
 
 positive = number(int, lambda value: value >= 1, "a whole number of at least 1")
-_seconds = number(float, lambda value: 0 < value < math.inf, "a positive number of seconds")
+
+
+def duration(unit: str, unit_s: float) -> Callable[[str], float]:
+    """A function that parses a time with its unit, such as '2 min', or a number of `unit`, and returns it in that unit. unit_s:
+    seconds of the unit."""
+
+    def read(text: str) -> float:
+        from scaleproof.simulator.common.units import parse_time_s
+
+        try:
+            return float(text)
+        except ValueError:
+            return parse_time_s(text) / unit_s
+
+    return number(read, lambda value: 0 < value < math.inf, f"a positive number of {unit}, or a time such as '90 min'")
+
+
+def share(text: str) -> float:
+    """Parses a share from 0 to 1, such as 0.04 or 4%. Raises ArgumentTypeError."""
+    read = number(lambda given: float(given.removesuffix("%")), lambda value: value >= 0, "a share such as 0.04 or 4%")
+    return read(text) / 100 if text.rstrip().endswith("%") else read(text)
+
+
+_seconds = duration("seconds", 1.0)
 
 
 class Command:

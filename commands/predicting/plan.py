@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from scaleproof.commands.arguments import SCENARIO, Command, listed, positive, size
+from scaleproof.commands.arguments import SCENARIO, Command, listed, positive, share, size
 from scaleproof.commands.gpus import say_precision
 from scaleproof.commands.output import print_result, working
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
@@ -32,7 +32,7 @@ def mount(commands: Any) -> None:
     )
     parser.add("--objective", "objective to optimise (time)", choices=OBJECTIVES, default="time")
     parser.add("--memory SIZE", "memory per rank, such as 70GiB (the device's memory minus the headroom)", type=size)
-    parser.add("--headroom SHARE", "share of the device's memory that stays free (0.04)", type=float, default=0.04)
+    parser.add("--headroom SHARE", "share of the device's memory that stays free (0.04)", type=share, default=0.04)
     parser.add("--top N", "number of configurations to print (10)", type=positive, default=10)
     parser.add_tokens()
     parser.add("--json", "print the plan as JSON, in SI units")
