@@ -48,12 +48,11 @@ def duration(unit: str, unit_s: float) -> Callable[[str], float]:
     return number(read, lambda value: 0 < value < math.inf, f"a positive number of {unit}, or a time such as '90 min'")
 
 
-def share(text: str) -> float:
-    """Parses a share from 0 to 1, such as 0.04 or 4%. Raises ArgumentTypeError."""
-    read = number(lambda given: float(given.removesuffix("%")), lambda value: value >= 0, "a share such as 0.04 or 4%")
-    return read(text) / 100 if text.rstrip().endswith("%") else read(text)
+def _read_share(text: str) -> float:
+    return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
 
 
+share = number(_read_share, lambda value: value >= 0, "a share, such as 25% or 0.25")
 _seconds = duration("seconds", 1.0)
 
 
