@@ -31,7 +31,29 @@ def number(read: Callable[[str], _N], is_valid: Callable[[_N], bool], words: str
 
 
 positive = number(int, lambda value: value >= 1, "a whole number of at least 1")
-_seconds = number(float, lambda value: 0 < value < math.inf, "a positive number of seconds")
+
+
+def duration(unit: str, unit_s: float) -> Callable[[str], float]:
+    """A function that parses a time with its unit, such as '2 min', or a number of `unit`, and returns it in that unit. unit_s:
+    seconds of the unit."""
+
+    def read(text: str) -> float:
+        from scaleproof.simulator.common.units import parse_time_s
+
+        try:
+            return float(text)
+        except ValueError:
+            return parse_time_s(text) / unit_s
+
+    return number(read, lambda value: 0 < value < math.inf, f"a positive number of {unit}, or a time such as '90 min'")
+
+
+def _read_share(text: str) -> float:
+    return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+
+
+share = number(_read_share, lambda value: value >= 0, "a share, such as 25% or 0.25")
+_seconds = duration("seconds", 1.0)
 
 
 class Command:

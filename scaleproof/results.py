@@ -18,6 +18,7 @@ from scaleproof.simulator.analysis.planner.bounded_search import PlanChoice
 from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
 from scaleproof.simulator.analysis.planner.search import PlanResult
 from scaleproof.simulator.analysis.planner.words import headline, layout
+from scaleproof.simulator.analysis.study.evaluate import throughput_unit
 from scaleproof.simulator.analysis.study.study import Study
 from scaleproof.simulator.common.errors import InputError, naming_extras
 from scaleproof.simulator.common.units import (
@@ -97,7 +98,8 @@ class RankedPlans(PlanResult):
         return cls(**_values(plan) | {"best": best})
 
     def _repr_html_(self) -> str:
-        titles = ("", "configuration", "step time", "samples/s", "MFU", "memory per rank")
+        unit = "tokens" if all(choice.run.tokens for choice in self.best) else "samples"
+        titles = ("", "configuration", "step time", f"{unit}/s", "MFU", "memory per rank")
         rows = [(str(place), *self._row(choice)) for place, choice in enumerate(self.best[:_MOST_ROWS], start=1)]
         sure = "the first is proved to be the best" if self.proved else "not proved to be the best"
         return html.page(f"{len(self.configurations):,} configurations by {self.objective}; {sure}", html.table(titles, rows))
@@ -105,7 +107,8 @@ class RankedPlans(PlanResult):
     def _row(self, choice: PlanChoice) -> tuple[str, ...]:
         run = choice.run
         mfu = "" if run.mfu is None else format_percent(run.mfu)
-        texts = format_time_s(run.step_time_s), format_number(run.samples_per_s), mfu, format_bytes(choice.memory_bytes)
+        rate = format_number(run.tokens_per_s or run.samples_per_s)
+        texts = format_time_s(run.step_time_s), rate, mfu, format_bytes(choice.memory_bytes)
         return layout(self.configurations.row(choice.row)), *texts
 
     @naming_extras()
@@ -130,7 +133,8 @@ class PlansBySize:
         return "".join([headline(self.plans), *problems[:_MOST_FAILURES]])
 
     def _repr_html_(self) -> str:
-        titles = ("GPUs", "best configuration", "step time", "samples/s", "MFU", "memory per rank")
+        unit = next((plan.unit for plan, _ in self._best()), "samples")
+        titles = ("GPUs", "best configuration", "step time", f"{unit}/s", "MFU", "memory per rank")
         rows = [(f"{plan.gpus:,}", layout(row.configuration), *self._texts(row)) for plan, row in self._best()]
         return html.page(headline(self.plans), html.table(titles, rows))
 
@@ -140,7 +144,8 @@ class PlansBySize:
     @staticmethod
     def _texts(row: PlanRow) -> tuple[str, ...]:
         mfu = "" if row.mfu is None else format_percent(row.mfu)
-        return format_time_s(row.step_time_s), format_number(row.samples_per_s), mfu, format_bytes(row.memory_bytes)
+        rate = format_number(row.tokens_per_s or row.samples_per_s)
+        return format_time_s(row.step_time_s), rate, mfu, format_bytes(row.memory_bytes)
 
     @naming_extras()
     def to_frame(self) -> pd.DataFrame:
@@ -249,12 +254,14 @@ class SweepResult:
         )
         if best is None:
             return left
-        return f"{left}\nfastest: {format_number(best['samples_per_s'])} samples/s at {self.words(int(best['point']))}"
+        unit = throughput_unit(good)
+        return f"{left}\nfastest: {format_number(best[f'{unit}_per_s'])} {unit}/s at {self.words(int(best['point']))}"
 
     def _repr_html_(self) -> str:
-        shown = self._good.nlargest(_MOST_ROWS, "samples_per_s")
-        titles = (*(axis.field for axis in self.study.axes), "step time", "samples/s", "memory per rank")
-        points = zip(*(shown[name].tolist() for name in ("point", "step_time_s", "samples_per_s", "memory_bytes")), strict=True)
+        shown, unit = self._good.nlargest(_MOST_ROWS, "samples_per_s"), throughput_unit(self._good)
+        titles = (*(axis.field for axis in self.study.axes), "step time", f"{unit}/s", "memory per rank")
+        columns = ("point", "step_time_s", f"{unit}_per_s", "memory_bytes")
+        points = zip(*(shown[name].tolist() for name in columns), strict=True)
         rows = [
             (*self._values(int(point)), format_time_s(step_s), format_number(rate), format_bytes(size_bytes))
             for point, step_s, rate, size_bytes in points

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from scaleproof.simulator.cluster.network.cards import one_card_warning
 from scaleproof.simulator.common.errors import PluginError
@@ -23,11 +24,15 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.data_loading import DECODING, STORAGE, loading_s
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.used_devices import placement_warnings
+from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 from scaleproof.simulator.uncertainty.captured import with_capture_facts
 from scaleproof.simulator.uncertainty.error_model import ErrorModel, memory_error
 from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, of_response
 from scaleproof.simulator.uncertainty.response import response_of_scenario
 from scaleproof.simulator.uncertainty.steps import step_distribution
+
+# schedules whose bubble has a closed form for equal stages
+_TEXTBOOK_SCHEDULES: Final = ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
 
 
 def predict(scenario: Scenario, interval: bool = True, remedy: bool = True, errors: ErrorModel | None = None) -> Run:
@@ -41,7 +46,8 @@ def predict(scenario: Scenario, interval: bool = True, remedy: bool = True, erro
     """
     run = timed(scenario, interval, errors=errors)
     run = compared(run, scenario)
-    run = replace(with_capture_facts(accounted(run, scenario), scenario), loading=_loading_rates(scenario, run))
+    run = with_capture_facts(accounted(run, scenario), scenario)
+    run = replace(run, loading=_loading_rates(scenario, run), textbook_bubble=_textbook_bubble(scenario))
     return _with_memory(run, scenario, remedy, errors)
 
 
@@ -135,6 +141,17 @@ def _loading_rates(scenario: Scenario, run: Run) -> LoadingRates | None:
     decoding_per_s = rates.get(DECODING)
     wanted_cores = None if decoding_per_s is None else loaded.cores * wanted_per_s / decoding_per_s
     return LoadingRates(rates.get(STORAGE), decoding_per_s, wanted_per_s, loaded.cores, wanted_cores)
+
+
+def _textbook_bubble(scenario: Scenario) -> float | None:
+    """The bubble of a pipeline of equal stages, as a share of the step: (p - 1) / (v m + p - 1). None where another formula, or
+    none, holds."""
+    if not isinstance(scenario.strategy, ReplicaStrategy):
+        return None
+    plan = scenario.strategy.plan
+    if plan.stages == 1 or plan.schedule not in _TEXTBOOK_SCHEDULES:
+        return None
+    return (plan.stages - 1) / (plan.chunks * plan.microbatches + plan.stages - 1)
 
 
 def _with_interval(

@@ -109,7 +109,8 @@ def test_list_and_show_print_shipped_parts() -> None:
         assert f"  {name} " in listed
     titles = [line for line in listed.splitlines() if not line.startswith(" ")]
     assert titles[1] == "scenarios: named systems"
-    assert titles[5:] == ["studies", "claims", "models", "clusters", "frameworks", "devices"]
+    kinds = ["studies", "claims", "models", "clusters", "frameworks", "devices", "failures and recovery, for goodput"]
+    assert titles[5:] == kinds
     assert re.search(r"^  one-server-is-full +One parameter server is the bottleneck\.$", listed, re.MULTILINE)
     assert run("show", "one-server-is-full").stdout.startswith("claim: One parameter server is the bottleneck.")
     assert "kind: resnet" in run("show", "resnet50").stdout

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.commands.arguments import Command, number, positive
+from scaleproof.commands.arguments import Command, positive, share
 from scaleproof.commands.measuring.measure import add_place_arguments
 from scaleproof.commands.text.tables import table, wrapped
 from scaleproof.simulator.common.units import format_change, format_percent
@@ -34,13 +34,6 @@ _SCRIPT_STEPS: Final = 10
 _INSIDE: Final = {True: "yes", False: "no", None: "-"}
 
 
-def _read_share(text: str) -> float:
-    return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-
-
-_share = number(_read_share, lambda share: share >= 0, "a share, such as 25% or 0.25")
-
-
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     words = "predict and train scenarios, or read a job's traces and log, and explain the differences"
@@ -61,7 +54,7 @@ def mount(commands: Any) -> None:
         "--script-steps N", f"steps of that script that are measured ({_SCRIPT_STEPS})", type=positive, default=_SCRIPT_STEPS
     )
     reconcile.add("--json", "print the comparison as JSON, with --trace, --log or --script")
-    reconcile.add("--max-error 25%", "exit with code 1 if the error of a step time is larger", type=_share)
+    reconcile.add("--max-error 25%", "exit with code 1 if the error of a step time is larger", type=share)
     reconcile.add("--explain", "print all components of each difference")
     reconcile.add("--steps", "also compare the distributions of the times of single steps")
     reconcile.add("--update FILE", "refit this cluster file to the measurements", type=Path)

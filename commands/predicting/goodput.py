@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
 from typing import Any
 
-from scaleproof.commands.arguments import Command, number, positive
+from scaleproof.commands.arguments import Command, duration, number, positive
 from scaleproof.commands.output import print_result
 
-_days = number(float, lambda days: 0 < days < math.inf, "a number of days above 0")
+_days = duration("days", 86400.0)
 _seed = number(int, lambda seed: seed >= 0, "a whole number of at least 0")
 
 

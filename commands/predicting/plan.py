@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from scaleproof.commands.arguments import SCENARIO, Command, listed, positive, size
+from scaleproof.commands.arguments import SCENARIO, Command, listed, positive, share, size
 from scaleproof.commands.gpus import say_precision
 from scaleproof.commands.output import print_result, working
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
@@ -31,7 +31,7 @@ def mount(commands: Any) -> None:
         "--frameworks NAMES", "frameworks to choose from, such as megatron-core-0.12,torchtitan (common ones)", type=listed
     )
     parser.add("--objective", "objective to optimise (time)", choices=OBJECTIVES, default="time")
-    parser.add("--fits SHARE", "probability with which a plan fits into the device's memory (0.9)", type=float, default=0.9)
+    parser.add("--fits SHARE", "probability with which a plan fits into the device's memory (0.9)", type=share, default=0.9)
     parser.add("--memory SIZE", "limit of the predicted memory per rank, such as 70GiB (as --fits needs)", type=size)
     parser.add("--top N", "number of configurations to print (10)", type=positive, default=10)
     parser.add_tokens()

@@ -63,6 +63,7 @@ def _sweep(options: argparse.Namespace) -> int:
 
 def describe(study: Study, points: pd.DataFrame, out: Path) -> str:
     """Console text of a study: the number of points, the fastest ones, and the most frequent errors."""
+    from scaleproof.simulator.analysis.study.evaluate import throughput_unit
     from scaleproof.simulator.common.units import format_bytes, format_number, format_time_s
 
     wrong = points["error"].dropna()
@@ -70,8 +71,9 @@ def describe(study: Study, points: pd.DataFrame, out: Path) -> str:
     problems = f", {unfit:,} do not fit into memory" if unfit else ""
     headline, lines = f"{len(points):,} points, {len(wrong):,} of them with an error{problems}, in {out}", []
     fitting = points[~points["fits"].eq(False)].dropna(subset=["samples_per_s"])
-    for point, rate in fitting.nlargest(1, "samples_per_s")[["point", "samples_per_s"]].itertuples(index=False):
-        lines.append(f"fastest{' that fits' if unfit else ''}: {format_number(rate)} samples/s at {study.words_of(point)}")
+    unit = throughput_unit(fitting)
+    for point, rate in fitting.nlargest(1, "samples_per_s")[["point", f"{unit}_per_s"]].itertuples(index=False):
+        lines.append(f"fastest{' that fits' if unfit else ''}: {format_number(rate)} {unit}/s at {study.words_of(point)}")
     if (cheapest := _cheapest(fitting)) is not None:
         lines.append(f"cheapest{' that fits' if unfit else ''}: {cheapest[1]} at {study.words_of(cheapest[0])}")
     if unfit and fitting.empty:

@@ -49,7 +49,7 @@ def describe(title: str, layers: Sequence[LayerRow], rates: DeviceRates) -> str:
     peaks = f"{_count(rates.peak_flops)}FLOP/s and {_count(rates.bandwidth_Bps)}B/s"
     notes = [
         f"A row's numbers are one layer's for one sample in {rates.precision}; FLOP/B is for a forward pass over {passes}.",
-        f"{rates.device}: {peaks}, so that layers are bound by compute from {rates.balance:,.0f} FLOP/B on.",
+        f"{rates.device}: {peaks}; compute limits layers of at least {rates.balance:,.0f} FLOP/B, memory the others.",
     ]
     return "\n".join([title, rule, head, rule, *body, rule, last, rule, *notes])
 

@@ -78,6 +78,7 @@ def _performance(run: Run) -> dict[str, Iterable[str]]:
         "input": [] if run.loading is None else wrapped(str(run.loading)),
         "to target": _to_target(run),
         "where it goes": _parts(run),
+        "bubble": _bubble(run),
         "communication": _communication(run),
         "servers": _servers(run.servers),
         # a run that cannot take place has no place in a comparison of sizes
@@ -256,6 +257,13 @@ def _servers(servers: ServerStatistics | None) -> Iterator[str]:
         yield "; ".join(parts)
 
 
+def _bubble(run: Run) -> Iterator[str]:
+    """The bubble next to that of equal stages."""
+    if run.textbook_bubble is not None:
+        textbook = f"{format_percent(run.textbook_bubble)} if all stages were equal, (p - 1) / (v m + p - 1)"
+        yield f"{format_percent(run.bubble_fraction)} of the step; {textbook}"
+
+
 def _efficiency(run: Run) -> Iterator[str]:
     """Scaling efficiency with its baseline; above 100 %, why that is no error."""
     for kind, scaling in run.scaling.items():
@@ -282,7 +290,10 @@ def _memory(run: Run) -> Iterator[str]:
             need += f" at {most.name}, {format_bytes(least.total_bytes)} at {least.name}"
     if run.fits and run.fits_probability is not None and run.fits_probability < _SURELY_FITS:
         need += f"; fits with a probability of {format_percent(run.fits_probability, 0)}"
-    yield need
+        if run.memory_interval_bytes:
+            ends = format_range(*map(format_bytes, run.memory_interval_bytes))
+            need += f": its 90 % interval is {ends}, by the errors of published runs"
+    yield from wrapped(need)
     yield ", ".join(largest(run.memory_bytes))
 
 

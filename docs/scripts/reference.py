@@ -25,8 +25,9 @@ batch: {per_worker: 2}
 training: {precision: bf16, optimizer: adam}
 ```
 
-Parts may be given inline, by the name of a shipped file or by the path of one. Quantities have units (`25 Gbit/s`,
-`5 us`, `80 GiB`). `scaleproof schema` prints this schema as JSON, for editors."""
+Parts may be given inline, by the name of a shipped file or by the path of one, or as another one with changes:
+`cluster: {base: dgx-h100, nodes: 16, network: {nics: 8 x 200 Gbit/s}}`. Quantities have units (`25 Gbit/s`, `5 us`,
+`80 GiB`). `scaleproof schema` prints this schema as JSON, for editors."""
 _ENDS: Final = """\
 Ctrl-C and SIGTERM end a command and the processes that it started. One line says what was interrupted and how it continues;
 exit codes 130 and 143."""

@@ -40,7 +40,7 @@ def roofline(device: Device, series: Sequence[IntensitySeries]) -> Chart:
     peak = max(device.peak_flops.values())
     least = min([low * bandwidth_Bps, *(rate for one in series for _, rate in one.points)]) / _TERA
     balance = peak / bandwidth_Bps
-    finding = f"{device.name}: its fastest products are bound by compute from {balance:,.0f} FLOP/B on"
+    finding = f"{device.name}: compute limits its fastest products of at least {balance:,.0f} FLOP per byte"
     axes = ChartAxis("FLOPs per byte of memory traffic", log=True, ticks=log_ticks(low, high), limits=_INTENSITIES)
     top = peak / _TERA * 2
     y_axis = ChartAxis("TFLOP/s", log=True, ticks=log_ticks(least, top), limits=(least, top))

@@ -10,6 +10,7 @@ from typing import Final
 from scaleproof.reports.pages.text import NOTHING, percent, signed_percent
 from scaleproof.reports.read.results import Case, Results
 from scaleproof.simulator.common.units import counted, format_bytes, format_short, format_short_range, format_time_s, format_USD
+from scaleproof.simulator.run.limits import bound
 from scaleproof.simulator.run.run import Run
 
 CLOSE: Final = 0.10
@@ -57,7 +58,8 @@ def headline(results: Results) -> str:
         return f"The predicted step time of {case.scenario} is {percent(abs(_error(case)))} {side} the measured one"
     runs = [run for case in results.cases for run in case.runs]
     if len(runs) == 1:
-        return _speed(runs[0])
+        binding = bound(runs[0]) if runs[0].fits is not False else ""
+        return _speed(runs[0]) + (f"; {binding.lower()}" if binding else "")
     if runs:
         fastest = max(runs, key=lambda run: run.samples_per_s)
         count = counted(len(runs), f"{_origins(runs)} run".strip())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -29,10 +29,11 @@ _MOST_LABELS: Final = 3
 
 
 class Step(NamedTuple):
-    """The spans of a run's first ranks with times from the first work in the step, and their kinds: a Phase, or WEIGHT.
+    """The spans of a run's ranks with times from the first work in the step, and their kinds: a Phase, or WEIGHT.
 
     chunk: index of the rank's model stage of a pass, 0 if not applicable. chunks: number of stages per rank. ranks: the ranks
-    shown; of: total number of ranks. number: number of the step, None for a stretch of time.
+    shown, of many the first ones, the slowest and the last; of: total number of ranks. number: number of the step, None for a
+    stretch of time.
     """
 
     run: Run
@@ -46,6 +47,11 @@ class Step(NamedTuple):
     end_ms: NDArray[np.float64]
     ranks: list[int]
     of: int
+
+    @property
+    def rows_words(self) -> str:
+        """', 16 of 48 rows, with the slowest', or "" if all are shown."""
+        return f", {len(self.ranks)} of {self.of} rows, with the slowest" if self.of > len(self.ranks) else ""
 
     @property
     def length_ms(self) -> float:
@@ -90,19 +96,19 @@ def kind_words(kind: int, steps: Iterable[Step]) -> str:
     return ", ".join([*labels[:_MOST_LABELS], *more]) if kind == Phase.SYNCHRONISE else f"{name} ({labels[0].split()[0]})"
 
 
-def typical_step(run: Run) -> Step | None:
+def typical_step(run: Run, most: int = _MOST_RANKS) -> Step | None:
     """The steady step whose time is closest to the run's step time; for asynchronous ranks a stretch of several step times.
-    None if the run has no spans of a step."""
+    None if the run has no spans of a step. most: maximum number of ranks."""
     if run.spans is None:
         return None
     numbers = np.unique(run.spans.step[run.spans.step >= 1])
     if not len(numbers):
         return None
     if len(numbers) > len(run.step_times_s):
-        return _step(run, None, _stretch(run.spans, _STEP_TIMES * run.step_time_s))
+        return _step(run, None, _stretch(run.spans, _STEP_TIMES * run.step_time_s), most)
     times_s = dict(enumerate(run.step_times_s, start=1))
     number = min(map(int, numbers), key=lambda n: abs(times_s.get(n, np.inf) - run.step_time_s))
-    return _step(run, number, run.spans.where(run.spans.step == number))
+    return _step(run, number, run.spans.where(run.spans.step == number), most)
 
 
 def _stretch(spans: Spans, length_s: float) -> Spans:
@@ -112,17 +118,26 @@ def _stretch(spans: Spans, length_s: float) -> Spans:
     return replace(spans, **cut).where(spans.arrival_s < until_s)
 
 
-def _step(run: Run, number: int | None, spans: Spans) -> Step:
-    ranks = np.unique(spans.rank)
-    spans = spans.where(np.isin(spans.rank, ranks[:_MOST_RANKS]))
+def _step(run: Run, number: int | None, spans: Spans, most: int) -> Step:
+    ranks: list[int] = np.unique(spans.rank).tolist()
+    shown = _shown(spans, ranks, most)
+    spans = spans.where(np.isin(spans.rank, shown))
     zero_s = spans.arrival_s.min() if number is None else _begin_s(spans)
     spans = spans.where(spans.end_s >= zero_s)
     times_s = (spans.arrival_s, spans.start_s, spans.end_s)
     arrival_ms, start_ms, end_ms = (np.maximum(0.0, time_s - zero_s) * 1e3 for time_s in times_s)
     chunk = _chunks(spans)
     chunks = int(chunk.max(initial=0)) + 1
-    shown = ranks[:_MOST_RANKS].tolist()
     return Step(run, number, spans, _kinds(spans), chunk, chunks, arrival_ms, start_ms, end_ms, shown, len(ranks))
+
+
+def _shown(spans: Spans, ranks: Sequence[int], most: int) -> list[int]:
+    """At most `most` of the sorted ranks: the one whose passes take longest, the last one, and the first ones."""
+    passes = np.isin(spans.phase, _PASSES) & (spans.stream == Stream.MAIN)
+    work_s = np.zeros(len(ranks))
+    np.add.at(work_s, np.searchsorted(ranks, spans.rank[passes]), (spans.end_s - spans.start_s)[passes])
+    chosen = list(dict.fromkeys([int(work_s.argmax()), len(ranks) - 1, *range(len(ranks))]))
+    return [ranks[place] for place in sorted(chosen[:most])]
 
 
 def _begin_s(spans: Spans) -> float:

@@ -37,7 +37,7 @@ class _Box(NamedTuple):
 
 def step_chart(name: str, heading: str, runs: Sequence[Run], most: int) -> Chart | None:
     """A typical steady step of each run, one below the other; None if no run has the spans of a step. most: maximum number of
-    boxes; of longer steps the first ranks are drawn."""
+    boxes; of longer steps fewer ranks are drawn."""
     steps = [step for step in map(typical_step, runs) if step is not None]
     if not steps:
         return None
@@ -50,13 +50,16 @@ def step_chart(name: str, heading: str, runs: Sequence[Run], most: int) -> Chart
     for step in steps:
         prefix = f"{step.run.origin}, " if len(steps) > 1 else ""
         rows = _rows(step, longest_ms / _CELLS, most // len(steps))
+        if len(rows) < len(step.ranks):
+            step = typical_step(step.run, len(rows)) or step
+            rows = _rows(step, longest_ms / _CELLS, most)
         for rank, boxes in zip(step.ranks, rows, strict=False):
             ticks.append((row, f"{prefix}{rank_name(step.run, rank)}"))
             for kind, box in boxes:
                 found.setdefault(kind, []).append(box._replace(middle=row + box.middle))
             row += 1
         row += 0.6
-        titles.append(_title(step, len(rows)))
+        titles.append(f"{step.run.origin}: {format_time_s(step.run.step_time_s)} a step{step.rows_words}")
     marks: list[Mark] = []
     for kind, (colour, words) in _kinds(steps).items():
         if kind in found:
@@ -74,11 +77,6 @@ def _kinds(steps: Sequence[Step]) -> dict[int, tuple[str, str]]:
     """Colour and name of each kind, in the order of a step."""
     named = {int(kind): (colour, kind_words(int(kind), steps)) for kind, colour in COLOURS.items()}
     return named | {WAITING: (FAINT, _WAITING_WORDS)}
-
-
-def _title(step: Step, rows: int) -> str:
-    first = f", first {rows} of {step.of} rows" if step.of > rows else ""
-    return f"{step.run.origin}: {format_time_s(step.run.step_time_s)} a step{first}"
 
 
 def _rows(step: Step, cell_ms: float, most: int) -> list[list[tuple[int, _Box]]]:

@@ -86,12 +86,7 @@ def height(steps: Sequence[Step]) -> float:
 
 def shown(step: Step) -> str:
     """'step 3 shown', and the rows shown."""
-    return f"step {step.number} shown{_first(step)}" if step.number else f"some steps shown{_first(step)}"
-
-
-def _first(step: Step) -> str:
-    """The rows that are shown, if not all are."""
-    return f", first {len(step.ranks)} of {step.of} rows" if step.of > len(step.ranks) else ""
+    return f"step {step.number} shown{step.rows_words}" if step.number else f"some steps shown{step.rows_words}"
 
 
 def _finding(step: Step, strategy: Strategy | None) -> str:
@@ -101,9 +96,9 @@ def _finding(step: Step, strategy: Strategy | None) -> str:
     ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
     shares = {name: run.breakdown_s.get(name, 0.0) / run.step_time_s for name in BREAKDOWN if name != "compute"}
     parts = [f"{cause_words(name)} {percent(share)}" for name, share in shares.items() if share >= _MIN_SHARE]
-    first = f"{run.strategy}{schedule} on {ranks}: {format_time_s(run.step_time_s)} a step{_first(step)}"
+    first = f"{run.strategy}{schedule} on {ranks}: {format_time_s(run.step_time_s)} a step{step.rows_words}"
     first += f"; {run.framework_words}" if run.framework else ""
-    return f"{first}\n{textwrap.fill(', '.join(parts), _TITLE_LETTERS)}".strip()
+    return "\n".join(textwrap.fill(line, _TITLE_LETTERS) for line in (first, ", ".join(parts))).strip()
 
 
 def draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str]) -> list[Axes]:

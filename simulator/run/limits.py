@@ -19,30 +19,50 @@ _LIMITS: Final = {
     "waiting_for_ranks": ("waiting for other ranks", "Imbalanced", "equal work and equal speed of all ranks help"),
     WAITING_FOR_INPUT: ("waiting for input", "Input-bound", "faster data loading helps most"),
 }
+_COMPUTE: Final = "Compute-bound"
 # What helps, by the part of data loading that is slowest.
 _FASTER: Final = {"storage": "faster storage", "decoding": "faster decoding, or more cores for it,"}
 
 
 def limit(run: Run) -> Iterator[str]:
     """'12.6 % exposed communication. Compute-bound: faster GPUs help, a faster network saves at most that.'"""
-    if run.step_time_s <= 0 or "compute" not in run.breakdown_s:
+    shares = _shares(run)
+    if not shares:
         return
-    shares = {cause: run.breakdown_s.get(cause, 0.0) / run.step_time_s for cause in _LIMITS}
     cause = max(shares, key=shares.__getitem__)
-    computing = 1 - sum(shares.values())
-    # samples that are loaded ahead arrive late only if loading takes longer than all the rest
-    if shares[WAITING_FOR_INPUT] >= _LITTLE:
-        cause, computing = WAITING_FOR_INPUT, 0.0
-    if shares[cause] > computing:
-        name, bound, remedy = _LIMITS[cause]
-        if cause == WAITING_FOR_INPUT and run.loading is not None:
+    if limiting := _limiting(shares):
+        name, words, remedy = _LIMITS[limiting]
+        if limiting == WAITING_FOR_INPUT and run.loading is not None:
             remedy = f"{_FASTER[run.loading.slowest]} helps most"
-        yield f"{format_percent(shares[cause])} {name}{_mostly(run, cause)}. {bound}: {remedy}."
+        yield f"{format_percent(shares[limiting])} {name}{_mostly(run, limiting)}. {words}: {remedy}."
         return
     exposed = shares["exposed_communication"]
     network = "a faster network does not" if exposed < _LITTLE else "a faster network saves at most that"
-    words = f"{format_percent(exposed)} exposed communication. Compute-bound: faster GPUs help, {network}."
+    words = f"{format_percent(exposed)} exposed communication. {_COMPUTE}: faster GPUs help, {network}."
     yield words + _second(shares, cause)
+
+
+def bound(run: Run) -> str:
+    """What binds a run: 'Input-bound', 'Compute-bound'; "" where it is not known."""
+    shares = _shares(run)
+    limiting = _limiting(shares) if shares else ""
+    return _LIMITS[limiting][1] if limiting else _COMPUTE if shares else ""
+
+
+def _shares(run: Run) -> dict[str, float]:
+    """Share of the step of each cause other than compute; empty where they are not known."""
+    if run.step_time_s <= 0 or "compute" not in run.breakdown_s:
+        return {}
+    return {cause: run.breakdown_s.get(cause, 0.0) / run.step_time_s for cause in _LIMITS}
+
+
+def _limiting(shares: dict[str, float]) -> str:
+    """The cause that limits a step; "" if compute does."""
+    # samples that are loaded ahead arrive late only if loading takes longer than all the rest
+    if shares[WAITING_FOR_INPUT] >= _LITTLE:
+        return WAITING_FOR_INPUT
+    cause = max(shares, key=shares.__getitem__)
+    return cause if shares[cause] > 1 - sum(shares.values()) else ""
 
 
 def _mostly(run: Run, cause: str) -> str:

@@ -171,8 +171,9 @@ class Run:
     memory_by_stage: of each kind of training rank; capacity_bytes: capacity of a rank; fits: whether it suffices; fit_by:
     settings with which it does; memory_interval_bytes: its 90 % interval, and fits_probability, which follows from the same
     errors of published runs; None where no error is known. energy_J, cost_USD: "per_step", "per_million_samples" and, with
-    tokens, "per_million_tokens". servers: parameter servers and their workers. loading: rates of data
-    loading, where the scenario has it. to_target: updates and samples to a target loss.
+    tokens, "per_million_tokens". servers: parameter servers and their workers. to_target: updates and samples to a target loss.
+    loading: rates of data loading, where the scenario has it. textbook_bubble: share of the step that a pipeline of equal
+    stages would wait, (p - 1) / (v m + p - 1) with p stages of v chunks and m microbatches; None for other schedules.
 
     Only predicted runs: prediction_interval_s, the 90 % interval of the step time under uncertain cluster parameters; spread:
     the share of the variance of its logarithm that each parameter causes, the largest first; step_distribution: of the times
@@ -216,6 +217,7 @@ class Run:
     cost_USD: Mapping[str, float] | None = None
     servers: ServerStatistics | None = None
     loading: LoadingRates | None = None
+    textbook_bubble: float | None = None
     to_target: TargetEstimate | None = None
     compute: Literal["real", "paced"] | None = None
     step_time_interval_s: tuple[float, float] | None = None

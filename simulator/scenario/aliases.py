@@ -61,6 +61,11 @@ def canonical(path: tuple[str, ...]) -> tuple[str, ...]:
     return path
 
 
+def canonical_text(path: str) -> str:
+    """The field that a path such as 'tp' stands for: 'strategy.tensor'."""
+    return ".".join(canonical(tuple(path.split("."))))
+
+
 def expand(located: Located) -> None:
     """Replaces abbreviated fields and values of a scenario by what they stand for.
 

@@ -22,6 +22,9 @@ from scaleproof.simulator.strategy import KINDS, Strategy
 
 # The field of overrides and axes that changes the number of GPUs, which is no field of a scenario (`scenario/gpus.py`).
 GPUS: Final = "gpus"
+# Network cards as `8 x 400 Gbit/s`, and the field that has their bandwidth (`cluster/network/cards.py`).
+_NICS: Final = "cluster.network.nics"
+_NICS_ARE: Final = "cluster.network.bandwidth"
 # Parts whose fields may be named without their part, in the order of search.
 _SHORT: Final = ("strategy", "training", "batch", "cluster", "model")
 # Fields for information, which do not affect times.
@@ -162,9 +165,13 @@ class Field(NamedTuple):
 
 
 def field_at(path: str) -> Field:
-    """The field at a path, for any kind of parts on the path. Raises InputError if no scenario has such a field."""
+    """The field at a path, for any kind of parts on the path; also by an abbreviation that `--set` takes. Raises InputError if
+    no scenario has such a field."""
     if path == GPUS:
         return Field(FieldInfo.from_annotation(Count), GPUS)
+    if path == _NICS:
+        return field_at(_NICS_ARE)._replace(column=f"{_NICS}_Bps")
+    path = aliases.canonical_text(path)
     specs: list[type[Spec]] = [Scenario]
     info: FieldInfo | None = None
     names: list[str] = []

@@ -53,8 +53,17 @@ def problem(root: type[Spec], located: Located, detail: Any) -> str:
     context = {key: value for key, value in detail.get("ctx", {}).items() if key != "input"}
     kinds = ", ".join(_kinds_at(root, located.data, path))
     context |= {"input": _short(detail["input"]), "kinds": kinds}
-    among = f"; its kind is one of {kinds}" if kinds and detail["type"].startswith("model_") else ""
+    among = ""
+    if detail["type"].startswith("model_"):
+        among = f"; its kind is one of {kinds}" if kinds else _example(root, located.data, path)
     return f"{place}: {field}: {template.format(**context)}{among}"
+
+
+def _example(root: type[Spec], data: Any, path: Sequence[str | int]) -> str:
+    """'; write {bandwidth: ..., latency: ...}', with the fields that a part needs, or "" if it needs none."""
+    spec = _spec_among(*_annotation_at(root, data, path))
+    needed = [field.alias or name for name, field in spec.model_fields.items() if field.is_required()] if spec else []
+    return f"; write {{{', '.join(f'{name}: ...' for name in needed)}}}" if needed else ""
 
 
 def _kinds_at(root: type[Spec], data: Any, path: Sequence[str | int]) -> list[str]:
@@ -95,12 +104,22 @@ def _suggestion(root: type[Spec], located: Located, path: tuple[str | int, ...])
 
     if path == (GPUS,):
         return "a scenario has strategy.workers; give the number of GPUs to a command, as --gpus N or --set gpus=N"
-    if path[0] == "strategy" and path[1:] in {(degree,) for degree in DEGREES}:
-        return "set strategy.kind=hybrid, which has it"
     spec = _spec_among(*_annotation_at(root, located.data, path[:-1]))
     fields = sorted(field.alias or name for name, field in spec.model_fields.items()) if spec else []
+    if path[0] == "strategy" and path[1:] in {(degree,) for degree in (*DEGREES, "workers")}:
+        own = [degree for degree in (*DEGREES, "workers") if degree in fields]
+        has = f"; {located.data['strategy'].get('kind')} has {' and '.join(own)}" if own else ""
+        return f"set strategy.kind=hybrid, which has it{has}"
     close = difflib.get_close_matches(str(path[-1]), fields, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(fields)}"
+    if close:
+        return f"did you mean {close[0]!r}?"
+    inner = [name for name in fields if str(path[-1]) in _fields_of(_annotation_at(root, located.data, (*path[:-1], name))[0])]
+    return f"did you mean '{inner[0]}.{path[-1]}'?" if inner else f"known here: {', '.join(fields)}"
+
+
+def _fields_of(annotation: Any) -> set[str]:
+    """Names in YAML of the fields of all Spec classes in an annotation."""
+    return {field.alias or name for spec in _specs_in(annotation) for name, field in spec.model_fields.items()}
 
 
 def _annotation_at(root: type[Spec], data: Any, path: Sequence[str | int]) -> tuple[Any, Any]:

@@ -137,7 +137,9 @@ class Reliability(Spec):
     events: tuple[AnyHostEvent, ...] = Field((), description="what happens to single hosts and when, instead of mtbf")
     checkpoint: Checkpoint
     detection_s: Seconds = Field(
-        USUAL_DETECTION_S, alias="detection", description="from a failure until it is noticed; NCCL's time-out if absent"
+        USUAL_DETECTION_S,
+        alias="detection",
+        description="until a failure is noticed; 10 min if absent, NCCL's time-out",
     )
     reschedule_s: Seconds = Field(
         USUAL_RESTART_S / 2, alias="reschedule", description="until processes start on their nodes; 5 min if absent"

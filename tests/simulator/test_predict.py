@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from scaleproof.commands.text.run import describe
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError, PluginError
 from scaleproof.simulator.common.units import format_number
@@ -52,6 +53,21 @@ def test_the_baseline_is_the_smallest_configuration_that_fits(small: Make) -> No
     tight = predict(small(pipeline, "cluster.device.memory=1.5 MB"))
     assert tight.baseline is not None
     assert tight.baseline["strong"].startswith("1 worker of 2 stages, the smallest that fits, 48 samples")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "share"),
+    [
+        ("{kind: pipeline, stages: 4, microbatches: 8}", 3 / 11),
+        ("{kind: pipeline, stages: 2, chunks: 3, microbatches: 8, schedule: interleaved_1f1b}", 1 / 25),
+        ("{kind: pipeline, stages: 4, microbatches: 8, schedule: zb_h1}", None),
+        ("{kind: data_parallel, workers: 4}", None),
+    ],
+)
+def test_the_bubble_of_equal_stages_is_given_next_to_the_predicted_one(small: Make, strategy: str, share: float | None) -> None:
+    run = predict(small(f"strategy={strategy}"))
+    assert run.textbook_bubble == (None if share is None else pytest.approx(share))
+    assert ("if all stages were equal" in describe(run)) == (share is not None)
 
 
 def test_the_smallest_baseline_reduces_tensor_parallel_ranks_then_stages(small: Make) -> None:

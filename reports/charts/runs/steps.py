@@ -28,9 +28,9 @@ def steps(cases: Sequence[Case]) -> Chart | None:
     names = tuple(case.scenario for case, _ in shown)
     several = len(set(names)) == len(names) > 1
     views = tuple(_view(case, run, (case.scenario,) if several else ()) for case, run in (shown if several else shown[:1]))
-    caption = (
-        "Share of steps that take at most this long. Line: predicted, from the 1st to the 99th percentile. Steps: measured."
-    )
+    caption = "Share of steps that take at most this long. Line: predicted, from the 1st to the 99th percentile."
+    if any(case.measured is not None for case, _ in shown):
+        caption += " Steps: measured."
     choosers = (("scenario", names),) if several else ()
     return Chart("steps", "Times of single steps", views, caption, choosers, height_px=_HEIGHT_PX)
 

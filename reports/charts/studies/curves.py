@@ -64,6 +64,8 @@ def efficiency(study: Studied) -> Chart | None:
         return [_line(name, rows, colour, symbol, [row[column] for row in rows], texts)]
 
     caption = f"Throughput per GPU relative to the smallest configuration that fits the model ({kind} scaling)."
+    if len(study.lines) > 1:
+        caption += " Each line has a baseline of its own: compare lines by throughput."
     y = ChartAxis(f"{kind} scaling efficiency", percent=True)
     return _curves(study, ("efficiency", "Efficiency", caption), y, column, marks)
 

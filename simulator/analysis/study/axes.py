@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.common.yaml_file import on_one_line
+from scaleproof.simulator.scenario.aliases import canonical_text
 from scaleproof.simulator.scenario.fields import GPUS, field_at
 
 _RANGE: Final = ("from", "to", "points", "factor", "log")
@@ -39,7 +40,8 @@ class StudyAxis:
 
     @classmethod
     def of(cls, field: str, given: Any) -> StudyAxis:
-        """The axis of a field. given: a list, {name: value} or a range {from, to, points or factor, log}. Raises FieldError."""
+        """The axis of a field, or of an abbreviation of it. given: a list, {name: value} or a range {from, to, points or
+        factor, log}. Raises FieldError."""
         try:
             info, column = field_at(field)
         except InputError as error:
@@ -50,7 +52,8 @@ class StudyAxis:
             names, values = _listed(given, adapter)
         except InputError as error:
             raise FieldError(("axes", field), str(error)) from None
-        return cls(field, column, values, tuple(names) if names else _table_values(values, adapter), bool(names))
+        table_values = tuple(names) if names else _table_values(values, adapter)
+        return cls(canonical_text(field), column, values, table_values, bool(names))
 
     def overrides(self) -> list[str]:
         """The override, as for `--set`, of each value."""

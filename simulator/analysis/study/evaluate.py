@@ -7,7 +7,7 @@ import math
 import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.scaling import Baseline
 from scaleproof.simulator.scenario.schema import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Row = dict[str, Any]
 Times = NDArray[np.float64]
@@ -230,6 +233,11 @@ class _BatchablePoints:
             else:
                 self.study.known_values[key] = value_of(cluster, self.study.axes[axes[0]].field)
         return self.study.known_values[key]
+
+
+def throughput_unit(points: pd.DataFrame) -> str:
+    """The unit of throughput of a study's points: 'tokens', or 'samples' where not all of them have tokens."""
+    return "tokens" if len(points) and points["tokens_per_s"].notna().all() else "samples"
 
 
 def _affects_validation(field: str) -> bool:

@@ -21,6 +21,7 @@ from scaleproof.simulator.cluster import Cluster, Device
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import FieldError, NotFoundError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
+from scaleproof.simulator.scenario.aliases import canonical_text
 from scaleproof.simulator.scenario.captured_script import around_capture, is_capture
 from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.load import build, reference_text
@@ -212,9 +213,15 @@ def _base(located: Located, path: Path) -> tuple[Located, Path]:
 def _axes(data: Mapping[str, Any], more: Mapping[str, Any]) -> tuple[StudyAxis, ...]:
     """The study's axes and more ones. Raises FieldError."""
     given = data.get("axes", {})
-    if not isinstance(given, dict) or not (given := {**given, **more}):
+    if not isinstance(given, dict) or not {**given, **more}:
         raise FieldError(("axes",), "missing; give fields and their values, such as strategy.workers: [1, 2, 4]")
-    return tuple(itertools.starmap(StudyAxis.of, given.items()))
+    replaced = set(map(canonical_text, more))
+    kept = {field: values for field, values in given.items() if canonical_text(field) not in replaced or field in more}
+    names: dict[str, str] = {}
+    for field in (all_values := {**kept, **more}):
+        if (other := names.setdefault(canonical_text(field), field)) != field:
+            raise FieldError(("axes", field), f"means the same as {other}; leave one of both out")
+    return tuple(itertools.starmap(StudyAxis.of, all_values.items()))
 
 
 def _groups(axes: Sequence[StudyAxis], zipped: Any) -> tuple[tuple[int, ...], ...]:
@@ -225,9 +232,9 @@ def _groups(axes: Sequence[StudyAxis], zipped: Any) -> tuple[tuple[int, ...], ..
     if not lists:
         raise FieldError(("zip",), "expected lists of axes, such as [[strategy.workers, cluster.nodes]]")
     for i, fields in enumerate(zipped):
-        if unknown := [str(field) for field in fields if not isinstance(field, str) or field not in number]:
+        if unknown := [str(field) for field in fields if not isinstance(field, str) or canonical_text(field) not in number]:
             raise FieldError(("zip", i), f"{unknown[0]} is not an axis; choose from {', '.join(number)}")
-        group = tuple(sorted({number[field] for field in fields}))
+        group = tuple(sorted({number[canonical_text(field)] for field in fields}))
         if len(group) < 2 or any(axis in group_of for axis in group):
             raise FieldError(
                 ("zip", i), "each list needs two or more axes, and an axis can be in one list only; change the list"

@@ -90,7 +90,11 @@ def allocator_use(scenario: Scenario, expandable: bool = False, rank: int | None
     """
     device = scenario.cluster.device
     if not is_gpu(device):
-        text = f"cluster.device: {device.name} is no GPU, and only those have PyTorch's caching allocator; give another"
+        described = "is described without kernels, from which GPUs are recognised" if device.kernels is None else "is no GPU"
+        text = (
+            f"cluster.device: {device.name} {described}; PyTorch's caching allocator is modelled for GPUs: "
+            "give kernels, or base it on a device that ships, such as {base: a100-80gb-sxm, ...}"
+        )
         raise InputError(text)
     if isinstance(scenario.strategy, CapturedStrategy):
         return _of_script(scenario, expandable)

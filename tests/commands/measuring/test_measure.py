@@ -244,8 +244,14 @@ def test_bad_input_is_reported_before_anything_runs(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["measure", "mine.yaml", "--timeout", "-1"], "expected a positive number of seconds, got '-1'"),
-        (["measure", "mine.yaml", "--timeout", "soon"], "expected a positive number of seconds, got 'soon'"),
+        (
+            ["measure", "mine.yaml", "--timeout", "-1"],
+            "expected a positive number of seconds, or a time such as",
+        ),
+        (
+            ["measure", "mine.yaml", "--timeout", "soon"],
+            "such as '90 min', got 'soon'",
+        ),
         (["reconcile", "mine.yaml", "--max-error", "much"], "expected a share, such as 25% or 0.25"),
     ],
 )

@@ -51,4 +51,4 @@ def test_other_devices_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     path = tmp_path / "small.yaml"
     path.write_text(SMALL)
     assert scaleproof.main(["predict", str(path), "--memory"]) == 2
-    assert "small is no GPU" in capsys.readouterr().err
+    assert "small is described without kernels, from which GPUs are recognised" in capsys.readouterr().err

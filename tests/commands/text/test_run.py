@@ -35,8 +35,8 @@ def test_the_text_shows_speed_breakdown_baseline_memory_energy_and_cost(small: M
     assert run.efficiency is not None
     assert text.startswith("small: hybrid on 6 ranks, predicted\n")
     assert list(shown) == [
-        "framework", "throughput", "utilisation", "step time", "90 % interval", "limit", "where it goes", "communication",
-        "efficiency", "energy", "cost", "memory",
+        "framework", "throughput", "utilisation", "step time", "90 % interval", "limit", "where it goes", "bubble",
+        "communication", "efficiency", "energy", "cost", "memory",
     ]  # fmt: skip
     assert shown["step time"][0].endswith("for 48 samples, 1.54 k tokens")
     assert re.match(r"[\d,]+ tokens/s, [\d.,]+ tokens/s/GPU, [\d.,]+ samples/s", shown["throughput"][0])

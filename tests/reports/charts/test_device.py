@@ -34,7 +34,7 @@ def test_the_roofline_bends_where_compute_and_memory_take_equal_times() -> None:
     assert list(lines[0].x) == [10.0, 200.0, 10_000.0]
     assert list(lines[0].y) == pytest.approx([10, 200, 200])
     assert list(lines[2].y) == [90, 150]
-    assert view.finding == "G: its fastest products are bound by compute from 200 FLOP/B on"
+    assert view.finding == "G: compute limits its fastest products of at least 200 FLOP per byte"
     assert still(chart).svg.startswith(b"<?xml")
 
 

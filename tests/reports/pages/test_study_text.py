@@ -152,4 +152,4 @@ def test_a_timeline_has_every_span_of_the_step(closely: list[Chosen]) -> None:
     assert max(ends_ms) == pytest.approx(closely[1].run.step_time_s * 1e3, rel=0.05)
     fewer = step_chart("timeline", "servers", [closely[1].run], 1)
     assert fewer is not None
-    assert "first 1 of 2 rows" in fewer.views[0].finding
+    assert ", 1 of 2 rows, with the slowest" in fewer.views[0].finding

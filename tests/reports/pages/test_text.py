@@ -34,7 +34,7 @@ def test_headline_of_one_run_gives_the_sign_of_the_error(error: float, side: str
 
 def test_headline_without_a_comparison() -> None:
     case = replace(_case(0.0), measured=None)
-    assert result_text.headline(Results((case,))) == "a: 320 samples/s on 2 GPUs"
+    assert result_text.headline(Results((case,))) == "a: 320 samples/s on 2 GPUs; compute-bound"
     assert "none of them both predicted and measured" in result_text.headline(Results((case, case)))
     assert "Nothing to show" in result_text.headline(Results())
 

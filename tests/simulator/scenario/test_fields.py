@@ -2,19 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
+from typing import get_args
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import BeforeValidator, WrapValidator
 
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.scenario.fields import FieldUnit, differences, field_at, value_at
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 
 Make = Callable[..., Scenario]
+
+
+# bytes of an element or of a parameter, which are numbers as data types are
+_OF_AN_ELEMENT = {
+    "MemoryBehaviour.master_bytes", "MemoryBehaviour.flat_bytes", "MemoryBehaviour.fp8_input_bytes",
+    "MemoryBehaviour.kept_bytes", "Framework.extra_bytes", "Framework.parameter_bytes", "Framework.optimizer_bytes",
+}  # fmt: skip
+_UNITS = re.compile(r"_(s|bytes|Bps|flops|W|J|Hz|USD)$")
+
+
+def test_every_field_with_a_unit_in_its_name_takes_text_with_a_unit() -> None:
+    """A number without a unit is ambiguous: what is meant in milliseconds would be read as seconds."""
+    plain = {
+        f"{spec.__name__}.{name}"
+        for spec in _subclasses(Spec)
+        if spec.__module__.startswith("scaleproof.simulator")
+        for name, field in spec.model_fields.items()
+        if _UNITS.search(name) and not _parses_text(field.annotation, field.metadata)
+    }
+    assert plain == _OF_AN_ELEMENT
+
+
+def _subclasses(spec: type[Spec]) -> Iterator[type[Spec]]:
+    for one in spec.__subclasses__():
+        yield one
+        yield from _subclasses(one)
+
+
+def _parses_text(annotation: object, metadata: Sequence[object] = ()) -> bool:
+    if any(isinstance(one, BeforeValidator | WrapValidator) for one in metadata):
+        return True
+    inner = getattr(annotation, "__metadata__", ())
+    return any(_parses_text(one, inner) for one in get_args(annotation))
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,12 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ("model=gpt5", "--set model=gpt5: model: no model is called 'gpt5'"),
         ("model=none/gpt.yaml", "--set model=none/gpt.yaml: model: none/gpt.yaml: no such file"),
         ("cluster.network=null", "cluster.network: missing between several nodes"),
+        ("cluster.network=10 Gbit/s", "expected a mapping of fields, got '10 Gbit/s'; write {bandwidth: ..., latency: ...}"),
+        ("input={sample: 110 kB, decode: 1 ms}", "input.sample: unknown key; did you mean 'storage.sample'?"),
+        (
+            "strategy={kind: pipeline, stages: 2, microbatches: 4, workers: 2}",
+            "strategy.workers: unknown key; set strategy.kind=hybrid, which has it; pipeline has stages",
+        ),
         ("cluster.node.link=null", "cluster.node.link: missing between several ranks of a node"),
         (
             "strategy={kind: parameter_server, workers: 24, servers: 4}",

@@ -22,6 +22,7 @@ from scaleproof.simulator.analysis.goodput import PARTS, goodput
 from scaleproof.simulator.analysis.goodput.components import counts
 from scaleproof.simulator.analysis.goodput.elastic_sizes import ElasticSizes
 from scaleproof.simulator.analysis.goodput.rates import failure_rates
+from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError, InputError, ScenarioError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.dump import dump
@@ -287,6 +288,15 @@ def test_times_that_are_not_given_are_those_that_sites_see(small: Make) -> None:
     own = goodput(small(*bare, "reliability.detection=1 min"), 10, 30)
     assert list(own.assumed_s) == ["reschedule", "initialise"]
     assert "assumed" not in describe(found(small))
+
+
+@pytest.mark.parametrize("name", catalog.names("reliability"))
+def test_shipped_failures_are_valid_on_any_cluster(small: Make, name: str) -> None:
+    """Also of one GPU, which has no network card and no switch."""
+    for workers in (1, 24):
+        result = goodput(small(f"strategy.workers={workers}", f"reliability={name}"), 10, 30)
+        assert 0.5 < result.ratio < 1
+        assert set(result.assumed_s) == {"detection", "reschedule", "initialise"}
 
 
 def test_failures_of_a_published_run_may_be_given_by_name(small: Make) -> None:

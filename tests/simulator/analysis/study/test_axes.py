@@ -26,6 +26,9 @@ from scaleproof.simulator.common.errors import FieldError
         ("cluster", ["dgx1", "dgx-h100"], "cluster", ("dgx1", "dgx-h100")),
         ("strategy", {"ring": {"kind": "data_parallel"}, "cut": "pipeline"}, "strategy", ("ring", "cut")),
         ("batch", [{"total": 8}, 16], "batch", ("{total: 8}", "16")),
+        ("cluster.network.nics", ["8 x 400 Gbit/s"], "cluster.network.nics_Bps", (4e11,)),
+        ("tp", [1, 2], "strategy.tensor", (1, 2)),
+        ("gbs", [64], "batch.total", (64,)),
     ],
 )
 def test_columns_name_units_and_values_use_them(field: str, given: Any, column: str, result: tuple[Any, ...]) -> None:
