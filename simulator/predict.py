@@ -15,7 +15,15 @@ from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.records import StageMemory
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.scaling import compared
-from scaleproof.simulator.run.steps import Realisation, Simulate, middle_realisation, starts_s, warnings, with_transient_jitter
+from scaleproof.simulator.run.steps import (
+    Realisation,
+    Simulate,
+    disturbed,
+    middle_realisation,
+    starts_s,
+    warnings,
+    with_transient_jitter,
+)
 from scaleproof.simulator.scenario.background_traffic import with_background_traffic
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
@@ -103,7 +111,8 @@ def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Reali
 
 def _run(scenario: Scenario, costs: Job, timeline: Timeline) -> Run:
     """The run of a timeline: times of one training step, with the names of the scenario and warnings."""
-    text = "\n".join(filter(None, (one_card_warning(scenario.cluster), *warnings(scenario, timeline))))
+    cluster = scenario.cluster
+    text = "\n".join(filter(None, (one_card_warning(cluster), disturbed(cluster), *warnings(scenario, timeline))))
     return predicted_run(
         timeline,
         samples=scenario.total_samples,

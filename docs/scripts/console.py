@@ -170,7 +170,7 @@ def _folder() -> Iterator[Path]:
 
 
 def _outcomes(found: Mapping[Path, Sequence[Command]], everything: bool) -> dict[Path, list[Outcome | None]]:
-    """Outcomes of the commands of all pages that have some; pages run at once, unless measurements would disturb one another."""
+    """Outcomes of the commands of all pages, which run in parallel unless measurements would disturb one another."""
     workers = 1 if everything else len(os.sched_getaffinity(0))
     with _folder() as folder, ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
         futures = {page: pool.submit(run, own, folder, everything) for page, own in found.items() if own}
