@@ -13,7 +13,7 @@ from scaleproof.simulator.program import MAIN_STREAM, Program
 from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.records import StageMemory
-from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.run.run import DISTURBED, Run
 from scaleproof.simulator.run.scaling import compared
 from scaleproof.simulator.run.steps import (
     Realisation,
@@ -111,8 +111,8 @@ def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Reali
 
 def _run(scenario: Scenario, costs: Job, timeline: Timeline) -> Run:
     """The run of a timeline: times of one training step, with the names of the scenario and warnings."""
-    cluster = scenario.cluster
-    text = "\n".join(filter(None, (one_card_warning(cluster), disturbed(cluster), *warnings(scenario, timeline))))
+    cluster, calibration = scenario.cluster, disturbed(scenario.cluster)
+    text = "\n".join(filter(None, (one_card_warning(cluster), calibration, *warnings(scenario, timeline))))
     return predicted_run(
         timeline,
         samples=scenario.total_samples,
@@ -123,7 +123,7 @@ def _run(scenario: Scenario, costs: Job, timeline: Timeline) -> Run:
         strategy=scenario.strategy.kind,
         framework=scenario.framework.name,
         framework_is_default=scenario.framework_is_default,
-        provenance={"warnings": text} if text else {},
+        provenance=({"warnings": text} if text else {}) | ({DISTURBED: calibration} if calibration else {}),
     )
 
 

@@ -176,7 +176,8 @@ def _print_case(
             rows.append((f"  {phase.label}", format_time_s(pair_s[0]), format_time_s(pair_s[1]), "", ""))
     head, *phases = table(rows, widths=_WIDTHS, gap=1)
     framework = f"  framework: {case.predicted.framework_words}"
-    disturbed = ["  not counted: other work disturbed the run"] if case.disturbed else []
+    what = "run" if case.measured.disturbed else "calibration of its cluster"
+    disturbed = [f"  not counted: other work disturbed the {what}"] if case.disturbed else []
     print("\n".join([head, framework, *disturbed, *phases, *steps(case.steps), *explain(case.explanation)]), flush=True)
 
 
@@ -216,7 +217,8 @@ def _verdict(cases: Sequence[ReconciledCase], max_error: float | None) -> int:
     if inside:
         print(f"{sum(inside)} of {len(inside)} measured values inside their 90 % intervals")
     if disturbed:
-        words = f"not counted, since other work disturbed them: {', '.join(disturbed)}; measure again on a quiet machine"
+        names = ", ".join(disturbed)
+        words = f"not counted, since other work disturbed them or their calibration: {names}; measure again on a quiet machine"
         print("\n".join(wrapped(words)))
     for case in failed:
         print(f"{case.scenario.name} could not be measured: {case.failure}", file=sys.stderr)

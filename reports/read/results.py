@@ -95,8 +95,8 @@ class Case:
 
     @property
     def disturbed(self) -> str:
-        """What disturbed the measurement; empty if nothing did."""
-        return self.measured.disturbed if self.measured is not None else ""
+        """What disturbed the measurement or the calibration; empty if nothing did."""
+        return next((run.disturbed for run in reversed(self.runs) if run.disturbed), "")
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -123,7 +123,7 @@ class Results:
 
     @property
     def disturbed(self) -> tuple[Case, ...]:
-        """Those among them whose measurement was disturbed, so that their errors do not count."""
+        """Those among them that were disturbed, so that their errors do not count."""
         return tuple(case for case in self.compared if case.disturbed)
 
     @property

@@ -319,7 +319,7 @@ class Run:
 
     @property
     def disturbed(self) -> str:
-        """What disturbed the measurement, as a sentence, so that it says little about predictions; empty if nothing did."""
+        """What disturbed the measurement, or that of a prediction's cluster, as a sentence; empty if nothing did."""
         return self.provenance.get(DISTURBED, "")
 
     @property

@@ -44,8 +44,8 @@ class ReconciledCase:
 
     @property
     def disturbed(self) -> str:
-        """What disturbed the measurement, so that its error does not count; empty if nothing did."""
-        return self.measured.disturbed if self.measured is not None else ""
+        """What disturbed the measurement or the calibration, so that the error does not count; empty if nothing did."""
+        return (self.measured.disturbed if self.measured is not None else "") or self.predicted.disturbed
 
     @property
     def inside(self) -> bool | None:

@@ -79,12 +79,15 @@ def test_disturbed_runs_are_marked_and_not_counted(small: Make, capsys: pytest.C
     assert "  not counted: other work disturbed the run" not in printed(capsys, quiet)
     assert reconcile._verdict([quiet, busy], None) == 0
     first, *others = capsys.readouterr().out.splitlines()
-    lines = " ".join(others)
+    lines = " ".join(" ".join(others).split())
     assert first == "median error 0.0 %, worst 0.0 % (small), 1 runs"
     assert "1 of 1 measured values inside their 90 % intervals" in lines
-    assert "not counted, since other work disturbed them: small; measure again on a quiet machine" in lines
+    assert "not counted, since other work disturbed them or their calibration: small; measure again on a quiet machine" in lines
     assert reconcile._verdict([busy], None) == 0
     assert "median" not in capsys.readouterr().out
+    predicted = replace(quiet.predicted, provenance=disturbance(0.61, "calibration", "calibrate"))
+    on_busy = replace(quiet, predicted=predicted)
+    assert "  not counted: other work disturbed the calibration of its cluster" in printed(capsys, on_busy)
     # an error that is not allowed is still one
     assert reconcile._verdict([busy], 0.01) == 1
     assert (busy.plain()["disturbed"], quiet.plain()["disturbed"]) == (provenance["disturbed"], "")
