@@ -50,7 +50,7 @@ def headline(results: Results) -> str:
         measured = counted(len(results.disturbed), "measured run")
         what = measured if all(case.measured and case.measured.disturbed for case in results.disturbed) else "the calibration"
         return f"Other work disturbed {what}, so that nothing follows about predictions; measure again on a quiet machine"
-    left_out = f"; {counted(len(results.disturbed), 'run')} that other work disturbed left out" if results.disturbed else ""
+    left_out = f"; left out: {counted(len(results.disturbed), 'run')} that other work disturbed" if results.disturbed else ""
     if len(compared) > 1:
         errors = [abs(_error(case)) for case in compared]
         worst = compared[errors.index(max(errors))]

@@ -28,7 +28,7 @@ def test_disturbed_runs_count_neither_in_the_headline_nor_in_the_figures(small: 
     results = Results((*quiet, busy))
     text = f"Predictions of 2 runs are off by {percent(0.03)} at the median; the worst, servers, by {percent(0.04)}"
     assert headline(Results(tuple(quiet))) == text
-    assert headline(results) == f"{text}; 1 run that other work disturbed left out"
+    assert headline(results) == f"{text}; left out: 1 run that other work disturbed"
     assert facts(results)[0] == ("2 of 3", "scenarios compared, 1 disturbed by other work")
     assert (percent(0.03), "median error") in facts(results)
     assert [verdict(one, None).grade for one in results.cases] == ["close", "close", "missing"]
