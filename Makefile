@@ -11,7 +11,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: demo site test test-all lint nightly trust coverage mutants older-torch benchmarks measured screenshots gpu-check gpu-wheels clean
+.PHONY: demo site docs-check test test-all lint nightly trust coverage mutants older-torch benchmarks measured screenshots gpu-check gpu-wheels clean
 
 # pip installs into the environment from outside, so that Pythons that ship without ensurepip work too
 .venv/installed: pyproject.toml constraints.txt
@@ -41,8 +41,12 @@ lint: .venv/installed
 test: lint
 	$(BIN)/pytest -m 'not full and not alone and not nightly' --hypothesis-profile $(EXAMPLES) $(PARALLEL)
 
-# In addition real groups of ranks in bulk, faults, kills, fuzzing, and products over all files that ship.
-test-all: lint
+# Whether README.md and docs show what their commands print.
+docs-check: .venv/installed
+	$(BIN)/python docs/scripts/console.py --check
+
+# In addition real groups of ranks in bulk, faults, kills, fuzzing, products over all files that ship, and commands of docs.
+test-all: lint docs-check
 	$(BIN)/pytest -m 'not alone and not nightly' --hypothesis-profile $(EXAMPLES) $(PARALLEL)
 	$(BIN)/pytest -m alone
 
@@ -50,6 +54,7 @@ test-all: lint
 nightly: EXAMPLES := many
 nightly: .venv/installed test-all benchmarks older-torch coverage mutants
 	$(BIN)/pytest -m nightly
+	$(BIN)/python docs/scripts/console.py --check --all
 	$(BIN)/scaleproof prove --on netlab --out out/prove
 	$(BIN)/scaleproof prove --on netlab --faults
 

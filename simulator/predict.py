@@ -16,9 +16,9 @@ from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.limits import WAITING_FOR_INPUT
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.records import LoadingRates, StageMemory
-from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.run.run import DISTURBED, Run
 from scaleproof.simulator.run.scaling import compared
-from scaleproof.simulator.run.steps import Realisation, Simulate, realisation, warnings, with_transient_jitter
+from scaleproof.simulator.run.steps import Realisation, Simulate, disturbed, realisation, warnings, with_transient_jitter
 from scaleproof.simulator.scenario.background_traffic import with_background_traffic
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.data_loading import DECODING, STORAGE, loading_s
@@ -112,8 +112,10 @@ def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Reali
 
 def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
     """The run of timelines: mean times of one training step, with the names of the scenario and warnings."""
-    placement = placement_warnings(scenario.strategy.plan, scenario.cluster)
-    text = "\n".join(filter(None, (one_card_warning(scenario.cluster), *placement, *warnings(scenario, timelines[0]))))
+    cluster = scenario.cluster
+    placement, calibration = placement_warnings(scenario.strategy.plan, cluster), disturbed(cluster)
+    simulated = warnings(scenario, timelines[0])
+    text = "\n".join(filter(None, (one_card_warning(cluster), *placement, calibration, *simulated)))
     return predicted_run(
         *timelines,
         samples=scenario.total_samples,
@@ -124,7 +126,7 @@ def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
         strategy=scenario.strategy.kind,
         framework=scenario.framework.name,
         framework_is_default=scenario.framework_is_default,
-        provenance={"warnings": text} if text else {},
+        provenance=({"warnings": text} if text else {}) | ({DISTURBED: calibration} if calibration else {}),
     )
 
 

@@ -169,7 +169,9 @@ def _print_case(
             rows.append((f"  {phase.label}", format_time_s(pair_s[0]), format_time_s(pair_s[1]), "", ""))
     head, *phases = table(rows, widths=_WIDTHS, gap=1)
     framework = f"  framework: {case.predicted.framework_words}"
-    print("\n".join([head, framework, *phases, *steps(case.steps), *explain(case.explanation)]), flush=True)
+    what = "run" if case.measured.disturbed else "calibration of its cluster"
+    disturbed = [f"  not counted: other work disturbed the {what}"] if case.disturbed else []
+    print("\n".join([head, framework, *disturbed, *phases, *steps(case.steps), *explain(case.explanation)]), flush=True)
 
 
 def _sentences(explanation: Explanation) -> list[str]:
@@ -196,15 +198,21 @@ def _parts(explanation: Explanation) -> list[str]:
 
 def _verdict(cases: Sequence[ReconciledCase], max_error: float | None) -> int:
     """The closing lines, and the exit code: 1 when a run failed or an error is larger than allowed."""
-    errors = {case.scenario.name: abs(case.error) for case in cases if case.error is not None}
+    disturbed = [case.scenario.name for case in cases if case.disturbed]
+    counted = [case for case in cases if not case.disturbed]
+    errors = {case.scenario.name: abs(case.error) for case in counted if case.error is not None}
     failed = [case for case in cases if case.error is None]
     if errors:
         worst = max(errors, key=lambda name: errors[name])
         median = format_percent(statistics.median(errors.values()))
         print(f"median error {median}, worst {format_percent(errors[worst])} ({worst}), {len(errors)} runs")
-    inside = [case.inside for case in cases if case.inside is not None]
+    inside = [case.inside for case in counted if case.inside is not None]
     if inside:
         print(f"{sum(inside)} of {len(inside)} measured values inside their 90 % intervals")
+    if disturbed:
+        names = ", ".join(disturbed)
+        words = f"not counted, since other work disturbed them or their calibration: {names}; measure again on a quiet machine"
+        print("\n".join(wrapped(words)))
     for case in failed:
         print(f"{case.scenario.name} could not be measured: {case.failure}", file=sys.stderr)
     return _exit_code(cases, max_error)

@@ -26,6 +26,7 @@ from scaleproof.validator import results
 from scaleproof.validator.launch.launch import require_torch
 from scaleproof.validator.launch.rank_environment import place_in
 from scaleproof.validator.measure import MeasureOptions, check, measure, meet_others, where_to
+from scaleproof.validator.record.disturbance import MOST_ATTEMPTS, least_disturbed
 
 Folders = Callable[[Scenario], Path]
 
@@ -68,16 +69,24 @@ class Session:
         return runs if self.prints else dict.fromkeys(names)
 
     def measure(self, scenario: Scenario, folder: Path | None) -> Run:
-        """Measures a scenario and shows progress on the terminal. folder: keeps finished steps if the run fails."""
+        """Measures a scenario and shows progress on the terminal; again if other work on the machine disturbs it. folder: keeps
+        finished steps if the run fails."""
         watch = replace(self._watch, folder=folder)
+        # profiles are of one run
+        attempts = 1 if watch.profile else MOST_ATTEMPTS
         if not self.prints:
-            return measure(scenario, self.where, watch)
+            return least_disturbed(lambda _: measure(scenario, self.where, watch), attempts)
         with working(f"measuring {scenario.name}") as update:
 
-            def report(step: int) -> None:
-                update(f"measuring {scenario.name}: step {max(0, step)} of {scenario.steps}")
+            def once(attempt: int) -> Run:
+                again = f" again, since other work disturbed it ({attempt} of {attempts})" if attempt > 1 else ""
 
-            return measure(scenario, self.where, replace(watch, progress=report))
+                def report(step: int) -> None:
+                    update(f"measuring {scenario.name}{again}: step {max(0, step)} of {scenario.steps}")
+
+                return measure(scenario, self.where, replace(watch, progress=report))
+
+            return least_disturbed(once, attempts)
 
     def keep(self, run: Run, scenario: Scenario, folder: Path) -> None:
         """Writes a run. All ranks raise RunError if that fails."""

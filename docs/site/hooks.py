@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
-_BLOCK = re.compile(r"^```console (?:measured|with the package)$", re.MULTILINE)
+_BLOCK = re.compile(r"^```console .*$", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

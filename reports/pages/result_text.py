@@ -32,6 +32,8 @@ def verdict(case: Case, max_error: float | None) -> Verdict:
         if case.failure is not None:
             return Verdict("failed", "✕", "failed")
         return Verdict("missing", "○", "not measured" if case.measured is None else "not predicted")
+    if case.disturbed:
+        return Verdict("missing", "○", "disturbed, not counted")
     error = abs(case.error)
     if max_error is not None and error > max_error:
         return Verdict("off", "■", f"over the {percent(max_error)} allowed")
@@ -44,18 +46,23 @@ def verdict(case: Case, max_error: float | None) -> Verdict:
 
 def headline(results: Results) -> str:
     """The result in one sentence: how predicted and measured compare, or what else the folder has."""
-    compared = results.compared
+    compared = results.counted
+    if results.disturbed and not compared:
+        measured = counted(len(results.disturbed), "measured run")
+        what = measured if all(case.measured and case.measured.disturbed for case in results.disturbed) else "the calibration"
+        return f"Other work disturbed {what}, so that nothing follows about predictions; measure again on a quiet machine"
+    left_out = f"; left out: {counted(len(results.disturbed), 'run')} that other work disturbed" if results.disturbed else ""
     if len(compared) > 1:
         errors = [abs(_error(case)) for case in compared]
         worst = compared[errors.index(max(errors))]
         return (
             f"Predictions of {len(compared)} runs are off by {percent(median(errors))} at the median; "
-            f"the worst, {worst.scenario}, by {percent(max(errors))}"
+            f"the worst, {worst.scenario}, by {percent(max(errors))}{left_out}"
         )
     if compared:
         case = compared[0]
         side = "above" if _error(case) >= 0 else "below"
-        return f"The predicted step time of {case.scenario} is {percent(abs(_error(case)))} {side} the measured one"
+        return f"The predicted step time of {case.scenario} is {percent(abs(_error(case)))} {side} the measured one{left_out}"
     runs = [run for case in results.cases for run in case.runs]
     if len(runs) == 1:
         binding = bound(runs[0]) if runs[0].fits is not False else ""
@@ -99,18 +106,24 @@ def _error(case: Case) -> float:
 
 def facts(results: Results) -> list[tuple[str, str]]:
     """The key figures below the headline, as (number, description); empty if there are several runs and none was compared."""
-    compared = results.compared
+    compared = results.counted
+    if results.disturbed and not compared:
+        return [(f"0 of {len(results.cases)}", "scenarios compared, since other work disturbed all measurements")]
     if not compared:
         runs = [run for case in results.cases for run in case.runs]
         return list(_run_facts(runs[0])) if len(runs) == 1 else []
     errors = [_error(case) for case in compared]
     limit = FAIR if results.max_error is None else results.max_error
     failed = sum(case.failure is not None for case in results.cases)
+    disturbed = f", {len(results.disturbed)} disturbed by other work" if results.disturbed else ""
     inside = sum(abs(error) <= limit for error in errors)
     inside_intervals = [case.inside for case in compared if case.inside is not None]
     intervals = [(f"{sum(inside_intervals)} of {len(inside_intervals)}", "in the 90 % interval")] if inside_intervals else []
     return [
-        (f"{len(compared)} of {len(results.cases)}", "scenarios compared" + (f", {failed} failed" if failed else "")),
+        (
+            f"{len(compared)} of {len(results.cases)}",
+            "scenarios compared" + (f", {failed} failed" if failed else "") + disturbed,
+        ),
         (percent(median(map(abs, errors))), "median error"),
         (signed_percent(median(errors)), "signed median error; +: predicted too slow"),
         (f"{inside} of {len(compared)}", f"within {percent(limit)}" + (", the allowed error" if results.max_error else "")),

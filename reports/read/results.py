@@ -94,6 +94,11 @@ class Case:
         return (self.predicted.step_time_s - self.measured.step_time_s) / self.measured.step_time_s
 
     @property
+    def disturbed(self) -> str:
+        """What disturbed the measurement or the calibration; empty if nothing did."""
+        return next((run.disturbed for run in reversed(self.runs) if run.disturbed), "")
+
+    @property
     def runs(self) -> tuple[Run, ...]:
         """The runs that are known, predicted first."""
         return tuple(run for run in (self.predicted, self.measured) if run is not None)
@@ -115,6 +120,16 @@ class Results:
     def compared(self) -> tuple[Case, ...]:
         """The cases that were both predicted and measured."""
         return tuple(case for case in self.cases if case.error is not None)
+
+    @property
+    def disturbed(self) -> tuple[Case, ...]:
+        """Those among them that were disturbed, so that their errors do not count."""
+        return tuple(case for case in self.compared if case.disturbed)
+
+    @property
+    def counted(self) -> tuple[Case, ...]:
+        """Those among them whose errors count."""
+        return tuple(case for case in self.compared if not case.disturbed)
 
 
 class _PartOfCommunication(BaseModel):

@@ -68,6 +68,8 @@ DERIVED: Final = (
     "time_to_target_s", "time_to_target_interval_s", "efficiency", "speed_up", "baseline", "step_quantiles_s",
 )  # fmt: skip
 # number of causes in a run's facts, and the minimum share of the step of each
+# Entry of the provenance of runs and of measured clusters: what disturbed the measurement.
+DISTURBED: Final = "disturbed"
 _CAUSES: Final = 3
 _MIN_SHARE: Final = 5e-4
 BREAKDOWN: Final = (
@@ -319,6 +321,11 @@ class Run:
         low, high = (math.log(edge_s / self.step_time_s) for edge_s in step_s)
         added = [math.hypot(width, steps_width) - abs(width) for width in (low, high)]
         return time_s * math.exp(low - added[0]), time_s * math.exp(high + added[1])
+
+    @property
+    def disturbed(self) -> str:
+        """What disturbed the measurement, or that of a prediction's cluster, as a sentence; empty if nothing did."""
+        return self.provenance.get(DISTURBED, "")
 
     @property
     def warnings(self) -> tuple[str, ...]:

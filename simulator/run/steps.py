@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.network.variability import variability
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_time_s
@@ -21,6 +22,7 @@ from scaleproof.simulator.engine import Timeline, Variation
 from scaleproof.simulator.engine.asynchronous_starts import drifts_apart, random_starts_s
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.program.consistency import Bsp, Ssp
+from scaleproof.simulator.run.run import DISTURBED
 from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
@@ -131,6 +133,12 @@ def realisation(scenario: Scenario, program: Program, variation: Variation, simu
     seeds = (replace(variation, start_s=program.ranks.late_s, seed=variation.seed + draw) for draw in range(1, _DRAWS))
     drawn = sorted([first, *(simulate_steps(scenario, program, one, simulate) for one in seeds)], key=_lasts_s)
     return Realisation([drawn[_DRAWS // 2]], float(np.std(np.log([_lasts_s(one) for one in drawn]), ddof=1)))
+
+
+def disturbed(cluster: Cluster) -> str:
+    """A warning for a cluster whose calibration was disturbed; empty for others."""
+    text = cluster.provenance.get(DISTURBED, "")
+    return f"{cluster.name or 'the cluster'}: {text}" if text else ""
 
 
 def warnings(scenario: Scenario, timeline: Timeline) -> Iterator[str]:

@@ -44,7 +44,7 @@ class Part(NamedTuple):
 @cache
 def shown(command: str) -> dict[str, Part]:
     """What a command prints, by table."""
-    pattern = rf"^```console\n\$ {re.escape(command)}\n(.*?)^```"
+    pattern = rf"^```console[^\n]*\n\$ {re.escape(command)}\n(.*?)^```"
     (block,) = re.findall(pattern, PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     return dict(_part(text) for text in block.split("\n\n"))
 

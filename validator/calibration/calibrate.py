@@ -20,6 +20,8 @@ from scaleproof.validator.launch.launch import require_torch, run_on_ranks
 from scaleproof.validator.launch.rank_environment import ContactLostError
 from scaleproof.validator.measure import MeasureOptions, On, where_to
 from scaleproof.validator.probe.points import FAILED, Point
+from scaleproof.validator.record import clock_sync
+from scaleproof.validator.record.provenance import Usage, disturbance, foreign_loads
 
 Progress = Callable[[str], None]
 
@@ -72,6 +74,8 @@ def calibrate(
         origin["models"] = ", ".join(model.name for model in plan.models)
     if base:
         origin["described by"] = str(base.get("name", "a file"))
+    if probed.load is not None:
+        origin |= disturbance(probed.load, "calibration", "calibrate")
     origin["probes"] = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in probed.took_s.items())
     context = CalibrationFacts(where.on, where.nodes, plan.precision, base, origin, plan.gpu is not None)
     fitted, notes = described(probed.points, context)
@@ -98,12 +102,27 @@ def _this_machine(sizes: GpuSizes, on: On | None) -> dict[str, Any]:
     return machine(run_on_ranks(gpu.facts, 1, accelerator=True)[0], sizes)
 
 
+def observe(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str, dict[str, Any]]:
+    """The result of a probe on a rank, the rank's machine, and the usage of its processors meanwhile."""
+    began = Usage.now()
+    result = function(*arguments)
+    return result, clock_sync.machine(), Usage.now().since(began)
+
+
 @dataclass
 class Probed:
-    """points: of all probes that ended, and for each that failed one without times that gives the reason. took_s: by probe."""
+    """points: of all probes that ended, and for each that failed one without times that gives the reason. took_s: by probe.
+    loads: of each task, the share of the busiest machine's cores that other work used, and seconds."""
 
     points: list[Point] = field(default_factory=list)
     took_s: dict[str, float] = field(default_factory=dict)
+    loads: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def load(self) -> float | None:
+        """Share of the cores that other work used, over all tasks; None if it is not known."""
+        total_s = sum(seconds for _, seconds in self.loads)
+        return sum(load * seconds for load, seconds in self.loads) / total_s if total_s else None
 
 
 def probe(tasks: Sequence[Task], site: Site, timeout_s: float, progress: Progress) -> Probed:
@@ -116,8 +135,13 @@ def probe(tasks: Sequence[Task], site: Site, timeout_s: float, progress: Progres
         try:
             # waiting for one another counts as no progress and may last for the whole budget
             within_s = timeout_s + task.budget_s
-            rows = site.run(task.function, *task.arguments, task.budget_s, ranks=task.ranks, timeout_s=within_s)
-            probed.points += [Point.of(row) for row in rows or ()]
+            call = (task.function, *task.arguments, task.budget_s)
+            results = site.run_on_all(observe, *call, ranks=task.ranks, timeout_s=within_s)
+            # None on a rank that takes no part
+            ranks = [one for one in results if one is not None]
+            probed.points += [Point.of(row) for rows, _, _ in ranks[:1] for row in rows]
+            loads = foreign_loads([machine for _, machine, _ in ranks], [usage for _, _, usage in ranks])
+            probed.loads += [(max(loads.values()), ranks[0][2]["elapsed_s"])] if loads else []
         except RankError as error:
             probed.points.append(Point(task.name, task.what, "", (), "", 0.0, "", (), f"{FAILED}: {error}"))
             if isinstance(error, ContactLostError):

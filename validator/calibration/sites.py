@@ -60,12 +60,18 @@ class Site:
         return [rank for rank, own in enumerate(self.nodes) if own == node]
 
     def run(self, function: Callable[..., Any], *args: Any, ranks: int | None = None, timeout_s: float = 60.0) -> Any:
-        """The result of `run_on_ranks` on the first rank, with the first `ranks` ranks, all of them if None.
+        """The result of `run_on_all` on the first rank."""
+        return self.run_on_all(function, *args, ranks=ranks, timeout_s=timeout_s)[0]
+
+    def run_on_all(
+        self, function: Callable[..., Any], *args: Any, ranks: int | None = None, timeout_s: float = 60.0
+    ) -> list[Any]:
+        """The results of `run_on_ranks` with the first `ranks` ranks, all of them if None, in rank order.
 
         None on a rank that was started from outside and takes no part. Raises ContactLostError if nothing more can be run.
         """
         group = self.group.first(ranks or self.ranks)
-        return run_on_ranks(function, group, *args, timeout_s=timeout_s, accelerator=self.accelerator)[0]
+        return run_on_ranks(function, group, *args, timeout_s=timeout_s, accelerator=self.accelerator)
 
 
 @contextmanager

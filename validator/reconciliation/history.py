@@ -49,8 +49,9 @@ _TABLES: Final = (
 
 
 def append_cases(cases: Sequence[ReconciledCase], out: Path) -> None:
-    """Appends the measured cases to the history in `out`. Raises InputError or RunError."""
-    _append("reconciled", [_row(case, case.measured) for case in cases if case.measured is not None], out)
+    """Appends the measured cases that nothing disturbed to the history in `out`. Raises InputError or RunError."""
+    rows = [_row(case, case.measured) for case in cases if case.measured is not None and not case.disturbed]
+    _append("reconciled", rows, out)
 
 
 def append_cluster(cluster: Cluster, out: Path) -> None:

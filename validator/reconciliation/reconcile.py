@@ -43,6 +43,11 @@ class ReconciledCase:
         return (self.predicted.step_time_s - self.measured.step_time_s) / self.measured.step_time_s
 
     @property
+    def disturbed(self) -> str:
+        """What disturbed the measurement or the calibration, so that the error does not count; empty if nothing did."""
+        return (self.measured.disturbed if self.measured is not None else "") or self.predicted.disturbed
+
+    @property
     def inside(self) -> bool | None:
         """Whether the measured step time is in the 90 % prediction interval; None without an interval or a measurement."""
         interval_s = self.predicted.prediction_interval_s
@@ -76,6 +81,7 @@ class ReconciledCase:
             "steps": asdict(self.steps) if self.steps else None,
             "explanation": self.explanation.plain() if self.explanation else None,
             "failure": self.failure,
+            "disturbed": self.disturbed,
             "folder": f"runs/{self.scenario.name}",
         }
 

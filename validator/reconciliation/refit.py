@@ -168,6 +168,8 @@ def _usable(cluster: Cluster, runs: Sequence[tuple[Scenario, Run]]) -> tuple[lis
     for scenario, run in runs:
         if fingerprint(scenario.cluster) != mine:
             left_out[scenario.name] = f"of another cluster ({scenario.cluster.name or 'without a name'}), or of other values"
+        elif run.disturbed:
+            left_out[scenario.name] = run.disturbed
         elif run.provenance.get("on") == "local" and needed_nodes(scenario) > 1:
             left_out[scenario.name] = "measured on this machine alone, not over the network"
         else:

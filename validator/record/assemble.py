@@ -23,7 +23,7 @@ from scaleproof.simulator.strategy import Strategy
 from scaleproof.simulator.strategy.layout.mesh import Axis
 from scaleproof.validator.record.async_run import asynchronous_run, is_asynchronous
 from scaleproof.validator.record.clock_correction import Correction
-from scaleproof.validator.record.provenance import combined, foreign_loads, load_entry, load_warning, warned
+from scaleproof.validator.record.provenance import combined, disturbance, foreign_loads, load_warning, warned
 from scaleproof.validator.record.recorder import END_OF_STEP, RAW_SPAN
 from scaleproof.validator.record.server_spans import cut_pulls, extend_messages, stretch_pushes
 from scaleproof.validator.record.step_time import including, slope_interval_s
@@ -103,7 +103,7 @@ def _foreign_load(outcomes: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str]
     if not loads:
         return {}, ""
     most = max(loads.values())
-    return load_entry(most), load_warning(most)
+    return disturbance(most), load_warning(most)
 
 
 def _clocks(run: Run, corrections: Sequence[Sequence[Correction]]) -> tuple[dict[str, str], str]:

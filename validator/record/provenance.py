@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.simulator.common.units import format_percent
+from scaleproof.simulator.run.run import DISTURBED
 from scaleproof.validator.record.cpu_usage import usable
 
 # Prefixes of environment variables that affect the speed of training. Others are private and not recorded.
@@ -125,11 +126,20 @@ def load_of(provenance: Mapping[str, str]) -> float:
     return float(provenance.get(_LOAD, "0").removesuffix(_OF_CORES)) / 100
 
 
-def load_warning(load: float) -> str:
-    """A warning where other work used more than the tolerated share of the cores; else empty."""
+def load_warning(load: float, what: str = "run", again: str = "measure") -> str:
+    """A warning where other work used more than the tolerated share of the cores; else empty.
+
+    what: was disturbed. again: the verb that repeats it.
+    """
     if load <= NOTICED_LOAD:
         return ""
-    return f"other work used {format_percent(load, 0)} of the cores during the run; measure on a quiet machine"
+    return f"other work used {format_percent(load, 0)} of the cores during the {what}; {again} on a quiet machine"
+
+
+def disturbance(load: float, what: str = "run", again: str = "measure") -> dict[str, str]:
+    """The provenance entries of the load by other work, and of the warning about it, if any."""
+    warning = load_warning(load, what, again)
+    return load_entry(load) | ({DISTURBED: warning} if warning else {})
 
 
 def _core_seconds(cores: Iterable[int]) -> dict[int, float]:

@@ -168,8 +168,10 @@ def accuracy(cases: Sequence[Case]) -> Chart | None:
     x_axis, y_axis = (
         ChartAxis(f"{side} step time, {unit}", True, ticks, (lowest, highest)) for side in ("measured", "predicted")
     )
-    counts = [(sum(abs(case.error or 0) <= share for case in compared), share) for share in (CLOSE, FAIR)]
-    finding = f"Of {len(compared)}, " + ", ".join(f"{count} within ±{percent(share)}" for count, share in counts)
+    counted = [abs(case.error or 0) for case in compared if not case.disturbed]
+    shares = ", ".join(f"{sum(error <= share for error in counted)} within ±{percent(share)}" for share in (CLOSE, FAIR))
+    disturbed = f"{len(compared) - len(counted)} disturbed by other work" if len(counted) < len(compared) else ""
+    finding = "; ".join(filter(None, (f"Of {len(counted)}, {shares}" if counted else "", disturbed)))
     caption = f"Above the line: predicted too slow.{' Bars: 90 % prediction interval.' if ends else ''}"
     view = View(x_axis, y_axis, tuple(marks), finding)
     return Chart("accuracy", "Predicted against measured step time", (view,), caption, height_px=460, square=True)

@@ -19,6 +19,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.history import FILE
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase
+from scaleproof.validator.record.provenance import disturbance
 
 Make = Callable[..., Scenario]
 
@@ -67,6 +68,29 @@ def test_distributions_of_single_steps_are_compared_on_request(small: Make, caps
     ]
     assert any("KS distance of" in line for line in lines)
     assert not any("KS distance" in line for line in printed(capsys, one))
+
+
+def test_disturbed_runs_are_marked_and_not_counted(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    quiet, other = case(small, interval=0.1), case(small, "cluster.device.peak.fp32=0.4 TFLOP/s", interval=0.1)
+    assert other.measured is not None
+    provenance = disturbance(0.61)
+    busy = replace(other, measured=replace(other.measured, provenance=provenance))
+    assert "  not counted: other work disturbed the run" in printed(capsys, busy)
+    assert "  not counted: other work disturbed the run" not in printed(capsys, quiet)
+    assert reconcile._verdict([quiet, busy], None) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    lines = " ".join(" ".join(others).split())
+    assert first == "median error 0.0 %, worst 0.0 % (small), 1 runs"
+    assert "1 of 1 measured values inside their 90 % intervals" in lines
+    assert "not counted, since other work disturbed them or their calibration: small; measure again on a quiet machine" in lines
+    assert reconcile._verdict([busy], None) == 0
+    assert "median" not in capsys.readouterr().out
+    predicted = replace(quiet.predicted, provenance=disturbance(0.61, "calibration", "calibrate"))
+    on_busy = replace(quiet, predicted=predicted)
+    assert "  not counted: other work disturbed the calibration of its cluster" in printed(capsys, on_busy)
+    # an error that is not allowed is still one
+    assert reconcile._verdict([busy], 0.01) == 1
+    assert (busy.plain()["disturbed"], quiet.plain()["disturbed"]) == (provenance["disturbed"], "")
 
 
 def test_scenarios_that_could_not_be_measured_are_reported_as_failed(small: Make, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scaleproof.commands.text.run import out_of_memory
 from scaleproof.simulator.analysis.planner.search import plan
 from scaleproof.simulator.analysis.study.study import read as read_study
 from scaleproof.simulator.analysis.study.sweep import sweep
@@ -126,6 +127,16 @@ def test_an_operator_of_unknown_cost_is_named_and_widens_the_interval() -> None:
     assert widths[1] > widths[0]
     parts = unknown.capture.measured + unknown.capture.extrapolated + unknown.capture.unknown
     assert parts == pytest.approx(1.0)
+
+
+def test_a_script_that_does_not_fit_gets_advice_that_is_not_refused() -> None:
+    with captured(data_parallel()) as file:
+        run = predict(load(file, {"cluster.device.memory": "1 GiB"}))
+    assert run.fits is False
+    assert not run.fit_by
+    text = out_of_memory(run)
+    assert "no setting tried makes it fit; capture the script again with a smaller batch" in text
+    assert "scaleproof plan" not in text
 
 
 def test_a_slow_rank_slows_the_ranks_that_wait_for_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,13 +11,17 @@ import pytest
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.simulator.model import Mlp
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.calibrate import calibrate, probe
+from scaleproof.validator.calibration.cluster_file.from_points import described
 from scaleproof.validator.calibration.fit import device
 from scaleproof.validator.calibration.plan import NAMES, ProbePlan, Task, groups_of, tasks
 from scaleproof.validator.calibration.sites import Site
 from scaleproof.validator.launch.launch import Ended, JobOptions
 from scaleproof.validator.launch.rank_environment import ContactLostError
-from tests.validator.calibration.made import BASE, sums
+from scaleproof.validator.record.provenance import Usage, disturbance
+from tests.validator.calibration.made import BASE, all_pairs, facts, sends, sums
 
 TINY = Mlp(name="tiny", layers=3, inputs=32, hidden=64, outputs=16)
 LAB = Cluster.model_validate(BASE)
@@ -71,6 +76,31 @@ def test_no_probe_runs_after_the_ranks_lost_contact() -> None:
     found, reported = run_probes(lose_contact, succeeding)
     assert reported == ["lose_contact"]
     assert len(found.points) == 1
+
+
+def test_the_load_by_other_work_is_that_of_the_whole_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = iter([{"here": 0.9}, {}, {"here": 0.1}])
+    elapsed_s = iter([1.0, 5.0, 3.0])
+    monkeypatch.setattr("scaleproof.validator.calibration.calibrate.foreign_loads", lambda machines, usages: next(loads))
+    monkeypatch.setattr(Usage, "since", lambda now, earlier: {"elapsed_s": next(elapsed_s)})
+    found, _ = run_probes(succeeding, succeeding, succeeding)
+    # what is too short to be known does not count
+    assert found.load == pytest.approx((0.9 * 1.0 + 0.1 * 3.0) / 4.0)
+    assert len(found.points) == 3 * len(PLAIN)
+
+
+def test_a_disturbed_calibration_says_so_in_its_notes_its_file_and_predictions_from_it(small: Callable[..., Scenario]) -> None:
+    origin = disturbance(0.61, "calibration", "calibrate")
+    quiet, busy = (replace(facts(), provenance=entries) for entries in (disturbance(0.1), origin))
+    points = [*sends(all_pairs(4)), *sums(4, 4, 1e-3, 30e6)]
+    (cluster, notes), (_, others) = described(points, busy), described(points, quiet)
+    text = "other work used 61 % of the cores during the calibration; calibrate on a quiet machine"
+    assert (notes[0], cluster["provenance"]["disturbed"]) == (text, text)
+    assert text not in others
+    scenario = small()
+    calibrated = scenario.cluster.model_copy(update={"provenance": origin})
+    run = predict(scenario.model_copy(update={"cluster": calibrated}), interval=False)
+    assert any(text in warning for warning in run.warnings)
 
 
 def test_the_budget_is_divided_among_selected_probes() -> None:

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.captured.record import ProcessGroup
+from scaleproof.simulator.captured.record import EventKind, ProcessGroup, RecordedRanks, TrainingPass
+from scaleproof.validator.capture.differences import with_differences
 from scaleproof.validator.capture.rank_classes import axes_of, find_classes, ranges
+from tests.simulator.captured.records import Step, rank_class
 
 
 class Played:
@@ -106,3 +108,28 @@ def test_ranges_contain_the_ranks_in_order(ranks: set[int]) -> None:
 
 def test_evenly_spaced_ranks_are_one_range() -> None:
     assert ranges(list(range(3, 1024, 8))) == (range(3, 1020, 8),)
+
+
+def _class_with(name: str, *operators: tuple[str, tuple[int, ...]], ranks: range = range(4)) -> RecordedRanks:
+    """A class of ranks that call operators on tensors of a shape."""
+    step = Step().add(EventKind.STEP)
+    for operator, shape in operators:
+        step.operator(operator, [(shape, "float32")], (shape, "float32"), TrainingPass.FORWARD, line="train.py:7")
+    return rank_class(step, ranks, [], name=name)
+
+
+@pytest.mark.parametrize(
+    ("operators", "words"),
+    [
+        ([("aten::relu", (8, 4))], "1 instead of 2 relu, compared with"),
+        ([("aten::relu", (8, 4)), ("aten::mul", (8, 4))], "1 instead of 2 relu, 1 instead of 0 mul, compared with"),
+        ([("aten::relu", (8, 4)), ("aten::relu", (9, 4))], "relu of 9×4 instead of 8×4 at train.py:7, compared with"),
+        ([("aten::relu", (8, 4)), ("aten::relu", (8, 4))], "waits and streams differ from those of"),
+    ],
+)  # fmt: skip
+def test_what_distinguishes_a_class_is_its_operators_or_their_tensors(
+    operators: list[tuple[str, tuple[int, ...]]], words: str
+) -> None:
+    usual = _class_with("ranks 0 to 3", ("aten::relu", (8, 4)), ("aten::relu", (8, 4)))
+    other = _class_with("rank 4", *operators, ranks=range(4, 5))
+    assert [one.why for one in with_differences([usual, other])] == ["", f"{words} ranks 0 to 3"]

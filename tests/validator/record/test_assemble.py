@@ -179,6 +179,7 @@ def test_a_machine_busy_with_other_work_gives_a_warning(make_scenario: MakeScena
     assert run.provenance["foreign_load"] == "40% of the cores"
     assert run.provenance["warnings"] == "other work used 40 % of the cores during the run; measure on a quiet machine"
     assert quiet.provenance["foreign_load"] == "0% of the cores"
+    assert (run.disturbed, quiet.disturbed) == (run.provenance["warnings"], "")
     assert "warnings" not in quiet.provenance
 
 

@@ -17,6 +17,7 @@ from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.common.units import parse_Bps
 from scaleproof.simulator.common.yaml_file import merged
+from scaleproof.simulator.run.run import DISTURBED
 from scaleproof.validator.calibration.cluster_file.asides import asides, failed, slow_ranks, stops
 from scaleproof.validator.calibration.cluster_file.constants import errors, surprises, with_constants
 from scaleproof.validator.calibration.cluster_file.files import cluster_of
@@ -127,7 +128,8 @@ def described(points: Sequence[Point], facts: CalibrationFacts) -> tuple[dict[st
         posterior = updated(cluster_of(cluster, "the measured cluster"), times_of(points))
         cluster = with_constants(cluster, posterior)
         notes += [errors(posterior), *surprises(posterior)] if posterior else []
-    return {name: cluster[name] for name in sorted(cluster, key=_order)}, notes
+    disturbed = filter(None, [facts.provenance.get(DISTURBED)])
+    return {name: cluster[name] for name in sorted(cluster, key=_order)}, [*disturbed, *notes]
 
 
 def _measured(base: Mapping[str, Any]) -> dict[str, Any]:
