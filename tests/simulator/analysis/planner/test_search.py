@@ -138,7 +138,7 @@ def test_the_plan_is_printed_as_text_and_json() -> None:
     found = planned()
     record = record_of(found, "0")
     text, data = describe([record]), plain([record])["plans"][0]
-    assert "optimal: no configuration that fits is faster (bound and replay)" in text
+    assert "optimal: no configuration that fits is faster (by bounds, replay and prediction)" in text
     assert "CP 1, EP 1" in text
     assert {"configurations", "estimate_seconds", "replayed", "best", "front", "too_large"} <= data.keys()
     assert data["best"][0]["low_s"] < data["best"][0]["step_time_s"] < data["best"][0]["high_s"]
@@ -276,10 +276,10 @@ def test_the_best_servers_are_reported_as_scenario_fields() -> None:
     found = served("strategy.overlap=true")
     record = record_of(found, "0")
     text = describe([record])
-    assert "(bound and replay, with servers by prediction)" in text
+    assert "(by bounds, replay and prediction)" in text
     assert "a step by number of dedicated servers (estimated): 1: " in text
     result = yaml.safe_load("\n".join(record.fields))
-    chosen = f"strategy={json.dumps(result['strategy'])}", f"training.recompute={result['training']['recompute']}"
+    chosen = f"strategy={json.dumps(result['strategy'])}", f"training={json.dumps(result['training'])}"
     again = load("resnet50-servers-p100", [*SERVERS, *chosen])
     assert timed(again).step_time_s == pytest.approx(found.best[0].run.step_time_s, rel=1e-9)
     assert record.best[0].strategy == "parameter_server"
