@@ -17,7 +17,7 @@ from scaleproof.simulator.analysis.evidence import Evidence
 from scaleproof.simulator.analysis.planner.bounded_search import PlanChoice
 from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
 from scaleproof.simulator.analysis.planner.search import PlanResult
-from scaleproof.simulator.analysis.planner.words import headline, layout
+from scaleproof.simulator.analysis.planner.words import fits_words, headline, layout
 from scaleproof.simulator.analysis.study.study import Study
 from scaleproof.simulator.common.errors import InputError, naming_extras
 from scaleproof.simulator.common.units import (
@@ -97,7 +97,7 @@ class RankedPlans(PlanResult):
         return cls(**_values(plan) | {"best": best})
 
     def _repr_html_(self) -> str:
-        titles = ("", "configuration", "step time", "samples/s", "MFU", "memory per rank")
+        titles = ("", "configuration", "step time", "samples/s", "MFU", "memory per rank", "fits")
         rows = [(str(place), *self._row(choice)) for place, choice in enumerate(self.best[:_MOST_ROWS], start=1)]
         sure = "the first is proved to be the best" if self.proved else "not proved to be the best"
         return html.page(f"{len(self.configurations):,} configurations by {self.objective}; {sure}", html.table(titles, rows))
@@ -105,7 +105,8 @@ class RankedPlans(PlanResult):
     def _row(self, choice: PlanChoice) -> tuple[str, ...]:
         run = choice.run
         mfu = "" if run.mfu is None else format_percent(run.mfu)
-        texts = format_time_s(run.step_time_s), format_number(run.samples_per_s), mfu, format_bytes(choice.memory_bytes)
+        memory = format_bytes(choice.memory_bytes), fits_words(choice)
+        texts = format_time_s(run.step_time_s), format_number(run.samples_per_s), mfu, *memory
         return layout(self.configurations.row(choice.row)), *texts
 
     @naming_extras()
@@ -130,7 +131,7 @@ class PlansBySize:
         return "".join([headline(self.plans), *problems[:_MOST_FAILURES]])
 
     def _repr_html_(self) -> str:
-        titles = ("GPUs", "best configuration", "step time", "samples/s", "MFU", "memory per rank")
+        titles = ("GPUs", "best configuration", "step time", "samples/s", "MFU", "memory per rank", "fits")
         rows = [(f"{plan.gpus:,}", layout(row.configuration), *self._texts(row)) for plan, row in self._best()]
         return html.page(headline(self.plans), html.table(titles, rows))
 
@@ -140,7 +141,8 @@ class PlansBySize:
     @staticmethod
     def _texts(row: PlanRow) -> tuple[str, ...]:
         mfu = "" if row.mfu is None else format_percent(row.mfu)
-        return format_time_s(row.step_time_s), format_number(row.samples_per_s), mfu, format_bytes(row.memory_bytes)
+        memory = format_bytes(row.memory_bytes), fits_words(row)
+        return format_time_s(row.step_time_s), format_number(row.samples_per_s), mfu, *memory
 
     @naming_extras()
     def to_frame(self) -> pd.DataFrame:
@@ -158,6 +160,7 @@ class PlansBySize:
                 "tokens_per_s": row.tokens_per_s,
                 "mfu": row.mfu,
                 "memory_bytes": row.memory_bytes,
+                "fits_probability": row.fits_probability,
                 **{f"cost_USD_{unit}": amount for unit, amount in (row.cost_USD or {}).items()},
             }
             for plan, row in self._best()
