@@ -17,7 +17,7 @@ from scaleproof.simulator.analysis.evidence import Evidence
 from scaleproof.simulator.analysis.planner.bounded_search import PlanChoice
 from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
 from scaleproof.simulator.analysis.planner.search import PlanResult
-from scaleproof.simulator.analysis.planner.words import headline, layout
+from scaleproof.simulator.analysis.planner.words import fits_words, headline, layout
 from scaleproof.simulator.analysis.study.evaluate import throughput_unit
 from scaleproof.simulator.analysis.study.study import Study
 from scaleproof.simulator.common.errors import InputError, naming_extras
@@ -99,7 +99,7 @@ class RankedPlans(PlanResult):
 
     def _repr_html_(self) -> str:
         unit = "tokens" if all(choice.run.tokens for choice in self.best) else "samples"
-        titles = ("", "configuration", "step time", f"{unit}/s", "MFU", "memory per rank")
+        titles = ("", "configuration", "step time", f"{unit}/s", "MFU", "memory per rank", "fits")
         rows = [(str(place), *self._row(choice)) for place, choice in enumerate(self.best[:_MOST_ROWS], start=1)]
         sure = "the first is proved to be the best" if self.proved else "not proved to be the best"
         return html.page(f"{len(self.configurations):,} configurations by {self.objective}; {sure}", html.table(titles, rows))
@@ -108,7 +108,8 @@ class RankedPlans(PlanResult):
         run = choice.run
         mfu = "" if run.mfu is None else format_percent(run.mfu)
         rate = format_number(run.tokens_per_s or run.samples_per_s)
-        texts = format_time_s(run.step_time_s), rate, mfu, format_bytes(choice.memory_bytes)
+        memory = format_bytes(choice.memory_bytes), fits_words(choice)
+        texts = format_time_s(run.step_time_s), rate, mfu, *memory
         return layout(self.configurations.row(choice.row)), *texts
 
     @naming_extras()
@@ -134,7 +135,7 @@ class PlansBySize:
 
     def _repr_html_(self) -> str:
         unit = next((plan.unit for plan, _ in self._best()), "samples")
-        titles = ("GPUs", "best configuration", "step time", f"{unit}/s", "MFU", "memory per rank")
+        titles = ("GPUs", "best configuration", "step time", f"{unit}/s", "MFU", "memory per rank", "fits")
         rows = [(f"{plan.gpus:,}", layout(row.configuration), *self._texts(row)) for plan, row in self._best()]
         return html.page(headline(self.plans), html.table(titles, rows))
 
@@ -145,7 +146,8 @@ class PlansBySize:
     def _texts(row: PlanRow) -> tuple[str, ...]:
         mfu = "" if row.mfu is None else format_percent(row.mfu)
         rate = format_number(row.tokens_per_s or row.samples_per_s)
-        return format_time_s(row.step_time_s), rate, mfu, format_bytes(row.memory_bytes)
+        memory = format_bytes(row.memory_bytes), fits_words(row)
+        return format_time_s(row.step_time_s), rate, mfu, *memory
 
     @naming_extras()
     def to_frame(self) -> pd.DataFrame:
@@ -163,6 +165,7 @@ class PlansBySize:
                 "tokens_per_s": row.tokens_per_s,
                 "mfu": row.mfu,
                 "memory_bytes": row.memory_bytes,
+                "fits_probability": row.fits_probability,
                 **{f"cost_USD_{unit}": amount for unit, amount in (row.cost_USD or {}).items()},
             }
             for plan, row in self._best()

@@ -18,11 +18,13 @@ from scaleproof.simulator.analysis.planner.sizes import best_file, read_plans
 from scaleproof.simulator.analysis.planner.words import (
     against_runner_up,
     degrees,
+    fits_words,
     headline,
     is_better,
     layout,
     nodes_note,
     optimality,
+    risk,
     tie_sentence,
 )
 from scaleproof.simulator.common.errors import ScaleproofError
@@ -149,15 +151,15 @@ def _lede(plans: Sequence[PlanRecord]) -> str:
     where = " at each number of GPUs" if len(plans) > 1 else ""
     sentences = [
         f"{last.model} on {last.cluster}, global batch {last.samples:,}{where}",
-        _optimality(last),
+        _sentence(optimality(last)),
+        *map(_sentence, risk(last)),
         *tie_sentence(last),
     ]
     return " ".join(f"{sentence}." for sentence in sentences)
 
 
-def _optimality(plan: PlanRecord) -> str:
-    sentence = optimality(plan)
-    return sentence[:1].upper() + sentence[1:]
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _facts(plan: PlanRecord) -> list[tuple[str, str]]:
@@ -170,7 +172,8 @@ def _facts(plan: PlanRecord) -> list[tuple[str, str]]:
     facts.append((format_time_s(row.step_time_s), f"per step ({_between(row)})"))
     if row.cost_USD:
         facts.append((f"{row.cost_USD[f'per_million_{plan.unit}']:,.3g} USD", f"per million {plan.unit}"))
-    facts.append((format_bytes(row.memory_bytes), f"memory of the fullest rank, of {format_bytes(plan.device_bytes)}"))
+    fits = "" if row.fits_probability is None else f"; fits with a probability of {fits_words(row)}"
+    facts.append((format_bytes(row.memory_bytes), f"memory of the fullest rank, of {format_bytes(plan.device_bytes)}{fits}"))
     return facts
 
 
@@ -187,6 +190,8 @@ def _quantities(plans: Sequence[PlanRecord]) -> Iterator[_Column]:
     if all(row.flops_per_gpu for row in rows):
         yield _Column("TFLOP/s/GPU", lambda _, row: Cell(f"{(row.flops_per_gpu or 0.0) / 1e12:.3g}"))
     yield _Column("Memory", lambda _, row: Cell(format_bytes(row.memory_bytes)))
+    if any(row.fits_probability for row in rows):
+        yield _Column("Fits", lambda _, row: Cell(fits_words(row)))
 
 
 def _between(row: PlanRow) -> str:
@@ -235,10 +240,11 @@ def _ranking(plan: PlanRecord, folded: bool) -> Table:
     groups = [Rows(title if len(plan.best) > 1 else "", [cells(number) for number in tied])]
     title = "Slower" if plan.objective == "time" else "Others"
     groups += [Rows(title, [cells(number) for number in others])] if others else []
-    sentences = [_optimality(plan), *tie_sentence(plan), *filter(None, [against_runner_up(plan)])]
+    sentences = [optimality(plan), *risk(plan), *tie_sentence(plan), *filter(None, [against_runner_up(plan)])]
     sentences += [f"All rows: {settings.equal_words}"] if settings.equal else []
     heads = ["No.", *settings.differing, *(column.head for column in columns), f"P(No. 1 {is_better(plan.objective)})"]
-    return Table(f"{plan.gpus:,} GPUs", " ".join(f"{sentence}." for sentence in sentences), heads, groups, folded=folded)
+    text = " ".join(f"{_sentence(sentence)}." for sentence in sentences)
+    return Table(f"{plan.gpus:,} GPUs", text, heads, groups, folded=folded)
 
 
 def _too_large(plan: PlanRecord, folded: bool) -> Iterator[Table]:
@@ -265,7 +271,7 @@ def _too_large(plan: PlanRecord, folded: bool) -> Iterator[Table]:
     count = plan.configurations - plan.fitting
     text = (
         f"{count:,} of {plan.configurations:,} configurations need more than {format_bytes(plan.capacity_bytes)}. The fastest "
-        "of them, by estimate, one for each combination of degrees:"
+        f"of those that need more than {format_bytes(plan.device_bytes)}, by estimate, one for each combination of degrees:"
     )
     heads = ["Degrees", "Step, estimated", "Memory", "Largest holders", "Configuration"]
     yield Table(f"Faster but too large on {plan.gpus:,} GPUs", text, heads, [Rows("", rows)], words=2, folded=folded)

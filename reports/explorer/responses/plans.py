@@ -9,6 +9,7 @@ from scaleproof.reports.explorer.controls.layouts import settings_between
 from scaleproof.reports.explorer.responses.sentences import layout, rate
 from scaleproof.simulator.analysis.planner.bounded_search import PlanChoice
 from scaleproof.simulator.analysis.planner.search import plan
+from scaleproof.simulator.analysis.planner.words import fits_words
 from scaleproof.simulator.common.units import format_bytes, format_number
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
@@ -61,11 +62,12 @@ def _different(choices: tuple[PlanChoice, ...]) -> Iterator[PlanChoice]:
 def _plan(scenario: Scenario, choice: PlanChoice, best: PlanChoice) -> dict[str, Any]:
     ratio = choice.run.samples_per_s / best.run.samples_per_s
     tied = choice is best or is_tie(ratio_interval(best.scenario, choice.scenario, ratio).ahead)
+    fits = "" if choice.fits_probability is None else f", fits with {fits_words(choice)}"
     return {
         "label": layout(choice.scenario),
         "rate": format_number(rate(choice.run)[0]),
         "ratio": ratio,
         "tie": tied,
-        "memory": format_bytes(choice.memory_bytes),
+        "memory": format_bytes(choice.memory_bytes) + fits,
         "sets": settings_between(scenario, choice.scenario),
     }

@@ -193,7 +193,7 @@ def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str 
         objective=planned.objective,
         configurations=len(configurations),
         fitting=planned.fitting,
-        capacity_bytes=planned.room.limit_bytes,
+        capacity_bytes=planned.capacity_bytes,
         device_bytes=capacity_bytes(first.scenario),
         fits=planned.room.fits,
         wanted_fits=planned.room.wanted,
@@ -276,7 +276,7 @@ def _server_counts(planned: PlanResult) -> Iterator[ServerCount]:
     """Yields the shortest estimated step that fits of each placement and number of parameter servers."""
     configurations = planned.configurations
     least_s: dict[tuple[str, int], float] = {}
-    for row in np.flatnonzero(configurations.has_servers() & (planned.memory_bytes <= planned.room.limit_bytes)).tolist():
+    for row in np.flatnonzero(configurations.has_servers() & (planned.memory_bytes <= planned.capacity_bytes)).tolist():
         config, expected_s = configurations.row(row), float(planned.expected_s[row])
         key = config["placement"], config["servers"]
         least_s[key] = min(expected_s, least_s.get(key, expected_s))

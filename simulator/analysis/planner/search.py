@@ -100,6 +100,11 @@ class PlanResult:
     front: tuple[int, ...]
     framework_is_default: bool
 
+    @property
+    def capacity_bytes(self) -> float:
+        """Predicted bytes of a rank up to which a configuration counts as fitting."""
+        return self.room.limit_bytes
+
     def __repr__(self) -> str:
         sure = "proved to be the best" if self.proved else "the best found"
         best = layout(self.configurations.row(self.best[0].row))

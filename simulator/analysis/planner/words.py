@@ -12,6 +12,7 @@ from scaleproof.simulator.common.units import counted, format_percent, format_ra
 from scaleproof.simulator.uncertainty.pairwise import SURE, order_words, probability_words
 
 if TYPE_CHECKING:
+    from scaleproof.simulator.analysis.planner.bounded_search import PlanChoice
     from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
 
 _ABBREVIATIONS: Final = {"workers": "DP", "tensor": "TP", "stages": "PP", "chunks": "VPP", "context": "CP", "expert": "EP"}
@@ -46,7 +47,7 @@ def layout(configuration: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def fits_words(row: PlanRow) -> str:
+def fits_words(row: PlanRow | PlanChoice) -> str:
     """'92 %', the probability that a configuration fits, or a dash where it is not known."""
     return "–" if row.fits_probability is None else format_percent(row.fits_probability, 0)
 

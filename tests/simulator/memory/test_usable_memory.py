@@ -13,6 +13,7 @@ from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.scenario.read import load_device
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.error_model import memory_error
 
 Make = Callable[..., Scenario]
 GIB = 2**30
@@ -53,10 +54,14 @@ def test_devices_that_ship_offer_nearly_all_of_their_memory() -> None:
     assert all(0.9 < device.capacity_bytes / device.memory_bytes <= 1 for device in devices)
 
 
-def test_plans_leave_headroom(small: Make) -> None:
+def test_plans_fit_with_the_wanted_probability(small: Make) -> None:
     planned = plan(small(HYBRID, "cluster.device.usable_memory=7 GiB"), top=1)
-    assert planned.capacity_bytes == pytest.approx(0.96 * 7 * GIB)
-    assert plan(small(HYBRID), top=1, headroom=0.0).capacity_bytes == 8 * GIB
+    error = memory_error(planned.best[0].scenario)
+    assert error is not None
+    assert error.below(7 * GIB / planned.capacity_bytes) == pytest.approx(0.9)
+    assert planned.room.fits == 0.9
+    surer, bolder = (plan(small(HYBRID), top=1, fits=fits).capacity_bytes for fits in (0.99, 0.01))
+    assert surer < planned.capacity_bytes * 8 / 7 < bolder == 8 * GIB
     assert plan(small(HYBRID), top=1, memory=6.0 * GIB).capacity_bytes == 6 * GIB
-    with pytest.raises(InputError, match="--headroom 1: a share of the device's memory"):
-        plan(small(HYBRID), headroom=1.0)
+    with pytest.raises(InputError, match="--fits 1: the probability that a plan fits; give more than 0 and less than 1"):
+        plan(small(HYBRID), fits=1.0)

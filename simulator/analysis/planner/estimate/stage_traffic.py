@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -19,8 +18,6 @@ from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName, stage_of
 
 Times = NDArray[np.float64]
-# Uses of resources, by number: bytes for each byte of a message.
-_Loads = dict[int, float]
 
 
 class StageTraffic(NamedTuple):
@@ -37,15 +34,18 @@ class StageTraffic(NamedTuple):
         cls, c: Configurations, passes: LayerPassTimes, placements: RankPlacements, cuts: dict[int, StageCut], cluster: Cluster
     ) -> Self:
         """The traffic of configurations, whose messages have the sizes in `passes`."""
-        if cluster.network is None or not (c.stages > 1).any():
+        if cluster.network is None or cluster.nodes == 1 or not (c.stages > 1).any():
             return cls(*np.zeros((2, len(c))))
         key = distinct(c.stages, c.chunks, c.schedule, placements.code)
-        links = _Links(cluster)
-        loads = [
-            links.loads(placements.all[placement].grid, chunks, c.space.schedules[schedule])
+        meshes = [
+            _Messages.of(placements.all[placement].grid, chunks, c.space.schedules[schedule])
             for chunks, schedule, placement in np.array([c.chunks, c.schedule, placements.code])[:, key.first].T.tolist()
         ]
-        one_s, all_s, both_s = links.busiest_s(loads)[:, key.code]
+        links = _Links(cluster)
+        uses = [links.uses(one) for one in meshes]
+        capacity_Bps = links.capacity_Bps()
+        loads = [_loads_s(*pair, capacity_Bps) for pair in zip(meshes, uses, strict=True)]
+        one_s, all_s, both_s = np.array(loads).T[:, key.code]
         # in a full pipeline all ranks send at the same time, in an empty one a single stage
         full = (c.microbatches - 1) / (c.microbatches + c.stages - 1)
         return cls(one_s + full * (all_s - one_s), both_s * c.microbatches * _least_bytes(c, passes, cuts))
@@ -62,54 +62,98 @@ def _least_bytes(c: Configurations, passes: LayerPassTimes, cuts: dict[int, Stag
     return result
 
 
-class _Links:
-    """The links between the nodes of a cluster."""
+class _Messages(NamedTuple):
+    """Messages forward between different nodes, by pair of pipeline ranks and pair of nodes, shape (pairs,).
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._builder = ProgramBuilder()
-        self._fabric = ResourceMap(cluster, self._builder)
+    pair: number of the pair of pipeline ranks; passes: how often it occurs on a microbatch's way through all stages. sources,
+    targets: nodes; messages: number of messages that are sent at the same time.
+    """
 
-    def loads(self, mesh: DeviceMesh, chunks: int, schedule: ScheduleName) -> list[list[_Loads]]:
-        """Loads of links by messages of one byte, of which the largest counts: of one stage to the next, of all stages to the
-        next or to the one before, and of a microbatch on its way through all stages and back."""
+    pair: Numbers
+    passes: Numbers
+    sources: Numbers
+    targets: Numbers
+    messages: Numbers
+
+    @classmethod
+    def of(cls, mesh: DeviceMesh, chunks: int, schedule: ScheduleName) -> Self:
+        """The messages of all workers, and of all members of their stages."""
         ranks = range(mesh.stages)
         stages = np.array([[stage_of(schedule, mesh.stages, rank, chunk) for chunk in range(chunks)] for rank in ranks])
         rank_of = np.argsort(stages, axis=None) // chunks
-        pairs, counts = np.unique(np.array([rank_of[:-1], rank_of[1:]]), axis=1, return_counts=True)
-        once, back = np.ones_like(counts), pairs[::-1]
-        return [
-            [self._load(mesh, pairs[:, [number]], once[:1]) for number in range(len(counts))],
-            [self._load(mesh, one_way, once) for one_way in (pairs, back)],
-            [self._load(mesh, np.hstack([pairs, back]), np.tile(counts, 2))],
-        ]
+        codes, passes = np.unique(rank_of[:-1] * mesh.stages + rank_of[1:], return_counts=True)
+        own = (mesh.stride("workers") * np.arange(mesh.workers)[:, None] + mesh.members(0, 0)).ravel()
+        nodes = mesh.nodes
+        ends = np.array(np.divmod(codes, mesh.stages))[:, :, None] * mesh.stride("stages")
+        sources, targets = (own + ends) // mesh.devices
+        places, messages = np.unique((np.arange(len(codes))[:, None] * nodes + sources) * nodes + targets, return_counts=True)
+        pair, place = np.divmod(places, nodes * nodes)
+        source, target = np.divmod(place, nodes)
+        leaves = source != target
+        columns = (column[leaves] for column in (pair, passes[pair], source, target, messages))
+        return cls(*columns)
 
-    def _load(self, mesh: DeviceMesh, pairs: Numbers, counts: Numbers) -> _Loads:
-        """Loads of links by `counts` messages of one byte between pairs of pipeline ranks, of each worker and member of a
-        stage."""
-        loads: _Loads = {}
-        for source, target, count in _between_nodes(mesh, pairs, counts):
+    def reversed(self) -> Self:
+        """The messages backward."""
+        return self._replace(sources=self.targets, targets=self.sources)
+
+
+class _Uses(NamedTuple):
+    """Uses of links by messages of one byte, shape (uses,): index of the messages, number of the link, bytes."""
+
+    messages: Numbers
+    link: Numbers
+    each: Times
+
+
+class _Links:
+    """The links between the nodes of a cluster, by number; where all nodes are equivalent, as many for each of them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._nodes, self._is_uniform = cluster.nodes, cluster.is_uniform
+        self._builder = ProgramBuilder()
+        self._fabric = ResourceMap(cluster, self._builder)
+        self._known: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
+
+    def uses(self, some: _Messages) -> tuple[_Uses, _Uses]:
+        """Uses by messages forward and backward."""
+        return self._uses(some), self._uses(some.reversed())
+
+    def _uses(self, some: _Messages) -> _Uses:
+        if self._is_uniform:
+            ends = [(nodes, *self._path(*pair)) for nodes, pair in ((some.sources, (0, 1)), (some.targets, (1, 0)))]
+            numbers, links, each = zip(
+                *((np.arange(len(nodes)), nodes + self._nodes * link, np.full(len(nodes), use))
+                  for nodes, own, uses in ends for link, use in zip(own, uses, strict=True)),
+                strict=True,
+            )  # fmt: skip
+            return _Uses(*map(np.concatenate, (numbers, links, each)))
+        paths = [self._path(*pair) for pair in zip(some.sources.tolist(), some.targets.tolist(), strict=True)]
+        numbers = np.repeat(np.arange(len(paths)), [len(own) for own, _ in paths])
+        links = np.array([link for own, _ in paths for link in own], dtype=np.int64)
+        return _Uses(numbers, links, np.array([use for _, uses in paths for use in uses]))
+
+    def _path(self, source: int, target: int) -> tuple[list[int], list[float]]:
+        """Links on the way from one node to another, and their use by a message of one byte."""
+        if (source, target) not in self._known:
             # of no size, as the overhead of a message on its host does not depend on its size
-            for use in self._fabric.between(source, target, 0.0, count, count).uses:
-                loads[use.resource] = loads.get(use.resource, 0.0) + use.per_unit
-        return loads
+            uses = self._fabric.between(source, target, 0.0).uses
+            self._known[source, target] = [use.resource for use in uses], [use.per_unit for use in uses]
+        return self._known[source, target]
 
-    def busiest_s(self, loads: list[list[list[_Loads]]]) -> Times:
-        """Seconds of the most used link of the loads of several configurations, shape (loads, configurations)."""
-        capacity_Bps = self._builder.build().resources.capacity.tolist()
-
-        def of(some: list[_Loads]) -> float:
-            return max((use / capacity_Bps[link] for one in some for link, use in one.items()), default=0.0)
-
-        return np.array([[of(some) for some in one] for one in loads]).T
+    def capacity_Bps(self) -> Times:
+        """Capacity of all links that were used."""
+        return np.repeat(self._builder.build().resources.capacity, self._nodes if self._is_uniform else 1)
 
 
-def _between_nodes(mesh: DeviceMesh, pairs: Numbers, counts: Numbers) -> Iterator[tuple[int, int, int]]:
-    """Yields pairs of different nodes, with the number of messages from the first to the second."""
-    own = (mesh.stride("workers") * np.arange(mesh.workers)[:, None] + mesh.members(0, 0)).ravel()
-    sources, targets = (own + mesh.stride("stages") * pairs[:, :, None]) // mesh.devices
-    both, place = np.unique((sources * mesh.nodes + targets).ravel(), return_inverse=True)
-    totals = np.bincount(place, np.repeat(counts, len(own))).astype(np.int64)
-    for pair, total in zip(both.tolist(), totals.tolist(), strict=True):
-        source, target = divmod(pair, mesh.nodes)
-        if source != target:
-            yield source, target, total
+def _loads_s(some: _Messages, uses: tuple[_Uses, _Uses], capacity_Bps: Times) -> tuple[float, float, float]:
+    """Seconds for which messages of one byte use the most used link: those of one stage to the next, of all stages to the next
+    or to the one before, and of a microbatch on its way through all stages and back."""
+    forward, backward = uses
+    links = len(capacity_Bps)
+    sent = [one.each * some.messages[one.messages] / capacity_Bps[one.link] for one in uses]
+    by_pair = np.bincount(some.pair[forward.messages] * links + forward.link, sent[0])
+    one_way = [np.bincount(one.link, seconds, links) for one, seconds in zip(uses, sent, strict=True)]
+    passed = [seconds * some.passes[one.messages] for one, seconds in zip(uses, sent, strict=True)]
+    both = np.bincount(np.concatenate([forward.link, backward.link]), np.concatenate(passed), links)
+    return tuple(float(np.max(one, initial=0.0)) for one in (by_pair, one_way, both))  # type: ignore[return-value]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Final, NamedTuple
 
@@ -61,30 +60,33 @@ class TransferTimes:
 
         concurrent: equivalent groups of a stage on the same nodes.
         """
-        groups = [grid.replicas_of(stage) for stage in range(grid.stages)]
-        if len(groups) == 1 or groups[0].nodes == 1:
+        first = grid.replicas_of(0)
+        if grid.stages == 1 or first.nodes == 1:
             return 1.0
-        nodes = [group.node_numbers.tolist() for group in groups]
-        by_nodes = Counter(map(tuple, nodes))
-        own_uses, max_Bps = self._uses(groups[0], nodes[0], concurrent)
+        starts = grid.stride("workers") * np.arange(grid.workers) + grid.stride("stages") * np.arange(grid.stages)[:, None]
+        nodes = starts // grid.devices
+        own_uses, max_Bps = self._uses(first, concurrent)
         if self.fabric.cluster.is_uniform:
-            shared = sum(count for some, count in by_nodes.items() if some[0] == nodes[0][0])
-            all_uses = {link: shared * use for link, use in own_uses.items()}
+            stages = int((nodes == nodes[0, 0]).any(axis=1).sum())
+            if stages == 1:
+                return 1.0
+            all_uses = {link: stages * use for link, use in own_uses.items()}
         else:
             all_uses = dict[int, float]()
-            for some, count in by_nodes.items():
-                for link, use in self._uses(groups[nodes.index(list(some))], list(some), concurrent)[0].items():
+            _, representatives, counts = np.unique(nodes, axis=0, return_index=True, return_counts=True)
+            for stage, count in zip(representatives.tolist(), counts.tolist(), strict=True):
+                for link, use in self._uses(grid.replicas_of(stage), concurrent)[0].items():
                     all_uses[link] = all_uses.get(link, 0.0) + count * use
         capacity = self._builder.build().resources.capacity
-        rates = (min([max_Bps, *(capacity[link] / uses[link] for link in own_uses)]) for uses in (own_uses, all_uses))
-        alone_Bps, shared_Bps = rates
+        alone_Bps, shared_Bps = (
+            min([max_Bps, *(capacity[link] / uses[link] for link in own_uses)]) for uses in (own_uses, all_uses)
+        )
         # stages end their passes one after another, so that about half of the others sum at the same time
         return float(1 + (alone_Bps / shared_Bps - 1) / 2)
 
-    def _uses(self, group: Group, nodes: list[int], concurrent: int) -> tuple[dict[int, float], float]:
+    def _uses(self, group: Group, concurrent: int) -> tuple[dict[int, float], float]:
         """Uses of links by a large sum over a group, and its highest rate."""
-        own = nodes[:1] if self.fabric.cluster.is_uniform else nodes
-        _, path = self.fabric.collective("all_reduce", group, _LARGE_BYTES, own, concurrent)
+        _, path = self.fabric.collective("all_reduce", group, _LARGE_BYTES, group.node_numbers.tolist()[:1], concurrent)
         uses: dict[int, float] = {}
         for use in path.uses:
             uses[use.resource] = uses.get(use.resource, 0.0) + use.per_unit

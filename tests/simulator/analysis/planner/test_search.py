@@ -18,10 +18,11 @@ from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
 from scaleproof.simulator.analysis.planner.record import record_of
 from scaleproof.simulator.analysis.planner.search import PlanResult, plan
 from scaleproof.simulator.analysis.planner.space import space
+from scaleproof.simulator.analysis.planner.words import risk
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.engine import replay
 from scaleproof.simulator.frameworks import shipped
-from scaleproof.simulator.predict import timed
+from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.priors import common_error_share
@@ -138,7 +139,7 @@ def test_the_plan_is_printed_as_text_and_json() -> None:
     found = planned()
     record = record_of(found, "0")
     text, data = describe([record]), plain([record])["plans"][0]
-    assert "optimal: no configuration that fits is faster (bound and replay)" in text
+    assert "optimal: no configuration that fits is faster (by bounds, replay and prediction)" in text
     assert "CP 1, EP 1" in text
     assert {"configurations", "estimate_seconds", "replayed", "best", "front", "too_large"} <= data.keys()
     assert data["best"][0]["low_s"] < data["best"][0]["step_time_s"] < data["best"][0]["high_s"]
@@ -276,10 +277,10 @@ def test_the_best_servers_are_reported_as_scenario_fields() -> None:
     found = served("strategy.overlap=true")
     record = record_of(found, "0")
     text = describe([record])
-    assert "(bound and replay, with servers by prediction)" in text
+    assert "(by bounds, replay and prediction)" in text
     assert "a step by number of dedicated servers (estimated): 1: " in text
     result = yaml.safe_load("\n".join(record.fields))
-    chosen = f"strategy={json.dumps(result['strategy'])}", f"training.recompute={result['training']['recompute']}"
+    chosen = f"strategy={json.dumps(result['strategy'])}", f"training={json.dumps(result['training'])}"
     again = load("resnet50-servers-p100", [*SERVERS, *chosen])
     assert timed(again).step_time_s == pytest.approx(found.best[0].run.step_time_s, rel=1e-9)
     assert record.best[0].strategy == "parameter_server"
@@ -299,3 +300,53 @@ def test_the_command_adds_nodes_for_servers(capsys: pytest.CaptureFixture[str]) 
     names = ["--set", "batch=256", "--gpus", "64", "--servers", "3", "--strategies", "parameter_server", "--top", "1"]
     assert main(["plan", "resnet50-servers-p100", *names]) == 0
     assert "3: " in capsys.readouterr().out.partition("dedicated servers (estimated)")[2]
+
+
+@lru_cache
+def tight() -> PlanResult:
+    """A plan on devices that have hardly more memory than what the fastest configuration needs."""
+    memory_bytes = 1.05 * planned().best[0].memory_bytes
+    return plan(small(f"cluster.device.memory={memory_bytes / 2**30} GiB", "cluster.device.usable_memory=null"), 8, top=2)
+
+
+def test_the_best_plan_fits_surely_and_a_faster_risky_one_is_named() -> None:
+    best, riskier = tight().best[0], tight().riskier
+    assert best.fits_probability is not None
+    assert best.fits_probability >= 0.9
+    assert riskier is not None
+    assert riskier.fits_probability is not None
+    assert riskier.fits_probability < 0.9
+    assert riskier.value < best.value
+    predicted = predict(riskier.scenario, interval=False)
+    assert (predicted.step_time_s, predicted.fits_probability) == (riskier.value, pytest.approx(riskier.fits_probability))
+    record = record_of(tight(), "0")
+    assert record.riskier is not None
+    assert record.riskier.step_time_s == riskier.value
+    (sentence,) = risk(record)
+    assert sentence.startswith("No. 1 would be ")
+    assert " % faster as DP" in sentence
+    assert "which fits with a probability of " in sentence
+    assert sentence in " ".join(describe([record]).split())
+    assert planned().riskier is None
+
+
+def test_where_nothing_fits_surely_what_fits_most_probably_is_ranked() -> None:
+    least_bytes = float(planned().memory_bytes.min())
+    found = plan(
+        small(f"cluster.device.memory={1.05 * least_bytes / 2**30} GiB", "cluster.device.usable_memory=null"), 8, top=2
+    )
+    assert found.room.fits is not None
+    assert 0.05 <= found.room.fits < 0.9
+    assert all(one.fits_probability is not None and one.fits_probability >= found.room.fits for one in found.best)
+    sentence, *_ = risk(record_of(found, "0"))
+    assert sentence.startswith("no configuration fits with a probability of 90 %; these fit with one of at least ")
+
+
+def test_where_nothing_fits_offloading_is_named_if_it_suffices() -> None:
+    job = load("llama-2-7b", ("cluster=aws-g5", "batch=16"))
+    with pytest.raises(InputError, match=r"of 22.0 GiB per rank; give more ranks, or offload states") as error:
+        plan(job, 4)
+    assert str(error.value).endswith("which plans do not search: --set 'training.offload=[optimizer]'")
+    # it is kept where the scenario has it
+    offloading = load("llama-2-7b", ("cluster=aws-g5", "batch=16", "training.offload=[optimizer]"))
+    assert plan(offloading, 4, top=1).best[0].scenario.training.offload == ("optimizer",)

@@ -83,7 +83,7 @@ def test_the_printed_scenario_predicts_what_the_plan_quotes(name: str, tmp_path:
 def no_random_one_is_faster(name: str, count: int) -> None:
     """Asserts that none of some random configurations that fit is faster than the best by prediction."""
     found = planned(name)
-    rows = np.flatnonzero(found.memory_bytes <= found.room.limit_bytes)
+    rows = np.flatnonzero(found.memory_bytes <= found.capacity_bytes)
     # half of them among those that are expected to be the fastest
     near = rows[np.argsort(found.expected_s[rows])][: max(count, len(rows) // 20)]
     generator = np.random.default_rng(0)

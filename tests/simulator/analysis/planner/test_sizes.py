@@ -172,5 +172,5 @@ def test_the_plan_says_what_is_compared(plans: list[PlanRecord], objective: Obje
     plan = plans[0].model_copy(update={"objective": objective})
     first = plan.best[0].model_copy(update={"cost_USD": {"per_step": 1.0, "per_million_tokens": 2.0}})
     second = first.model_copy(update={"best_is_better": 0.64})
-    shown = describe([plan.model_copy(update={"best": [first, second]})])
+    shown = describe([plan.model_copy(update={"best": [first, second], "riskier": None})])
     assert f"No. 1 {words} than No. 2 with a probability of 64 %" in shown
