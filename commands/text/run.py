@@ -63,7 +63,7 @@ def describe(run: Run) -> str:
     if run.fits is not False or _is_plausible(run):
         parts |= _performance(run)
     parts |= {"kernels": _kernels(run.capture)} if run.capture is not None else {}
-    parts |= {"memory": _memory(run), "network": _network(run.provenance), "warning": run.warnings}
+    parts |= {"memory": _memory(run), "network": _network(run.provenance), "note": run.notes, "warning": run.warnings}
     return "\n".join([*lines, *sections(parts)])
 
 
@@ -94,7 +94,7 @@ def out_of_memory(run: Run) -> str:
     place = f" at {most.name}" if most is not None and len(run.memory_by_stage) > 1 else ""
     settings = " ".join(f"--set {shlex.quote(setting)}" for setting in _settings(run.fit_by))
     none = f"no setting tried makes it fit; give a smaller batch or more {noun}s, or try 'scaleproof plan'"
-    remedy = f"fits with: {settings}" if settings else none
+    remedy = f"fits with: {settings}" + (f" ({run.fit_by_note})" if run.fit_by_note else "") if settings else none
     return f"Out of memory: {need} per {noun}{place} ({', '.join(largest(holders_bytes))}); {remedy}"
 
 

@@ -49,7 +49,7 @@ class TrainingWork(NamedTuple):
     """Training parameters that determine kernels and host work.
 
     recipe: scaling of products in 8 or 4 bits. pipelined_ranks: tensor-parallel ranks of each stage of a pipeline over several
-    nodes; 0 without such a pipeline.
+    nodes; 0 without such a pipeline. master: whether optimizers update master weights in 32 bits.
     """
 
     precision: Precision
@@ -57,6 +57,7 @@ class TrainingWork(NamedTuple):
     recompute: Recompute
     recipe: Recipe = "delayed"
     pipelined_ranks: int = 0
+    master: bool = True
 
 
 class Execution:
@@ -138,12 +139,13 @@ class Execution:
     def optimizer_s(self, parameters: float) -> float:
         """Seconds of the optimizer's step over `parameters` parameters: measured, else bound by memory bandwidth."""
         work, device = self.work, self.device
-        measured = device.measured_optimizer_s(parameters, work.optimizer, self.precision)
+        measured = device.measured_optimizer_s(parameters, work.optimizer, self.precision) if work.master else None
         if measured is not None:
             return measured
         if not self.is_described:
-            return self.framework.kernel_scale * device.optimizer_s(parameters, work.optimizer, self.precision)
-        moved_bytes = optimizer_bytes(parameters, work.optimizer, self.precision) + self.framework.optimizer_bytes * parameters
+            return self.framework.kernel_scale * device.optimizer_s(parameters, work.optimizer, self.precision, work.master)
+        moved_bytes = optimizer_bytes(parameters, work.optimizer, self.precision, work.master)
+        moved_bytes += self.framework.optimizer_bytes * parameters
         return self.framework.kernel_scale * moved_bytes / self._reached_Bps
 
     def memory_share(self, layer: Layer, samples: float) -> float:

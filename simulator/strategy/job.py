@@ -86,9 +86,10 @@ class Job:
     """A model to train on a cluster: the input of a strategy's compilation. samples_per_worker: per step.
 
     zero: stage of ZeRO; from 1 on, replicas shard the optimizer's step. measured_step: if given, layer times are scaled to add
-    up to it. framework: the training software; recipe: how it scales 8 or 4 bits. ranks: number of ranks that wait for each
-    other in each step; group: within each pass. pipelined_ranks: as in `TrainingWork`. exchange: times of the collectives among
-    ranks that share layers. contend: slowdown by collectives next to passes. recomputed: whether each layer is recomputed,
+    up to it. framework: the training software; recipe: how it scales 8 or 4 bits. master: whether there are master weights in
+    32 bits. ranks: number of ranks that wait for each other in each step; group: within each pass. pipelined_ranks: as in
+    `TrainingWork`. exchange: times of the collectives among ranks that share layers. contend: slowdown by collectives next to
+    passes. recomputed: whether each layer is recomputed,
     where that depends on stages; all blocks if None. gradients: bytes of their elements, of the training precision if None.
     scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an engine models that messages share links;
     else workers whose messages take equal times are one class. is_emulated: whether ranks wait for the time of their compute
@@ -107,6 +108,7 @@ class Job:
     measured_step: MeasuredStep | None = None
     framework: Framework = IDEAL
     recipe: Recipe = "delayed"
+    master: bool = True
     ranks: int = 1
     group: int = 1
     pipelined_ranks: int = 0
@@ -325,7 +327,7 @@ class Job:
 
     @property
     def _work(self) -> TrainingWork:
-        return TrainingWork(self.precision, self.optimizer, self.recompute, self.recipe, self.pipelined_ranks)
+        return TrainingWork(self.precision, self.optimizer, self.recompute, self.recipe, self.pipelined_ranks, self.master)
 
     def _on_device(self, key: Hashable, function: Callable[[Execution], Sequence[float]]) -> Sequence[float]:
         """Values of `function` for the device as the framework uses it."""

@@ -19,6 +19,7 @@ from scaleproof.simulator.scenario.dump import dump, dump_framework, dump_part
 from scaleproof.simulator.uncertainty.pairwise import SURE, reversed_share, with_reversals
 from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse
 from scaleproof.simulator.uncertainty.priors import common_error_share
+from scaleproof.simulator.uncertainty.unmodelled import most_s, unmodelled
 
 # Number of faster configurations that do not fit.
 _MOST_TOO_LARGE: Final = 5
@@ -111,6 +112,7 @@ class PlanRecord(_Record):
     replayed: int = 0
     replay_seconds: float = 0.0
     proved: bool = False
+    unmodelled: list[str] = Field(default_factory=list)
     with_servers: bool = False
     frameworks: list[str] = Field(default_factory=list)
     framework_is_default: bool = False
@@ -192,6 +194,7 @@ def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str 
         replayed=planned.replayed,
         replay_seconds=planned.replay_s,
         proved=planned.proved,
+        unmodelled=[one.note for one in unmodelled(first.scenario)],
         with_servers=bool(configurations.has_servers().any()),
         frameworks=list(dict.fromkeys(part.space.scenario.framework.name for part in configurations.parts if len(part))),
         framework_is_default=planned.framework_is_default,
@@ -228,7 +231,7 @@ def _row(planned: PlanResult, response: LinearResponse, choices: list[PlanChoice
         configuration=planned.configurations.row(choice.row),
         step_time_s=run.step_time_s,
         low_s=low * run.step_time_s,
-        high_s=high * run.step_time_s,
+        high_s=high * run.step_time_s + most_s(choice.scenario),
         breakdown_s=dict(run.breakdown_s),
         samples_per_s=run.samples_per_s,
         tokens_per_s=run.tokens_per_s,

@@ -33,6 +33,7 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import CapturedStrategy, ParameterServer
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
+from scaleproof.simulator.uncertainty.unmodelled import unmodelled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,7 +162,8 @@ def plan(
     estimate_s = time.perf_counter() - began_s
     rows = np.flatnonzero(memory_bytes <= capacity_bytes)
     search = _Search(candidates, objective, memory_bytes, top, report_progress)
-    proved = search.run(rows, expected_s, lower_bound_s)
+    # nothing is proved of times that are not modelled
+    proved = search.run(rows, expected_s, lower_bound_s) and not unmodelled(scenario)
     best = search.best()
     return PlanResult(
         objective, candidates, expected_s, memory_bytes, capacity_bytes, len(rows), best[:top], search.runner_up(), proved,

@@ -104,7 +104,9 @@ def nodes_note(plan: PlanRecord) -> str:
 
 
 def optimality(plan: PlanRecord) -> str:
-    """Whether the best plan is proved to be optimal, and by what."""
+    """Whether the best plan is proved to be optimal, and by what; or whose time is not modelled."""
+    if plan.unmodelled:
+        return f"the best as far as times are modelled; {'; '.join(plan.unmodelled)}"
     if not plan.proved:
         return f"not proved optimal: after {plan.replayed} replays, another configuration may still be better"
     engine = "bound and replay" + (", with servers by prediction" if plan.with_servers else "")
