@@ -144,9 +144,12 @@ class Execution:
             return measured
         if not self.is_described:
             return self.framework.kernel_scale * device.optimizer_s(parameters, work.optimizer, self.precision, work.master)
-        moved_bytes = optimizer_bytes(parameters, work.optimizer, self.precision, work.master)
-        moved_bytes += self.framework.optimizer_bytes * parameters
-        return self.framework.kernel_scale * moved_bytes / self._reached_Bps
+        each_bytes, usual_bytes = (
+            optimizer_bytes(1.0, work.optimizer, self.precision, master) for master in (work.master, True)
+        )
+        # what the framework moves in addition has as many bits as the states
+        each_bytes += self.framework.optimizer_bytes * each_bytes / usual_bytes
+        return self.framework.kernel_scale * each_bytes * parameters / self._reached_Bps
 
     def memory_share(self, layer: Layer, samples: float) -> float:
         """Share of a layer's kernel time that memory bandwidth bounds: all but products and attention."""
