@@ -58,7 +58,7 @@ def _one(plan: PlanRecord) -> Iterator[str]:
         f"into {format_bytes(plan.capacity_bytes)}; {plan.replayed} replayed in {format_time_s(plan.replay_seconds)}"
     )
     yield _frameworks(plan)
-    yield optimality(plan)
+    yield from wrapped(optimality(plan))
     yield ""
     settings = Settings.of([row.configuration for row in plan.best])
     if settings.equal:
@@ -91,7 +91,7 @@ def _several(plans: Sequence[PlanRecord]) -> Iterator[str]:
     sentences = dict.fromkeys(map(optimality, planned))
     for sentence in sentences:
         sizes = ", ".join(f"{plan.gpus:,}" for plan in planned if optimality(plan) == sentence)
-        yield f"{sizes} GPUs: {sentence}" if len(sentences) > 1 else sentence
+        yield from wrapped(f"{sizes} GPUs: {sentence}" if len(sentences) > 1 else sentence)
     yield ""
     yield from wrapped(headline(plans))
 

@@ -34,7 +34,7 @@ class Costs:
     forward_s, backward_s: seconds of compute; recomputation counts as backward. first_forward_s, last_backward_s: additional
     seconds in the first forward and the last backward pass of a step. forward_exchange_s, backward_exchange_s: exposed seconds
     of the collectives among ranks that share a layer. output_bytes: boundary activations, passed to later layers.
-    trained_parameters: elements.
+    parameters: trained ones, elements.
     """
 
     forward_s: NDArray[np.float64]
@@ -44,7 +44,7 @@ class Costs:
     forward_exchange_s: NDArray[np.float64]
     backward_exchange_s: NDArray[np.float64]
     output_bytes: NDArray[np.float64]
-    trained_parameters: NDArray[np.int64]
+    parameters: NDArray[np.int64]
 
 
 class MeasuredStep(Spec):
@@ -187,7 +187,7 @@ class Job:
             forward_exchange_s=forward_exchange_s,
             backward_exchange_s=backward_exchange_s,
             output_bytes=self.boundary_bytes(samples),
-            trained_parameters=np.array([layer.trained_parameters for layer in self.layers], dtype=np.int64),
+            parameters=np.array([layer.trained_parameters for layer in self.layers], dtype=np.int64),
         )
 
     def computing_s(self, samples: float) -> NDArray[np.float64]:
