@@ -30,6 +30,7 @@ from scaleproof.simulator.uncertainty.error_model import ErrorModel, memory_erro
 from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, of_response
 from scaleproof.simulator.uncertainty.response import response_of_scenario
 from scaleproof.simulator.uncertainty.steps import step_distribution
+from scaleproof.simulator.uncertainty.unmodelled import most_s, note_on_settings, unmodelled
 
 # schedules whose bubble has a closed form for equal stages
 _TEXTBOOK_SCHEDULES: Final = ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
@@ -113,9 +114,9 @@ def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Reali
 def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
     """The run of timelines: mean times of one training step, with the names of the scenario and warnings."""
     cluster = scenario.cluster
-    placement, calibration = placement_warnings(scenario.strategy.plan, cluster), disturbed(cluster)
-    simulated = warnings(scenario, timelines[0])
-    text = "\n".join(filter(None, (one_card_warning(cluster), *placement, calibration, *simulated)))
+    calibration, notes = disturbed(cluster), (one.note for one in unmodelled(scenario))
+    placement, simulated = placement_warnings(scenario.strategy.plan, cluster), warnings(scenario, timelines[0])
+    text = "\n".join(filter(None, (one_card_warning(cluster), *placement, calibration, *simulated, *notes)))
     return predicted_run(
         *timelines,
         samples=scenario.total_samples,
@@ -126,8 +127,18 @@ def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
         strategy=scenario.strategy.kind,
         framework=scenario.framework.name,
         framework_is_default=scenario.framework_is_default,
-        provenance=({"warnings": text} if text else {}) | ({DISTURBED: calibration} if calibration else {}),
+        provenance={
+            name: text
+            for name, text in (("warnings", text), (DISTURBED, calibration), ("notes", _selective_note(scenario)))
+            if text
+        },
     )
+
+
+def _selective_note(scenario: Scenario) -> str:
+    """What selective recomputation is with the scenario's framework; empty where the scenario does not name it so."""
+    recompute = scenario.training.recompute
+    return f"recompute: selective is {recompute.meaning} with {scenario.framework.name}" if recompute.is_named else ""
 
 
 def _loading_rates(scenario: Scenario, run: Run) -> LoadingRates | None:
@@ -164,7 +175,7 @@ def _with_interval(
     is_exact = not (scenario.unevenness.is_random or scenario.unevenness.changes)
     response = response_of_scenario(scenario, program if is_exact else None, errors=errors)
     found = of_response(response).with_draws(deviation)
-    ends_s = found.low * run.step_time_s, found.high * run.step_time_s
+    ends_s = found.low * run.step_time_s, found.high * run.step_time_s + most_s(scenario)
     steps = step_distribution(scenario, run, response)
     return replace(run, prediction_interval_s=ends_s, spread=found.shares, step_distribution=steps), found
 
@@ -173,6 +184,7 @@ def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel 
     """The run with the memory of its ranks, and if it does not suffice, settings with which it does."""
     use = memory(scenario)
     error = memory_error(scenario, errors)
+    remedies = fit_by(scenario) if remedy and not use.fits and scenario.strategy.kind != "captured" else ""
     return replace(
         run,
         memory_bytes_per_rank=use.worst.total_bytes,
@@ -182,5 +194,6 @@ def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel 
         fits=use.fits,
         memory_interval_bytes=error and error.interval(use.worst.total_bytes),
         fits_probability=error and error.below(use.capacity_bytes / use.worst.total_bytes),
-        fit_by=fit_by(scenario) if remedy and not use.fits and scenario.strategy.kind != "captured" else "",
+        fit_by=remedies,
+        fit_by_note=note_on_settings(remedies),
     )

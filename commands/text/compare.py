@@ -92,6 +92,7 @@ def _verdict(comparison: Comparison) -> Iterator[str]:
             longer = f"{effect.b / effect.a:.3g} times as long as A"
             yield f"B reaches its target loss in {longer}, according to the scenarios' convergence models"
     for label, run in (("A", comparison.a), ("B", comparison.b)):
+        yield from (f"note on {label}: {text}" for text in run.notes)
         yield from (f"warning for {label}: {text}" for text in run.warnings)
 
 

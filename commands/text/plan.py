@@ -62,7 +62,7 @@ def _one(plan: PlanRecord) -> Iterator[str]:
         f"{sure} ({room}); {plan.replayed} replayed and {plan.predicted} predicted in {format_time_s(plan.search_seconds)}"
     )
     yield _frameworks(plan)
-    yield optimality(plan)
+    yield from wrapped(optimality(plan))
     for sentence in risk(plan):
         yield from wrapped(sentence)
     yield ""
@@ -97,7 +97,7 @@ def _several(plans: Sequence[PlanRecord]) -> Iterator[str]:
     sentences = dict.fromkeys(map(optimality, planned))
     for sentence in sentences:
         sizes = ", ".join(f"{plan.gpus:,}" for plan in planned if optimality(plan) == sentence)
-        yield f"{sizes} GPUs: {sentence}" if len(sentences) > 1 else sentence
+        yield from wrapped(f"{sizes} GPUs: {sentence}" if len(sentences) > 1 else sentence)
     yield ""
     yield from wrapped(headline(plans))
 

@@ -63,7 +63,7 @@ def describe(run: Run) -> str:
     if run.fits is not False or _is_plausible(run):
         parts |= _performance(run)
     parts |= {"kernels": _kernels(run.capture)} if run.capture is not None else {}
-    parts |= {"memory": _memory(run), "network": _network(run.provenance), "warning": run.warnings}
+    parts |= {"memory": _memory(run), "network": _network(run.provenance), "note": run.notes, "warning": run.warnings}
     return "\n".join([*lines, *sections(parts)])
 
 
@@ -101,7 +101,8 @@ def out_of_memory(run: Run) -> str:
         if run.capture is not None
         else f"give a smaller batch or more {noun}s, or try 'scaleproof plan'"
     )
-    remedy = f"fits with: {settings}" if settings else f"no setting tried makes it fit; {other}"
+    note = f" ({run.fit_by_note})" if run.fit_by_note else ""
+    remedy = f"fits with: {settings}{note}" if settings else f"no setting tried makes it fit; {other}"
     return f"Out of memory: {need} per {noun}{place} ({', '.join(largest(holders_bytes))}); {remedy}"
 
 

@@ -98,6 +98,7 @@ def plain(kept: Kept) -> dict[str, Any]:
         "trained_rightly": is_right(run),
         "deviation": run.verified.deviation if run.verified else None,
         "warnings": list(run.warnings),
+        "notes": list(run.notes),
     }
 
 

@@ -23,7 +23,8 @@ def describe(found: Sensitivity) -> str:
     lines.append(f"  framework: {run.framework_words}")
     titles = ("1 % more of", "now", "throughput", "90 % interval", f"costs {format_percent(COST, 0)} at", "")
     lines += table([titles, *map(_row, found.cluster), *(_row(one, one.how) for one in found.training)], "<>>>><", indent="  ")
-    return "\n".join([*lines, *(line for text in _verdict(found) for line in wrapped(text))])
+    sentences = [*_verdict(found), *(f"warning: {text}" for text in run.warnings)]
+    return "\n".join([*lines, *(line for text in sentences for line in wrapped(text))])
 
 
 def _row(one: Elasticity, ends: str = "") -> tuple[str, str, str, str, str, str]:

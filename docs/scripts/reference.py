@@ -122,6 +122,16 @@ def _abbreviations() -> str:
         rows += [f"| `{field}: {short}` | `{full}` |" for short, full in meanings.items()]
     rows += ["| `strategy.kind: ddp` | `data_parallel` (`hybrid` with other degrees), `training.zero: 0` |"]
     rows += ["| `strategy.kind: fsdp` | the same with `training.zero: 3` |"]
+    rows += ["| `training.gradient_checkpointing: true`, `activation_checkpointing: true` | `training.recompute: full` |"]
+    rows += [
+        "| `training.recompute_granularity: full`, `recompute_method: uniform`, `recompute_num_layers: n` | `{group: n}` |"
+    ]
+    rows += ["| ... with `recompute_method: block` | `{layers: n}` |"]
+    rows += [
+        "| `training.recompute_granularity: selective`, `recompute_modules: [...]` | `{modules: [...]}`, or `[core_attn]` |"
+    ]
+    rows += ["| `training.activation_checkpoint: {mode: selective, selective_ac_option: op}` | `{products: every_second}` |"]
+    rows += ["| ... with `selective_ac_option: n` | `{every: n}` |"]
     return "\n".join([_ABBREVIATIONS, *rows])
 
 

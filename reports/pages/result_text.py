@@ -83,7 +83,8 @@ def _speed(run: Run) -> str:
     gpus = counted(run.compute_ranks, "GPU")
     if run.fits is False and run.memory_bytes_per_rank and run.capacity_bytes:
         memory = f"{format_bytes(run.memory_bytes_per_rank)} of {format_bytes(run.capacity_bytes)} per GPU"
-        fits = f"; fits with {run.fit_by.replace(' ', ' and ')}" if run.fit_by else ""
+        note = f" ({run.fit_by_note})" if run.fit_by_note else ""
+        fits = f"; fits with {run.fit_by.replace(' ', ' and ')}{note}" if run.fit_by else ""
         return f"{run.scenario}: out of memory on {gpus}, {memory}{fits}"
     per_step, unit = units_per_step(run)
     between = ""

@@ -179,6 +179,7 @@ class _SummaryFile(BaseModel):
     memory_interval_bytes: tuple[_PositiveFinite, _PositiveFinite] | None = None
     fits_probability: FiniteFloat | None = None
     fit_by: str = ""
+    fit_by_note: str = ""
     cost_USD: dict[str, _PositiveFinite] | None = None
     provenance: dict[str, str] = {}
     rank_names: tuple[str, ...] = ()

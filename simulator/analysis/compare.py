@@ -34,6 +34,7 @@ from scaleproof.simulator.uncertainty.prediction_interval import DRAWS, of_respo
 from scaleproof.simulator.uncertainty.priors import joint_errors
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
 from scaleproof.simulator.uncertainty.steps import step_distribution
+from scaleproof.simulator.uncertainty.unmodelled import log_times, most_s
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,6 +186,9 @@ def compare(a: Scenario, b: Scenario) -> Comparison:
     sides = _ComparedRun.of(a, baseline), _ComparedRun.of(b, baseline)
     runs = sides[0].run, sides[1].run
     errors = log_errors(a, b, (sides[0].response, sides[1].response))
+    more = [log_times(one, run.step_time_s, len(errors)) for one, run in zip((a, b), runs, strict=True)]
+    # both are equally likely to take any share of the time that is not modelled
+    errors = errors + more[0] - more[1]
     reversals = reversed_share(a, b)
     speedup = of_log_ratios(math.log(runs[1].samples_per_s / runs[0].samples_per_s) + errors, reversals)
     cost_ratio = _cost_ratio(*runs)
@@ -219,7 +223,7 @@ class _ComparedRun(NamedTuple):
         run, response = predict(scenario, interval=False), response_of_scenario(scenario, least=0.0)
         run = compared(run, scenario, baseline)
         found = of_response(response)
-        interval_s = (found.low * run.step_time_s, found.high * run.step_time_s)
+        interval_s = (found.low * run.step_time_s, found.high * run.step_time_s + most_s(scenario))
         steps = step_distribution(scenario, run, response)
         run = replace(run, prediction_interval_s=interval_s, spread=found.shares, step_distribution=steps)
         return cls(scenario, run, response, baseline)

@@ -51,7 +51,7 @@ class TrainingWork(NamedTuple):
 
     recipe: scaling of products in 8 or 4 bits. pipelined_ranks: tensor-parallel ranks of each stage of a pipeline over several
     nodes; 0 without such a pipeline. splits_backward: whether gradients of weights are a pass of their own. autocast: whether
-    training in 16 bits keeps parameters, norms and sums in 32.
+    training in 16 bits keeps parameters, norms and sums in 32. master: whether optimizers update master weights in 32 bits.
     """
 
     precision: Precision
@@ -61,6 +61,7 @@ class TrainingWork(NamedTuple):
     pipelined_ranks: int = 0
     splits_backward: bool = False
     autocast: bool = False
+    master: bool = True
 
 
 class Execution:
@@ -158,13 +159,17 @@ class Execution:
     def optimizer_s(self, parameters: float) -> float:
         """Seconds of the optimizer's step over `parameters` parameters: measured, else bound by memory bandwidth."""
         work, device = self.work, self.device
-        measured = device.measured_optimizer_s(parameters, work.optimizer, self.precision)
+        measured = device.measured_optimizer_s(parameters, work.optimizer, self.precision) if work.master else None
         if measured is not None:
             return measured
         if not self.is_described:
-            return self.framework.kernel_scale * device.optimizer_s(parameters, work.optimizer, self.precision)
-        moved_bytes = optimizer_bytes(parameters, work.optimizer, self.precision) + self.framework.optimizer_bytes * parameters
-        return self.framework.kernel_scale * moved_bytes / self._reached_Bps
+            return self.framework.kernel_scale * device.optimizer_s(parameters, work.optimizer, self.precision, work.master)
+        each_bytes, usual_bytes = (
+            optimizer_bytes(1.0, work.optimizer, self.precision, master) for master in (work.master, True)
+        )
+        # what the framework moves in addition has as many bits as the states
+        each_bytes += self.framework.optimizer_bytes * each_bytes / usual_bytes
+        return self.framework.kernel_scale * each_bytes * parameters / self._reached_Bps
 
     def memory_share(self, layer: Layer, samples: float) -> float:
         """Share of a layer's kernel time that memory bandwidth bounds: all but products and attention."""

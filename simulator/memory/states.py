@@ -84,12 +84,12 @@ def states_of(
         is_sharded = training.zero >= stage
         return (elements - own.experts) / replicas + own.experts / expert_replicas if is_sharded else elements
 
-    only_master = training.zero == 3 and gradient_size > size
+    only_master = training.master and training.zero == 3 and gradient_size > size
     optimizer = shared(own.trained, 1)
     parameters = shared(own.parameters, 3)
     return States(
         (parameters - shared(own.trained, 3)) * MASTER_BYTES if only_master else parameters * size,
         (own.trained if whole_gradients else shared(own.trained, 2)) * gradient_size,
-        optimizer * MASTER_BYTES if size < MASTER_BYTES else 0.0,
-        own.states * optimizer / np.maximum(1, own.trained) * max(size, MASTER_BYTES),
+        optimizer * MASTER_BYTES if training.master and size < MASTER_BYTES else 0.0,
+        own.states * optimizer / np.maximum(1, own.trained) * (max(size, MASTER_BYTES) if training.master else size),
     )

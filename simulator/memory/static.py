@@ -76,7 +76,8 @@ class Always:
     def _copies(self) -> bool:
         """Whether gradients have fewer bits than the optimizer uses, so that it copies them."""
         size = self.setting.parameter_size
-        return self._updates and size < MASTER_BYTES and self.setting.gradient_size == size
+        is_wider = self.setting.training.master and size < MASTER_BYTES
+        return self._updates and is_wider and self.setting.gradient_size == size
 
     @property
     def _flattens(self) -> bool:

@@ -171,8 +171,9 @@ class Run:
     scaling: weak and strong scaling, by these words.
     memory_bytes_per_rank: peak of the training rank that needs the most; memory_bytes: the same by holder;
     memory_by_stage: of each kind of training rank; capacity_bytes: capacity of a rank; fits: whether it suffices; fit_by:
-    settings with which it does; memory_interval_bytes: its 90 % interval, and fits_probability, which follows from the same
-    errors of published runs; None where no error is known. energy_J, cost_USD: "per_step", "per_million_samples" and, with
+    settings with which it does; fit_by_note: a remark on them; memory_interval_bytes: its 90 % interval, and
+    fits_probability, which follows from the same errors of published runs; None where no error is known. energy_J, cost_USD:
+    "per_step", "per_million_samples" and, with
     tokens, "per_million_tokens". servers: parameter servers and their workers. to_target: updates and samples to a target loss.
     loading: rates of data loading, where the scenario has it. textbook_bubble: share of the step that a pipeline of equal
     stages would wait, (p - 1) / (v m + p - 1) with p stages of v chunks and m microbatches; None for other schedules.
@@ -215,6 +216,7 @@ class Run:
     memory_interval_bytes: tuple[float, float] | None = None
     fits_probability: float | None = None
     fit_by: str = ""
+    fit_by_note: str = ""
     energy_J: Mapping[str, float] | None = None
     cost_USD: Mapping[str, float] | None = None
     servers: ServerStatistics | None = None
@@ -332,6 +334,11 @@ class Run:
         """Warnings that limit the validity of the run."""
         return tuple(self.provenance.get("warnings", "").splitlines())
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks on what was predicted."""
+        return tuple(self.provenance.get("notes", "").splitlines())
+
     def __repr__(self) -> str:
         facts = self.facts()
         lines = [f"{facts.pop('run')}", *(f"  {name}: {text}" for name, text in facts.items())]
@@ -356,7 +363,7 @@ class Run:
             of = f" of {format_bytes(self.capacity_bytes)}" if self.capacity_bytes else ""
             facts["memory"] = f"{format_bytes(self.memory_bytes_per_rank)}{of} per rank"
         if self.fits is False and self.fit_by:
-            facts["memory"] += f"; fits with {self.fit_by}"
+            facts["memory"] += f"; fits with {self.fit_by}" + (f" ({self.fit_by_note})" if self.fit_by_note else "")
         causes = sorted(self.breakdown_s, key=self.breakdown_s.__getitem__, reverse=True)[:_CAUSES]
         shares = {cause: self.breakdown_s[cause] / self.step_time_s for cause in causes if self.step_time_s > 0}
         parts = [f"{name.replace('_', ' ')} {format_percent(share)}" for name, share in shares.items() if share >= _MIN_SHARE]

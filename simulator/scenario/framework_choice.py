@@ -147,12 +147,14 @@ def with_defaults(strategy: Strategy, framework: Framework, zero: int, precision
 
 
 def with_autocast(training: Training, framework: Framework, strategy: Strategy) -> Training:
-    """The training with the framework's choice of autocast if none was given, which still counts as not given. Raises
-    FieldError where autocast does not apply."""
-    applies = training.precision in _AUTOCAST and not isinstance(strategy, CapturedStrategy)
+    """The training with the framework's choice of autocast if none was given, which still counts as not given. Training without
+    master copies stores parameters in 16 bits, so that nothing is cast. Raises FieldError where autocast does not apply."""
+    applies = training.precision in _AUTOCAST and training.master and not isinstance(strategy, CapturedStrategy)
     if "autocast" not in training.model_fields_set or training.autocast is None:
         return training.defaulted({"autocast": applies and framework.autocast.usual})
     if training.autocast and not applies:
+        if not training.master:
+            raise FieldError(("training", "autocast"), "casts 32-bit parameters, which master=false has not; leave out either")
         what = "the captured script decides" if isinstance(strategy, CapturedStrategy) else f"not with {training.precision}"
         raise FieldError(("training", "autocast"), f"{what}; set training.precision to bf16 or fp16, or leave autocast out")
     if training.autocast and not framework.autocast.is_known:

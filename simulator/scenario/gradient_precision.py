@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 
 def gradient_sizes(training: Training, strategy: Strategy, framework: Framework) -> GradientSizes:
-    """Bytes per parameter of gradients, from the fields of `training`, or from the framework where these are absent.
+    """Bytes per parameter of gradients, from the fields of `training`, or from the framework where these are absent. Without
+    master weights, gradients have the training precision unless the fields say otherwise.
 
     A fused product reads and writes the accumulation buffer instead of writing a gradient; otherwise an addition reads the
     gradient and the buffer and writes the buffer. If a framework specifies neither, accumulation costs nothing.
     """
     size, usual = training.parameter_bytes, framework.gradients
-    decides = isinstance(strategy, ReplicaStrategy | Pipeline) and not strategy.servers
+    # a framework's wider gradients go with its master weights
+    decides = isinstance(strategy, ReplicaStrategy | Pipeline) and not strategy.servers and training.master
     usually_reduced, usually_accumulated = (
         choice.element_bytes(training.precision) if decides else None for choice in (usual.reduce, usual.accumulate)
     )

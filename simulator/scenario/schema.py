@@ -87,6 +87,11 @@ class Training(Spec):
         description="how 4-bit matrix products are scaled, with precision fp4: nvfp4 on NVIDIA GPUs, mxfp4 on others if absent",
     )
     optimizer: Optimizer = "sgd"
+    master: bool = Field(
+        True,
+        description="with 16 bits: parameters have master copies in fp32, and the optimizer states fp32; "
+        "false: neither, so that bf16 parameters are updated in bf16, as torch's optimizers do by themselves",
+    )
     learning_rate: PositiveFloat = 0.01
     seed: int = Field(0, ge=0, lt=2**31)
     data: str | None = Field(None, description="a text file whose bytes are the tokens; random data from the seed if absent")
@@ -103,7 +108,9 @@ class Training(Spec):
     fused_accumulation: bool | None = Field(
         None, description="whether matrix products add gradients of weights to the buffer themselves"
     )
-    offload: tuple[Literal["optimizer", "parameters"], ...] = Field((), description="states that are kept in host memory")
+    offload: tuple[Literal["optimizer", "parameters"], ...] = Field(
+        (), description="states that are kept in host memory; the time of this is not modelled, and widens intervals"
+    )
     warmup_steps: int = Field(3, ge=0, le=1_000_000, description="steps run before the measured ones")
     measured_step: MeasuredStep | None = Field(None, description="measured on one device, instead of its model")
 
@@ -111,6 +118,12 @@ class Training(Spec):
     def parameter_bytes(self) -> int:
         """Bytes of an element of parameters, and of gradients as passes compute them."""
         return ELEMENT_BYTES["fp32" if self.autocast else self.precision]
+
+    @field_validator("offload", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        """Accepts one kind of states without a list."""
+        return (value,) if isinstance(value, str) else value
 
 
 class Scenario(Spec):
@@ -229,6 +242,7 @@ class Scenario(Spec):
             framework=self.framework,
             recipe=self.recipe,
             autocast=bool(training.autocast),
+            master=training.master,
             ranks=strategy.waiting_ranks,
             group=plan.model_parallel_size,
             pipelined_ranks=plan.pipelined_ranks(cluster.node.devices),
@@ -299,6 +313,7 @@ class Scenario(Spec):
         if self.convergence is not None:
             self.convergence.check(self.strategy)
         self._precision_is_there()
+        self._masters_are_there()
         return self
 
     def _script_decides(self) -> None:
@@ -306,6 +321,18 @@ class Scenario(Spec):
         if isinstance(self.strategy, CapturedStrategy):
             training, known = self.training, self.cluster.device.peak_flops
             self.strategy.check_training(training.precision, training.optimizer, training.recompute, training.zero, known)
+
+    def _masters_are_there(self) -> None:
+        """Raises FieldError where training without master weights is not what the rest describes."""
+        training = self.training
+        if training.master:
+            return
+        if training.precision != "bf16":
+            message = f"{training.precision} does not train without master copies; give true, or precision=bf16"
+            raise FieldError(("training", "master"), message)
+        if self.strategy.servers:
+            message = f"the servers of a {self.strategy.kind} update in fp32; leave master out, or use data_parallel"
+            raise FieldError(("training", "master"), message)
 
     def _precision_is_there(self) -> None:
         training, device = self.training, self.cluster.device

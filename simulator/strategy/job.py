@@ -34,7 +34,7 @@ class Costs:
     forward_s, backward_s: seconds of compute; recomputation counts as backward. first_forward_s, last_backward_s: additional
     seconds in the first forward and the last backward pass of a step. forward_exchange_s, backward_exchange_s: exposed seconds
     of the collectives among ranks that share a layer. output_bytes: boundary activations, passed to later layers.
-    trained_parameters: elements.
+    parameters: trained ones, elements.
     """
 
     forward_s: NDArray[np.float64]
@@ -44,7 +44,7 @@ class Costs:
     forward_exchange_s: NDArray[np.float64]
     backward_exchange_s: NDArray[np.float64]
     output_bytes: NDArray[np.float64]
-    trained_parameters: NDArray[np.int64]
+    parameters: NDArray[np.int64]
 
 
 class MeasuredStep(Spec):
@@ -88,12 +88,12 @@ class Job:
 
     zero: stage of ZeRO; from 1 on, replicas shard the optimizer's step. measured_step: if given, layer times are scaled to add
     up to it. framework: the training software; recipe: how it scales 8 or 4 bits. ranks: number of ranks that wait for each
-    other in each step; group: within each pass. pipelined_ranks, splits_backward, autocast: as in `TrainingWork`. exchange:
-    times of the collectives among ranks that share layers. contend: slowdown by collectives next to passes. recomputed: whether
-    each layer is recomputed, where that depends on stages; all blocks if None. gradients: bytes of their elements, of the
-    training precision if None. scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an engine models
-    that messages share links; else workers whose messages take equal times are one class. is_emulated: whether ranks wait for
-    the time of their compute instead of using cores.
+    other in each step; group: within each pass. pipelined_ranks, splits_backward, autocast, master: as in `TrainingWork`.
+    exchange: times of the collectives among ranks that share layers. contend: slowdown by collectives next to passes.
+    recomputed: whether each layer is recomputed, where that depends on stages; all blocks if None. gradients: bytes of their
+    elements, of the training precision if None. scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an
+    engine models that messages share links; else workers whose messages take equal times are one class. is_emulated: whether
+    ranks wait for the time of their compute instead of using cores.
     """
 
     layers: Sequence[Layer]
@@ -108,6 +108,7 @@ class Job:
     measured_step: MeasuredStep | None = None
     framework: Framework = IDEAL
     recipe: Recipe = "delayed"
+    master: bool = True
     ranks: int = 1
     group: int = 1
     pipelined_ranks: int = 0
@@ -193,7 +194,7 @@ class Job:
             forward_exchange_s=forward_exchange_s,
             backward_exchange_s=backward_exchange_s,
             output_bytes=self.boundary_bytes(samples),
-            trained_parameters=np.array([layer.trained_parameters for layer in self.layers], dtype=np.int64),
+            parameters=np.array([layer.trained_parameters for layer in self.layers], dtype=np.int64),
         )
 
     def computing_s(self, samples: float) -> NDArray[np.float64]:
@@ -325,7 +326,7 @@ class Job:
     def _work(self) -> TrainingWork:
         return TrainingWork(
             self.precision, self.optimizer, self.recompute, self.recipe, self.pipelined_ranks, self.splits_backward,
-            self.autocast,
+            self.autocast, self.master,
         )  # fmt: skip
 
     def _on_device(self, key: Hashable, function: Callable[[Execution], Sequence[float]]) -> Sequence[float]:

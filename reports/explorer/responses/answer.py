@@ -140,7 +140,8 @@ def _memory_remedies(run: Run, scenario: Scenario) -> list[dict[str, Any]]:
         sets = run.fit_by.split()
         gpus = _gpus_with(sets, scenario)
         more = f" (on {gpus:,} GPUs)" if gpus != run.compute_ranks else ""
-        found.append({"label": f"Set {', '.join(sets)}{more}", "sets": sets})
+        note = f"; {run.fit_by_note}" if run.fit_by_note else ""
+        found.append({"label": f"Set {', '.join(sets)}{more}{note}", "sets": sets})
     fitting = _gpus_that_fit(scenario)
     return [*found, {"label": f"Use {fitting:,} GPUs", "gpus": fitting}] if fitting else found
 

@@ -23,6 +23,7 @@ from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.run.accounting import tokens_per_sample
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.unmodelled import unmodelled
 
 __all__ = ["PARTS", "CheckpointChoice", "Goodput", "goodput"]
 
@@ -210,6 +211,7 @@ def _is_optimum(rates: FailureRates) -> bool:
 
 
 def _warnings(rates: FailureRates) -> tuple[str, ...]:
+    notes = tuple(one.note for one in unmodelled(rates.scenario))
     if memory(rates.scenario).fits:
-        return ()
-    return ("the model does not fit in the devices' memory; see scaleproof predict",)
+        return notes
+    return ("the model does not fit in the devices' memory; see scaleproof predict", *notes)

@@ -20,6 +20,7 @@ from scaleproof.simulator.scenario.dump import dump, dump_framework, dump_part
 from scaleproof.simulator.uncertainty.pairwise import is_tie, reversed_share, with_reversals
 from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse
 from scaleproof.simulator.uncertainty.priors import common_error_share
+from scaleproof.simulator.uncertainty.unmodelled import most_s, unmodelled
 
 # Number of faster configurations that do not fit.
 _MOST_TOO_LARGE: Final = 5
@@ -118,6 +119,7 @@ class PlanRecord(_Record):
     predicted: int = 0
     search_seconds: float = 0.0
     proved: bool = False
+    unmodelled: list[str] = Field(default_factory=list)
     frameworks: list[str] = Field(default_factory=list)
     framework_is_default: bool = False
     best: list[PlanRow] = Field(default_factory=list)
@@ -202,6 +204,7 @@ def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str 
         predicted=planned.predicted,
         search_seconds=planned.search_s,
         proved=planned.proved,
+        unmodelled=[one.note for one in unmodelled(first.scenario)],
         frameworks=list(dict.fromkeys(part.space.scenario.framework.name for part in configurations.parts if len(part))),
         framework_is_default=planned.framework_is_default,
         best=rows[: len(best)],
@@ -238,7 +241,7 @@ def _row(planned: PlanResult, response: LinearResponse, choices: list[PlanChoice
         configuration=planned.configurations.row(choice.row),
         step_time_s=run.step_time_s,
         low_s=low * run.step_time_s,
-        high_s=high * run.step_time_s,
+        high_s=high * run.step_time_s + most_s(choice.scenario),
         breakdown_s=dict(run.breakdown_s),
         samples_per_s=run.samples_per_s,
         tokens_per_s=run.tokens_per_s,

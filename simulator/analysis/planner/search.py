@@ -36,6 +36,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import CapturedStrategy, ParameterServer
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 from scaleproof.simulator.uncertainty.error_model import FITS, memory_error, most_fitting_bytes
+from scaleproof.simulator.uncertainty.unmodelled import unmodelled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -181,7 +182,8 @@ def plan(
     estimate_s = time.perf_counter() - began_s
     rows = np.flatnonzero(memory_bytes <= room.limit_bytes)
     search = BoundedSearch(candidates, objective, memory_bytes, top, report_progress)
-    proved = search.run(rows, expected_s, lower_bound_s)
+    # nothing is proved of times that are not modelled
+    proved = search.run(rows, expected_s, lower_bound_s) and not unmodelled(scenario)
     risky = np.flatnonzero((memory_bytes > room.limit_bytes) & (memory_bytes <= room.capacity_bytes))
     best, riskier = search.best(), search.riskier(risky, expected_s, lower_bound_s)
     return PlanResult(

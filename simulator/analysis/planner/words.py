@@ -115,7 +115,9 @@ def nodes_note(plan: PlanRecord) -> str:
 
 
 def optimality(plan: PlanRecord) -> str:
-    """Whether the best plan is proved to be optimal, and by what."""
+    """Whether the best plan is proved to be optimal, and by what; or whose time is not modelled."""
+    if plan.unmodelled:
+        return f"the best as far as times are modelled; {'; '.join(plan.unmodelled)}"
     if not plan.proved:
         counts = f"{counted(plan.replayed, 'replay')} and {counted(plan.predicted, 'prediction')}"
         return f"best found, not proved optimal: after {counts}, another configuration may still be better"

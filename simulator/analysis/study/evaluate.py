@@ -21,6 +21,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.scaling import Baseline
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.unmodelled import most_s
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,7 +162,7 @@ class _BatchablePoints:
         differences, problems = self._differences(first)
         times = timed_together(scenario, differences, self.intervals)
         first_row = row_of(run := predict(scenario, interval=False, remedy=False))
-        columns = {"low_s": times.low_s, "high_s": times.high_s} if self.intervals else {}
+        columns = {"low_s": times.low_s, "high_s": times.high_s + most_s(scenario)} if self.intervals else {}
         columns |= _unscaled(run, scenario, differences, times.step_s)
         cells = zip(*(column.tolist() for column in (times.step_s, *columns.values())), strict=True)
         for problem in problems:

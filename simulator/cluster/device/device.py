@@ -49,9 +49,11 @@ def is_narrow(precision: Precision) -> bool:
     return precision in _NARROW
 
 
-def optimizer_bytes(parameters: Amount, optimizer: str, precision: str) -> Amount:
-    """Bytes that an optimizer step reads and writes; master weights and states have 32 bits even if gradients have 16."""
-    return parameters * max(4, ELEMENT_BYTES[precision]) * OPTIMIZER_ACCESSES[optimizer]
+def optimizer_bytes(parameters: Amount, optimizer: str, precision: str, master: bool = True) -> Amount:
+    """Bytes that an optimizer step reads and writes; master weights and states have 32 bits even if gradients have 16, and
+    those of the precision without master weights."""
+    size = ELEMENT_BYTES[precision]
+    return parameters * (max(4, size) if master else size) * OPTIMIZER_ACCESSES[optimizer]
 
 
 class MeasuredLayer(Spec):
@@ -301,9 +303,12 @@ class Device(Spec):
                 return measured.base_s + measured.per_parameter_s * parameters
         return None
 
-    def optimizer_s(self, parameters: Amount, optimizer: Optimizer, precision: Precision) -> Amount:
-        """Seconds of one optimizer step over `parameters` parameters: measured, otherwise bound by memory bandwidth."""
-        measured = self.measured_optimizer_s(parameters, optimizer, precision)
+    def optimizer_s(self, parameters: Amount, optimizer: Optimizer, precision: Precision, master: bool = True) -> Amount:
+        """Seconds of one optimizer step over `parameters` parameters: measured, otherwise bound by memory bandwidth.
+
+        master: whether there are master weights, as in the measured steps.
+        """
+        measured = self.measured_optimizer_s(parameters, optimizer, precision) if master else None
         if measured is not None:
             return measured
-        return optimizer_bytes(parameters, optimizer, precision) / self.memory_bandwidth_Bps
+        return optimizer_bytes(parameters, optimizer, precision, master) / self.memory_bandwidth_Bps

@@ -57,7 +57,7 @@ class GatherAverage(Strategy):
             gradients.append(builder.compute(rank, Phase.BACKWARD, costs.backward_s.sum()))
             ranks.append(rank)
         main, others = ranks[0], ranks[1:]
-        parameters = float(costs.trained_parameters.sum())
+        parameters = float(costs.parameters.sum())
         size_bytes = parameters * job.parameter_bytes
         paths = [_paths(resource_map, worker_class, size_bytes) for worker_class in worker_classes[1:]]
         gather = Communication.of(Dimension.DATA, "gather", size_bytes)

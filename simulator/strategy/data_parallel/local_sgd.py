@@ -64,7 +64,7 @@ class LocalSgd(Strategy):
         worker_classes = place(self.workers, job.cluster.node.devices, job.distinguishable_ranks(self.workers))
         self._check_size(len(worker_classes))
         costs = job.costs()
-        parameters = float(costs.trained_parameters.sum())
+        parameters = float(costs.parameters.sum())
         step_s = [costs.forward_s.sum(), costs.backward_s.sum(), job.optimizer_s(parameters)]
         # the samples of a period are loaded as one batch
         batches = BatchLoader(builder, replace(job, samples_per_worker=self.period * job.samples_per_worker))

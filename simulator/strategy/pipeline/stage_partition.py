@@ -106,7 +106,7 @@ def _bytes(job: Job, plan: Plan) -> _Weights:
     states = np.array(
         [
             (layer.parameters + layer.trained_parameters) * job.parameter_bytes
-            + optimizer_bytes(layer.trained_parameters, job.optimizer, job.precision)
+            + optimizer_bytes(layer.trained_parameters, job.optimizer, job.precision, job.master)
             for layer in job.layers
         ]
     )

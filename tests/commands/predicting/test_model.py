@@ -85,6 +85,14 @@ def test_the_title_names_active_parameters_and_tensor_parallel_ranks(capsys: Cap
     )
 
 
+def test_the_title_names_trained_parameters_where_some_are_frozen(capsys: Capture) -> None:
+    frozen = "python:tests.simulator.model.tracing.frozen_models:frozen_tower"
+    title = printed(capsys, frozen).splitlines()[0]
+    assert title == "frozen_tower: 166 k parameters; 4.16 k of them trained (2.5%)"
+    data = read(capsys, frozen)
+    assert (data["total"]["parameters"], data["total"]["trained_parameters"]) == (40 * 4160, 4160)
+
+
 def test_bar_lengths_are_proportional_to_shares(capsys: Capture) -> None:
     lines = printed(capsys, "resnet50").splitlines()
     shares = [float(line.partition("%")[0].split()[-1]) for line in lines if "%" in line]

@@ -72,6 +72,61 @@ def test_parameter_states_have_the_expected_bytes(
     assert states([layer("one", 1000)], training, replicas=4) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("zero", "expected"), [(0, (2000, 2000, 0, 4000)), (2, (2000, 500, 0, 1000)), (3, (500, 500, 0, 1000))]
+)
+def test_pure_bf16_has_eight_bytes_for_each_parameter_with_adam(zero: int, expected: tuple[int, ...]) -> None:
+    training = Training(precision="bf16", optimizer="adam", zero=zero, master=False)
+    assert states([layer("one", 1000)], training, 4) == expected
+
+
+def test_pure_bf16_sums_and_updates_bf16(small: Make) -> None:
+    pure, mixed = (
+        small(
+            "cluster=dgx-h100",
+            "strategy={kind: data_parallel, workers: 4}",
+            f"training={{zero: 3, precision: bf16, optimizer: adam, master: {master}}}",
+            "framework=pytorch-fsdp2",
+        )
+        for master in ("false", "true")
+    )
+    held = [memory(one).worst.holders_bytes for one in (pure, mixed)]
+    count = pure.model.parameters()
+    assert sum(held[0][name] for name in ("parameters", "master_parameters", "optimizer_states")) == pytest.approx(
+        6 * count / 4
+    )
+    # sharded parameters in 32 bits are the master copies
+    assert sum(held[1][name] for name in ("parameters", "master_parameters", "optimizer_states")) == pytest.approx(
+        12 * count / 4
+    )
+    assert pure.job().reduced_bytes == 2
+    moved_s = [one.job().optimizer_s(1e9) for one in (pure, mixed)]
+    assert moved_s[0] == pytest.approx(moved_s[1] / 2, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("training={precision: fp16, master: false}",),
+            "training.master: fp16 does not train without master copies; give true",
+        ),
+        (("training={master: false}",), "training.master: fp32 does not train without master copies"),
+        (
+            ("training={precision: bf16, master: false}", "strategy={kind: parameter_server, workers: 2, servers: 1}"),
+            "training.master: the servers of a parameter_server update in fp32; leave master out",
+        ),
+    ],
+)
+def test_pure_training_is_refused_where_it_is_not_described(small: Make, overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        small("cluster=dgx-h100", *overrides)
+
+
+def test_one_kind_of_offloaded_states_needs_no_list(small: Make) -> None:
+    assert small("training={zero: 3, offload: optimizer}").training.offload == ("optimizer",)
+
+
 def test_kept_activations_depend_on_recomputation() -> None:
     def bytes_of(recompute: Recompute, first: bool = True) -> int:
         return size_bytes(kept(BLOCK, recompute, first), 2)

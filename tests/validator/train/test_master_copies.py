@@ -12,6 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.train.master_copies import MasterOptimizer, StaticScaler
+from scaleproof.validator.train.trained_model import RealModel
 from tests.validator import faults
 from tests.validator.conftest import MakeScenario
 from tests.validator.verdicts import deviation, in_bulk
@@ -143,3 +144,16 @@ def test_verification_follows_steps_without_an_update(
 
     assert run.verified is not None
     assert run.verified.is_right == is_right
+
+
+def test_bf16_is_updated_in_bf16(make_scenario: MakeScenario) -> None:
+    # as training.master=false describes: parameters, gradients and states in 16 bits, and nothing in 32
+    model = RealModel(make_scenario(WORKERS).model, 0, torch.bfloat16, None)
+    (layer,) = model.build(range(1))
+    layer.to(torch.bfloat16)
+    optimizer = model.optimizer("adam", layer.parameters(), 0.01)
+    for parameter in layer.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    states = [state for one in optimizer.state.values() for name, state in one.items() if name != "step"]
+    assert {state.dtype for state in states} == {torch.bfloat16}

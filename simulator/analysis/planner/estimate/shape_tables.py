@@ -150,6 +150,10 @@ class PassTable:
         index = [shape.timed_ranks.index(rank) for rank in shape.ranks]
         self.least_s, self.left_s = least_s[index], windows.left_s[index]
         self.simulated = bool(windows.simulated.any())
+        # stages below the first trained layer do not wait for gradients, so that only the ranks' own work is sure
+        self.waits = shape.stages == 1 or all(layer.has_backward for layer in passes.jobs[0].layers)
+        if not self.waits:
+            self.least_s = self.microbatches * (shape.stage_counts @ self.kinds_s.sum(axis=0))
 
     def _stages(self, sent_s: Times, size_of: Numbers) -> StageTimes:
         shape, passes, code, cut = self.shape, self._passes, self.shape.pass_code, self.shape.cut
@@ -207,6 +211,8 @@ class PassTable:
         forward passes before it if these take longer."""
         stages, schedule, own = self.stages, self.shape.schedule, self.shape.own_stages
         first, last, received_s = own[:, 0], own[:, -1], stages.received[0]
+        if not self.waits:
+            return np.zeros((len(own), len(self.microbatches)))
         way_s = suffix_sum(stages.forward_s + stages.send_s)[first]
         way_s += suffix_sum(stages.inputs_s + stages.send_s)[last] - stages.inputs_s[last]
         if schedule not in CLOSED:

@@ -9,19 +9,21 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from scaleproof.simulator.analysis.planner.estimate import Space, every
+from scaleproof.simulator.analysis.planner.estimate import Space, every, memory_bytes, step_times
 from scaleproof.simulator.common import yaml_file
+from scaleproof.simulator.engine import replay
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, MemoryBound
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.model.tracing.torch_module import trace
-from scaleproof.simulator.predict import predict
+from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.run.accounting import flops_per_sample
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.load import build
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 from tests.simulator.analysis.planner.estimate.replayed import check_against_replay
 from tests.simulator.model.tracing import frozen_models
 from tests.simulator.model.tracing.frozen_models import BATCH, DEPTH, WIDTH
@@ -152,6 +154,19 @@ def test_other_strategies_send_trained_parameters(kind: str) -> None:
         program = compiled(scenario(name, override))
         sent.append(sum(moved_bytes(program, kind) for kind in (Kind.COLLECTIVE, Kind.TRANSFER)))
     assert sent[0] == pytest.approx(sent[1] / 2)
+
+
+@pytest.mark.parametrize("name", ["half_frozen_tower", "frozen_tower"])
+def test_bounds_of_pipelines_are_below_what_is_replayed(name: str) -> None:
+    base = scenario(name, "strategy={kind: hybrid, workers: 8}", "batch=512", "framework=ideal")
+    schedules: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "interleaved_1f1b")
+    space = Space(base, (8,), tensor=(1,), stages=(2, 4), chunks=(1, 2), samples=(16,), zero=(0, 2, 3), schedules=schedules)
+    found = every(space)
+    times, needed_bytes = step_times(found), memory_bytes(found)
+    scenarios = [found.scenario(row) for row in range(len(found))]
+    replayed_s = np.array([timed(one, simulate=replay.simulate).step_time_s for one in scenarios])
+    assert (times.least_s <= replayed_s * (1 + 1e-9)).all()
+    assert needed_bytes == pytest.approx([memory(one).worst.total_bytes for one in scenarios])
 
 
 def test_plans_are_estimated_like_they_are_replayed() -> None:
