@@ -20,9 +20,9 @@ from scaleproof.simulator.frameworks.library import equal_to_shipped
 from scaleproof.simulator.model import ModelSpec
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.scenario.fields import Value, fields_of
-from scaleproof.simulator.scenario.framework_choice import DECIDED
+from scaleproof.simulator.scenario.framework_choice import DECIDED, DECIDED_OF_TRAINING
 from scaleproof.simulator.scenario.read import load_cluster, load_device, load_model
-from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.schema import Scenario, Training
 
 FILE: Final = "scenario.yaml"
 _WIDTH: Final = 120
@@ -90,13 +90,19 @@ def keep(scenario: Scenario, folder: Path) -> None:
 
 
 def _plain(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:
-    """The kind of a part, its fields that differ from their defaults, and those in `always`, as plain data."""
+    """The kind of a part, its fields that differ from their defaults, and those in `always`, as plain data. What a framework
+    decides on the training is left to it."""
     fields = type(part).model_fields
+    left = frozenset(DECIDED_OF_TRAINING) - part.model_fields_set if isinstance(part, Training) else frozenset()
     defaults = {
         info.alias or name: info.get_default(call_default_factory=True, validated_data={}) for name, info in fields.items()
     }
     values = fields_of(Value(part, None))
-    return {name: _plain_value(value) for name, value in values if name in ("kind", *always) or value.value != defaults[name]}
+    return {
+        name: _plain_value(value)
+        for name, value in values
+        if name not in left and (name in ("kind", *always) or value.value != defaults[name])
+    }
 
 
 def _strategy(scenario: Scenario, always: Collection[str] = ()) -> dict[str, Any]:

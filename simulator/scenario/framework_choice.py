@@ -32,6 +32,8 @@ DECIDED: Final = (
     "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes", "reshard",
     "balance",
 )  # fmt: skip
+# The same of training.
+DECIDED_OF_TRAINING: Final = ("autocast",)
 _NAMED_LAST: Final = ("ideal", "gloo-cpu")
 # Precisions of training by autocast.
 _AUTOCAST: Final = ("bf16", "fp16")
@@ -147,7 +149,7 @@ def with_autocast(training: Training, framework: Framework, strategy: Strategy) 
     FieldError where autocast does not apply."""
     applies = training.precision in _AUTOCAST and not isinstance(strategy, CapturedStrategy)
     if "autocast" not in training.model_fields_set or training.autocast is None:
-        return training.defaulted({"autocast": applies and framework.autocast.usual})
+        return training.defaulted({"autocast": True if applies and framework.autocast.usual else None})
     if training.autocast and not applies:
         what = "the captured script decides" if isinstance(strategy, CapturedStrategy) else f"not with {training.precision}"
         raise FieldError(("training", "autocast"), f"{what}; set training.precision to bf16 or fp16, or leave autocast out")

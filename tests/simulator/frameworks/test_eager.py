@@ -139,13 +139,13 @@ def test_dropout_is_a_kernel_of_its_own_in_eager_software() -> None:
 
 def test_the_framework_decides_on_autocast_unless_the_training_does() -> None:
     assert gpt2("framework=pytorch-ddp").training.autocast is True
-    assert gpt2("framework=torchtitan").training.autocast is False
-    assert gpt2("framework=pytorch-ddp", "training.autocast=false").training.autocast is False
+    assert not gpt2("framework=torchtitan").training.autocast
+    assert not gpt2("framework=pytorch-ddp", "training.autocast=false").training.autocast
     assert gpt2("framework=torchtitan", "training.autocast=true").training.autocast is True
     for precision in ("fp32", "tf32"):
-        assert gpt2("framework=pytorch-ddp", f"training.precision={precision}").training.autocast is False
+        assert gpt2("framework=pytorch-ddp", f"training.precision={precision}").training.autocast is None
     copied = gpt2("framework=pytorch-ddp").copied(framework=shipped("torchtitan"))
-    assert copied.training.autocast is False
+    assert not copied.training.autocast
     assert "autocast" not in copied.training.model_fields_set
 
 
