@@ -110,7 +110,11 @@ class PipelineRank:
     def constant_bytes(self, number: int) -> dict[str, float]:
         """Bytes of rank `number` by holder that are constant throughout a step."""
         setting, holders = self.setting, dict.fromkeys(HOLDERS, 0.0) | self.holders
-        software, microbatches, sample_bytes = setting.software, setting.plan.microbatches, setting.samples * setting.size
+        software, microbatches, sample_bytes = (
+            setting.software,
+            setting.plan.microbatches,
+            setting.samples * setting.job.stream_bytes,
+        )
         for (entry, output), flight in zip(self.ends, setting.flights.most[number], strict=True):
             ends_bytes = sample_bytes * entry, sample_bytes * output
             holders["communication"] += pipeline_bytes(software, microbatches, flight, *ends_bytes)

@@ -21,7 +21,16 @@ _NORMS: Final = frozenset({"norm", "rms norm"})
 
 def with_wide_stream(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     """The layers with 32-bit residual streams and softmax outputs among their saved activations, where they have norms."""
-    return tuple(replace(one, kept=_widened(one.kept)) if _NORMS & {o.name for o in one.operators} else one for one in layers)
+    return tuple(replace(one, kept=_widened(one.kept)) if _has_norm(one) else one for one in layers)
+
+
+def stream_bytes(layers: Sequence[Layer], element_bytes: int) -> int:
+    """Bytes of an element that passes from layer to layer under autocast: 32 bits between layers with norms."""
+    return _WIDE_BYTES if any(map(_has_norm, layers)) else element_bytes
+
+
+def _has_norm(layer: Layer) -> bool:
+    return not _NORMS.isdisjoint(operator.name for operator in layer.operators)
 
 
 def _widened(kept: Sequence[SavedActivation]) -> tuple[SavedActivation, ...]:

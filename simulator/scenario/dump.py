@@ -20,13 +20,15 @@ from scaleproof.simulator.frameworks.library import equal_to_shipped
 from scaleproof.simulator.model import ModelSpec
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.scenario.fields import Value, fields_of
-from scaleproof.simulator.scenario.framework_choice import DECIDED, with_defaults
+from scaleproof.simulator.scenario.framework_choice import DECIDED, DECIDED_OF_TRAINING, with_defaults
 from scaleproof.simulator.scenario.read import load_cluster, load_device, load_model
-from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.schema import Scenario, Training
 from scaleproof.simulator.strategy import Strategy
 
 FILE: Final = "scenario.yaml"
 _WIDTH: Final = 120
+# Fields that count as not given where the framework, or the layout of the job, has chosen their values.
+_CHOSEN: Final[Mapping[type[Spec], frozenset[str]]] = {Node: frozenset({"used"}), Training: frozenset(DECIDED_OF_TRAINING)}
 # wider than any part
 _ONE_LINE: Final = 10_000
 
@@ -93,12 +95,10 @@ def keep(scenario: Scenario, folder: Path) -> None:
 
 
 def _plain(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:
-    """The kind of a part, its fields that differ from their defaults, and those in `always`, as plain data.
-
-    The used devices of nodes are left out where they were chosen for the job.
-    """
+    """The kind of a part, its fields that differ from their defaults, and those in `always`, as plain data; without fields that
+    were chosen for the job."""
     fields = type(part).model_fields
-    chosen = {"used"} - part.model_fields_set if isinstance(part, Node) else set()
+    left = _CHOSEN.get(type(part), frozenset()) - part.model_fields_set
     defaults = {
         info.alias or name: info.get_default(call_default_factory=True, validated_data={}) for name, info in fields.items()
     }
@@ -106,7 +106,7 @@ def _plain(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:
     return {
         name: _plain_value(value)
         for name, value in values
-        if name in ("kind", *always) or (value.value != defaults[name] and name not in chosen)
+        if name not in left and (name in ("kind", *always) or value.value != defaults[name])
     }
 
 

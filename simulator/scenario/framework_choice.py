@@ -32,6 +32,8 @@ DECIDED: Final = (
     "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes",
     "first_bucket_bytes", "reshard", "balance",
 )  # fmt: skip
+# The same of training.
+DECIDED_OF_TRAINING: Final = ("autocast",)
 _NAMED_LAST: Final = ("ideal", "gloo-cpu")
 # Precisions of training by autocast.
 _AUTOCAST: Final = ("bf16", "fp16")
@@ -151,7 +153,7 @@ def with_autocast(training: Training, framework: Framework, strategy: Strategy) 
     master copies stores parameters in 16 bits, so that nothing is cast. Raises FieldError where autocast does not apply."""
     applies = training.precision in _AUTOCAST and training.master and not isinstance(strategy, CapturedStrategy)
     if "autocast" not in training.model_fields_set or training.autocast is None:
-        return training.defaulted({"autocast": applies and framework.autocast.usual})
+        return training.defaulted({"autocast": True if applies and framework.autocast.usual else None})
     if training.autocast and not applies:
         if not training.master:
             raise FieldError(("training", "autocast"), "casts 32-bit parameters, which master=false has not; leave out either")

@@ -218,6 +218,10 @@ class Scenario(Spec):
             self.unevenness if unevenness is None else unevenness,
         )
 
+    def layers(self, shard: Shard) -> list[Layer]:
+        """The layers of a rank of the sharded model, as they are trained. Raises FieldError if it cannot be sharded so."""
+        return list(_layers(self.model, shard, bool(self.training.autocast)))
+
     @functools.cached_property
     def own_job(self) -> Job:
         """The job that the scenario's strategy compiles."""

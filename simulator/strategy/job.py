@@ -19,6 +19,7 @@ from scaleproof.simulator.common.spec import Spec, Width
 from scaleproof.simulator.common.units import Seconds
 from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork
 from scaleproof.simulator.frameworks.framework import ShardCopies, slowest
+from scaleproof.simulator.model.autocast import stream_bytes
 from scaleproof.simulator.model.graph import boundary_elements
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Exchange, Matmul, Operator
@@ -135,6 +136,11 @@ class Job:
     def parameter_bytes(self) -> int:
         """Bytes of an element of parameters and of their gradients."""
         return ELEMENT_BYTES["fp32"] if self.autocast else self.element_bytes
+
+    @cached_property
+    def stream_bytes(self) -> int:
+        """Bytes of an element that passes from layer to layer."""
+        return stream_bytes(self.layers, self.element_bytes) if self.autocast else self.element_bytes
 
     @property
     def scatters(self) -> bool:
@@ -257,7 +263,7 @@ class Job:
 
     def boundary_bytes(self, samples: float) -> NDArray[np.float64]:
         """Bytes of the boundary activations behind each layer, shape (layers,)."""
-        result: NDArray[np.float64] = np.array(boundary_elements(self.layers)) * (samples * self.element_bytes)
+        result: NDArray[np.float64] = np.array(boundary_elements(self.layers)) * (samples * self.stream_bytes)
         return result
 
     def weights_s(self, microbatches: int = 1) -> NDArray[np.float64]:

@@ -157,7 +157,7 @@ class _PassTasks:
         if gradient_of is None and key in self._sent:
             return self._sent[key]
         sent = self.job.layers[source if gradient_of is None else gradient_of]
-        size_bytes = float(sent.output_elements * self.job.samples_per_worker * self.job.element_bytes)
+        size_bytes = float(sent.output_elements * self.job.samples_per_worker * self.job.stream_bytes)
         places = self._places[self.device_of[source]], self._places[self.device_of[target]]
         path = self._resource_map.concurrent_messages(*places, size_bytes)
         layer = source if gradient_of is None else gradient_of

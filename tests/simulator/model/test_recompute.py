@@ -30,7 +30,7 @@ MIXTURE = (
     "experts: {count: 8, active: 2, feedforward: 256, shared: 1, dense_layers: 1}}"
 )
 SCORES = LLAMA.replace("sequence: 256", "sequence: 256, flash: false")
-ON = ("cluster=selene-a100", "batch=64", "training.precision=bf16", "training.optimizer=adam")
+ON = ("cluster=selene-a100", "batch=64", "training.precision=bf16", "training.optimizer=adam", "training.autocast=false")
 MODULES = ["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts", "activation"]
 
 

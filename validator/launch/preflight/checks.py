@@ -53,6 +53,9 @@ def _check_precision(scenario: Scenario) -> None:
     if precision not in PRECISIONS and scenario.compute == "real":
         message = f"{precision} is predicted but not measured: {refusals.PRECISIONS[precision]}"
         raise InputError(f"training.precision: {message}; give one of {', '.join(PRECISIONS)}, or set compute=paced")
+    if scenario.training.autocast:
+        message = f"of {scenario.framework.name} is predicted but not measured: {refusals.AUTOCAST}"
+        raise InputError(f"training.autocast {message}; set training.autocast=false")
     if scenario.training.zero == 3 and precision == "fp8" and scenario.framework.fp8_gathers:
         message = f"fp8 with zero 3 by {scenario.framework.name} is predicted but not measured: {refusals.GATHERED_BYTES}"
         raise InputError(f"training.precision: {message}; give bf16, or another framework")

@@ -9,6 +9,7 @@ PRECISIONS: Final = {
     "fp4": "processors have no 4-bit products",
     "tf32": "processors have no tf32 products",
 }
+AUTOCAST: Final = "ranks train models whose parameters have the training precision"
 GATHERED_BYTES: Final = "torch's fully_shard gathers parameters in 16 bits"
 WHOLE_TENSORS: Final = "its update of an element depends on the whole tensor, of which ranks that shard have a part"
 HOST_PARAMETERS: Final = "torch updates parameters in host memory by an optimizer in host memory"

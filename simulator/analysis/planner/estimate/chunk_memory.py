@@ -249,7 +249,7 @@ class MicrobatchBytes:
         size = max(len(variant.contents.all) for variant in variants), len(columns.variant)
         self.kept, self.left, self.making, self.adding, self.gradients = np.zeros((5, *size))
         self._columns, self._gathers = columns, np.zeros(len(columns.variant), dtype=np.bool_)
-        self._gradient_bytes = np.full(size, float(variants[0].inputs.size))
+        self._gradient_bytes = np.full(size, float(variants[0].inputs.parameter_size))
         for number, variant in enumerate(variants):
             rows, count = np.flatnonzero(columns.variant == number), len(variant.contents.all)
             inputs = variant.inputs.over(columns.workers[rows], 0.0)

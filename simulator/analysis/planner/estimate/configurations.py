@@ -114,7 +114,7 @@ class Space:
     def layers(self, shard: Shard) -> list[Layer] | None:
         """The model's layers with a sharding, None if the model cannot be sharded so."""
         try:
-            return self.scenario.model.build_layers(shard)
+            return self.scenario.layers(shard)
         except FieldError:
             return None
 

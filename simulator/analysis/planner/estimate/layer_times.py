@@ -125,7 +125,7 @@ class _LayerTimer:
         self._plans = list(plans_of(c, exchange_class.first))
         base = replace(c.space.scenario.job(), recomputed=None, scatter="microbatch")
         self._shards = [plan.shard for plan in self._plans]
-        layers = {shard: c.space.scenario.model.build_layers(shard) for shard in dict.fromkeys(self._shards)}
+        layers = {shard: c.space.scenario.layers(shard) for shard in dict.fromkeys(self._shards)}
         self._output_bytes = {shard: replace(base, layers=own).boundary_bytes(1.0) for shard, own in layers.items()}
         own = [plan.exchanging(replace(base, layers=layers[plan.shard])) for plan in self._plans]
         self._jobs = [[replace(job, recompute=recompute) for recompute in c.space.recompute] for job in own]

@@ -150,7 +150,7 @@ class _FullestRank:
         for number, (contents, division) in enumerate(zip(self.contents, self.divisions, strict=True)):
             ends[:, : len(contents.all), number] = contents.ends(division)
         first = self.microbatch_of.first
-        self.ends_bytes = ends[:, :, self.division_of.code[first]] * (c.samples[first] * self.inputs[0].size)
+        self.ends_bytes = ends[:, :, self.division_of.code[first]] * (c.samples[first] * self.inputs[0].job.stream_bytes)
         recomputes = (c.space.recompute[number] for number in c.recompute[self.variant_of.first])
         variants = [
             RecomputedLayers(one.trained(recompute=recompute), self.divisions[i], self.contents[i], parts[i][0])

@@ -61,6 +61,11 @@ SPACES = {
         ranks=(8, 24), tensor=(1, 2), stages=(1, 2, 3), samples=(1, 2), schedules=("1f1b",), zero=(0, 1, 2),
         recompute=(NO_RECOMPUTE, FULL), buckets_bytes=(2.0**16, 1e9),
     ),
+    # 32-bit parameters and residual streams
+    "gpt by autocast": space(
+        "gpt3-175b-hybrid-selene", "framework=pytorch-ddp", GPT, "batch=96", "training.precision=bf16", ranks=(8, 24),
+        stages=(1, 2, 3), samples=(1, 2), schedules=("gpipe", "1f1b"), zero=(0, 1), recompute=(NO_RECOMPUTE, SELECTIVE, FULL),
+    ),
     # a framework that keeps gathered inputs if there is one stage
     "llama in nanotron": space(
         "llama-2-7b-fsdp-a100", "framework=nanotron", "training.zero=0", "batch=48", ranks=(8, 16), tensor=(1, 2, 4),
