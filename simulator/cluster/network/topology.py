@@ -46,6 +46,7 @@ class Mesh(Direct):
 
     has_longer_routes = False
     has_several_paths = False
+    joins_all_pairs = True
 
     kind: Literal["mesh"] = "mesh"
 

@@ -198,9 +198,11 @@ class Topology(Spec, ABC):
     """How endpoints are connected. hop_latency: of each link that a message passes in addition to those of the shortest route
     between any two endpoints."""
 
-    # Whether some messages pass more links than others, and whether some have several shortest paths.
+    # Whether some messages pass more links than others, whether some have several shortest paths, and whether a direct link
+    # joins every pair, so that some of the endpoints have rings of their own.
     has_longer_routes: ClassVar[bool] = True
     has_several_paths: ClassVar[bool] = True
+    joins_all_pairs: ClassVar[bool] = False
 
     kind: str
     hop_latency_s: Seconds = Field(0.0, alias="hop_latency")

@@ -105,12 +105,14 @@ class TimingConstants:
 
     @property
     def known_latencies_s(self) -> tuple[float, float]:
-        """Seconds until the smallest message arrives inside a node, and between nodes: the launch, and a step of LL.
+        """Seconds until the smallest message of a sendrecv arrives inside a node, and between nodes: the launch, a step of LL,
+        and the posting of the message.
 
-        The constants contain a latency of the links up to this, by which a program notices the links of a machine room. What a
-        link states beyond it delays each step.
+        By this the constants contain the latency of a machine room's links, as a program notices it. What a link states beyond
+        it delays each step.
         """
-        return self.launch_s + self.inside_step_s[0], self.launch_s + self.between_step_s[0]
+        inside_s = self.launch_s + self.inside_step_s[0] + self.peer_s
+        return inside_s, self.launch_s + self.between_step_s[0] + self.post_s + self.peer_s
 
     def of(self, protocol: Protocol) -> tuple[float, float, float, float]:
         """Step inside, step between, share inside and share between of a protocol."""

@@ -5,10 +5,10 @@ before the first chunk arrives take T / p more. The best p is √(T / a), for wh
 with the message, and small messages reach a smaller share of the links' rate.
 
 The constants were measured in machine rooms. A link's stated latency, with that of its hops, is the time until a message of a
-program arrives, so it counts as far as it is more than NCCL's own time of the smallest message: launch and a step of LL. Every
-step sends a message and waits for one, so each step of a collective is later by that excess, whatever its protocol, since what
-protocols differ by happens on the GPUs. The tuner knows nothing of it, and chooses as before. A host that is occupied by each
-message limits the rate as in the model of links; LL's and Simple's further messages of a large step are not counted.
+program arrives, so it counts as far as it is more than NCCL's own time of the smallest message. Every step sends a message and
+waits for one, so each step of a collective is later by that excess, whatever its protocol, since what protocols differ by
+happens on the GPUs. The tuner knows nothing of it, and chooses as before. Hosts that are occupied by messages set a least
+time, as in the model of links; the further messages of a large step are not counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PAIRWISE_LL_BYTES: Final = 16384.0
 class Timing(NamedTuple):
     """Duration of a collective by size: latency_s, and per_byte_s for each byte, which chunks extend.
 
-    chunk_s: synchronisation per chunk. hosts_s: least time of the transfer, in which hosts handle its messages.
+    chunk_s: synchronisation per chunk. hosts_s: least time of the transfer, in which hosts handle all messages.
     """
 
     latency_s: float
@@ -43,9 +43,9 @@ class Timing(NamedTuple):
 
     def seconds(self, size_bytes: float) -> float:
         """Duration in seconds."""
-        transfer_s = max(size_bytes * self.per_byte_s, self.hosts_s)
+        transfer_s = size_bytes * self.per_byte_s
         # a power, since studies time many points at once
-        seconds: float = self.latency_s + transfer_s + 2 * (self.chunk_s * transfer_s) ** 0.5
+        seconds: float = self.latency_s + max(self.hosts_s, transfer_s + 2 * (self.chunk_s * transfer_s) ** 0.5)
         return seconds
 
 

@@ -256,6 +256,13 @@ def test_rings_inside_a_node_use_the_expected_share_of_its_links(devices: int, f
     assert some.inside_s > 0  # a part of the node has no such rings, but a defined time
 
 
+@pytest.mark.parametrize(("ranks", "rings"), [(2, 1), (3, 2), (5, 4), (6, 4), (7, 6), (8, 6)])
+def test_some_of_the_devices_of_a_mesh_have_rings_of_their_own(ranks: int, rings: int) -> None:
+    """Each of the rings has one of a device's seven links in one direction for itself."""
+    found = on_one_node(8, "ring", "all_reduce", ranks=ranks, kind="mesh")
+    assert found.inside_s * INSIDE_Bps == pytest.approx(2 * (ranks - 1) / ranks * 7 / rings)
+
+
 def test_nodes_without_a_switch_reject_in_switch_reduction() -> None:
     for name in ("nvls", "in_network"):
         for kind in ("mesh", "hybrid_cube_mesh"):
