@@ -9,6 +9,7 @@ from scaleproof.simulator.cluster.network.cards import one_card_warning
 from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
 from scaleproof.simulator.memory import memory
+from scaleproof.simulator.memory.in_flight import WHOLE
 from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.program import MAIN_STREAM, Program
 from scaleproof.simulator.run.accounting import accounted
@@ -103,7 +104,8 @@ def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Reali
 
 def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
     """The run of timelines: mean times of one training step, with the names of the scenario and warnings."""
-    text = "\n".join(filter(None, (one_card_warning(scenario.cluster), *warnings(scenario, timelines[0]))))
+    found = (one_card_warning(scenario.cluster), _split_warning(scenario), *warnings(scenario, timelines[0]))
+    text = "\n".join(filter(None, found))
     return predicted_run(
         *timelines,
         samples=scenario.total_samples,
@@ -115,6 +117,16 @@ def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
         framework=scenario.framework.name,
         framework_is_default=scenario.framework_is_default,
         provenance={"warnings": text} if text else {},
+    )
+
+
+def _split_warning(scenario: Scenario) -> str | None:
+    """A warning about recomputation with separate passes for the gradients of weights, as far as software differs in it."""
+    if scenario.training.recompute.kind == "none" or scenario.strategy.plan.schedule in WHOLE:
+        return None
+    return (
+        "recomputed activations are kept until the gradients of weights; torch.distributed.pipelining keeps their gradients "
+        "alone and recomputes again for each weight, which is not modelled"
     )
 
 
