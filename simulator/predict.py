@@ -10,6 +10,7 @@ from scaleproof.simulator.cluster.network.cards import one_card_warning
 from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
 from scaleproof.simulator.memory import memory
+from scaleproof.simulator.memory.in_flight import WHOLE
 from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.program import MAIN_STREAM, Program
 from scaleproof.simulator.run.accounting import accounted
@@ -115,8 +116,9 @@ def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
     """The run of timelines: mean times of one training step, with the names of the scenario and warnings."""
     cluster = scenario.cluster
     calibration, notes = disturbed(cluster), (one.note for one in unmodelled(scenario))
-    placement, simulated = placement_warnings(scenario.strategy.plan, cluster), warnings(scenario, timelines[0])
-    text = "\n".join(filter(None, (one_card_warning(cluster), *placement, calibration, *simulated, *notes)))
+    described = (one_card_warning(cluster), *placement_warnings(scenario.strategy.plan, cluster), calibration)
+    found = (*described, _split_warning(scenario), *warnings(scenario, timelines[0]), *notes)
+    text = "\n".join(filter(None, found))
     return predicted_run(
         *timelines,
         samples=scenario.total_samples,
@@ -165,6 +167,16 @@ def _textbook_bubble(scenario: Scenario) -> float | None:
     if plan.stages == 1 or plan.schedule not in _TEXTBOOK_SCHEDULES:
         return None
     return (plan.stages - 1) / (plan.chunks * plan.microbatches + plan.stages - 1)
+
+
+def _split_warning(scenario: Scenario) -> str | None:
+    """A warning about recomputation with separate passes for the gradients of weights, as far as software differs in it."""
+    if scenario.training.recompute.kind == "none" or scenario.strategy.plan.schedule in WHOLE:
+        return None
+    return (
+        "recomputed activations are kept until the gradients of weights; torch.distributed.pipelining keeps their gradients "
+        "alone and recomputes again for each weight, which is not modelled"
+    )
 
 
 def _with_interval(

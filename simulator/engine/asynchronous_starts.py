@@ -9,7 +9,7 @@ from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 from scaleproof.simulator.program.consistency import Bsp, Ssp
 
 
-def drifts_apart(program: Program) -> bool:
+def is_out_of_phase(program: Program) -> bool:
     """Whether the ranks of a long run are out of phase: they do not wait for each other in each step.
 
     Ranks that begin together stay together until variations of their times have separated them. Ranks whose work is in units

@@ -218,7 +218,9 @@ class MemoryBehaviour(Spec):
     receives_all: bool = Field(True, description="a pipeline stage has a receive buffer for each microbatch")
     keeps_outputs: bool = Field(True, description="a pipeline stage keeps what it has sent until its backward pass")
     fp8_input_bytes: Literal[1, 2] = Field(
-        2, description="bytes per element of what 8-bit products keep of their inputs; 1: 4-bit products keep 4 bits"
+        2,
+        description="bytes per element of what 8-bit products keep: inputs, and outputs' gradients until those of weights; "
+        "1: 4-bit products keep 4 bits",
     )
     kept_bytes: dict[str, float] = Field(
         {}, description="kept for the backward pass per element that an operator writes, in addition to what the model counts"

@@ -160,7 +160,10 @@ def _backward_bytes(layer: Layer, is_last: bool, setting: MemoryInputs) -> tuple
     size, fullest = setting.size, dict[int, float]()
     for working, weights in _moments(layer, size, is_last, setting.software.loss):
         fullest[weights] = max(working, fullest.get(weights, working))
-    left, gathered = size * sum(map(_needed_elements, layer.operators)), size * _gathered_elements(layer, setting.plan.context)
+    # products in few bits keep both in few bits
+    needed_bytes = size if layer.pinned_to_end else setting.input_bytes
+    left = needed_bytes * sum(map(_needed_elements, layer.operators))
+    gathered = size * _gathered_elements(layer, setting.plan.context)
     return left, gathered, tuple((working, weights) for weights, working in fullest.items())
 
 

@@ -56,7 +56,7 @@ class MemoryInputs:
 
     @property
     def input_bytes(self) -> float:
-        """Bytes per element of inputs that matrix products save."""
+        """Bytes per element of what matrix products save: their inputs, and outputs' gradients until those of weights."""
         if not is_narrow(self.training.precision) or self.software.fp8_input_bytes > 1:
             return self.size
         return narrow_products().element_bytes[self.scenario.recipe]

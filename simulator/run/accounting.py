@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from scaleproof.simulator.model.layers import Layer, ModelSpec
+from scaleproof.simulator.model.operators import Convolution
 from scaleproof.simulator.model.recompute import Recompute, again
 from scaleproof.simulator.model.transformer.experts import Experts
 from scaleproof.simulator.run.run import Run
@@ -15,6 +16,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import CapturedStrategy
 
 _MILLION = 1e6
+_WINOGRAD = "MFU above 100 %: convolutions use Winograd's algorithm, which needs fewer multiplications than are counted"
 
 
 def accounted(run: Run, scenario: Scenario) -> Run:
@@ -33,7 +35,7 @@ def accounted(run: Run, scenario: Scenario) -> Run:
     nodes, node, pue = scenario.strategy.nodes_needed(scenario.cluster), scenario.cluster.node, scenario.cluster.pue
     power_W = _mean_power_W(run, node.power_W, node.idle_power_W)
     price_USD_per_s = scenario.cluster.node_USD_per_s(power_W)
-    return replace(
+    known = replace(
         run,
         tokens=tokens,
         to_target=target,
@@ -43,6 +45,13 @@ def accounted(run: Run, scenario: Scenario) -> Run:
         energy_J=None if power_W is None else _by_unit(run, tokens, nodes * pue * power_W),
         cost_USD=None if price_USD_per_s is None else _by_unit(run, tokens, nodes * price_USD_per_s),
     )
+    if (known.mfu or 0.0) > 1 and _convolves(scenario):
+        return known.warned(_WINOGRAD)
+    return known
+
+
+def _convolves(scenario: Scenario) -> bool:
+    return any(isinstance(one, Convolution) for layer in scenario.job().layers for one in layer.operators)
 
 
 def _flops_per_sample_of(scenario: Scenario) -> tuple[float, float]:

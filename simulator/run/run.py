@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -338,6 +338,12 @@ class Run:
     def notes(self) -> tuple[str, ...]:
         """Remarks on what was predicted."""
         return tuple(self.provenance.get("notes", "").splitlines())
+
+    def warned(self, *more: str) -> Run:
+        """The run with more warnings."""
+        if not more:
+            return self
+        return replace(self, provenance={**self.provenance, "warnings": "\n".join((*self.warnings, *more))})
 
     def __repr__(self) -> str:
         facts = self.facts()

@@ -19,7 +19,7 @@ from scaleproof.simulator.cluster.network.variability import variability
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.engine import Timeline, Variation
-from scaleproof.simulator.engine.asynchronous_starts import drifts_apart, random_starts_s
+from scaleproof.simulator.engine.asynchronous_starts import is_out_of_phase, random_starts_s
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.program.consistency import Bsp, Ssp
 from scaleproof.simulator.run.run import DISTURBED
@@ -83,7 +83,7 @@ def starts_s(scenario: Scenario, program: Program) -> Sequence[NDArray[np.float6
     one draw covers whole periods, in which the phases change as well.
     """
     late_s = program.ranks.late_s
-    if "steps" in scenario.model_fields_set or not drifts_apart(program):
+    if "steps" in scenario.model_fields_set or not is_out_of_phase(program):
         return [late_s]
     most = max(_FEWEST_PHASES, min(_PHASES, _RANKS_OF_PHASES // scenario.strategy.workers))
     draws = 1 if scenario.unevenness.changes else min(most, 1 + _ENOUGH_TASKS // (len(program) * scenario.steps))

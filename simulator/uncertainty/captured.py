@@ -32,7 +32,7 @@ def with_capture_facts(run: Run, scenario: Scenario) -> Run:
     compute_s = run.breakdown_s["compute"] + run.breakdown_s["slowest_rank"]
     unknown = known.unknown * compute_s / run.step_time_s if run.step_time_s else 0.0
     interval_s = run.prediction_interval_s and widened(run.prediction_interval_s, run.step_time_s, unknown)
-    warnings = list(run.warnings)
+    warnings = list[str]()
     if known.unknown:
         names = ", ".join(name.removeprefix("aten::") for name in known.unknown_names[:_MOST])
         warnings.append(f"no cost is known for {names}; counted by the bytes moved, and the interval is wider")
@@ -41,8 +41,7 @@ def with_capture_facts(run: Run, scenario: Scenario) -> Run:
             f"{strategy.script.samples_conflict}; if that is wrong, set strategy.samples, of a step of all captured ranks"
         )
     warnings += strategy.script.warnings
-    provenance = {**run.provenance, "warnings": "\n".join(warnings)} if warnings else run.provenance
-    return replace(run, capture=facts, prediction_interval_s=interval_s, provenance=provenance)
+    return replace(run, capture=facts, prediction_interval_s=interval_s).warned(*warnings)
 
 
 def widened(interval_s: tuple[float, float], step_s: float, unknown: float) -> tuple[float, float]:

@@ -107,6 +107,7 @@ def channels_of(op: Op, group: Group, node: Node, rotate: bool) -> list[Numbers]
         return [np.arange(group.size)]
     slot = np.arange(group.size) - group.first[group.node_of]
     base, count = group.first[group.node_of], group.members[group.node_of]
+    link = node.link
     has_rings = link is not None and (group.per_node == node.installed or link.topology.joins_all_pairs) and group.is_even
     rings = link.topology.rings(group.per_node) if link and has_rings else [list(range(group.per_node))]
     rings = [[*ring[ring.index(0) :], *ring[: ring.index(0)]] for ring in rings]

@@ -128,8 +128,8 @@ def test_tensor_parallel_memory_equals_published_formulas(small: Make, tensor: i
 
 @pytest.mark.parametrize("context", [2, 4])
 def test_context_parallel_ranks_divide_activations(small: Make, context: int) -> None:
-    model = f"model={LLAMA}"
-    one, many = (memory(small(model, "batch=1", hybrid(context=c))).worst.holders_bytes for c in (1, context))
+    on = f"model={LLAMA}", "framework=megatron-core-0.12"
+    one, many = (memory(small(*on, "batch=1", hybrid(context=c))).worst.holders_bytes for c in (1, context))
     for holder in ("activations", "logits"):
         assert many[holder] == pytest.approx(one[holder] / context)
 
@@ -316,6 +316,32 @@ def test_8_bit_inputs_need_less_activation_memory(small: Make) -> None:
     )
     unit = 5 * 256 * 512 * 2
     assert (plain - narrow) / unit == pytest.approx(1 + 1.75 - 0.5)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_8_bit_products_defer_8_bits_for_gradients_of_weights(small: Make, recompute: str) -> None:
+    """With full recomputation little else is kept, so that deferred weight gradients need about half as much."""
+    fields = (
+        f"model={LLAMA}", "cluster=eos-h100", "batch=16", hybrid(stages=4, chunks=2, microbatches=16, schedule="dualpipe_v"),
+        "training.precision=fp8", f"training.recompute={recompute}",
+    )  # fmt: skip
+    wide, narrow = (
+        max(
+            rank.holders_bytes["activations"]
+            for rank in memory(small(*fields, trained_by("megatron-core-0.12", fp8_input_bytes=size))).ranks
+        )
+        for size in (2, 1)
+    )
+    assert 0.5 * wide <= narrow < (0.8 if recompute == "full" else 1.0) * wide
+
+
+def test_deepseek_v3_fits_with_dualpipe_and_recomputation(small: Make) -> None:
+    fields = (
+        "model=deepseek-v3", "cluster=dgx-h100", "cluster.nodes=256", "batch={per_worker: 120}", "training.precision=fp8",
+        "strategy={kind: hybrid, workers: 128, stages: 16, expert: 64, micro_batch_size: 1, schedule: dualpipe_v, chunks: 2}",
+        "training.optimizer=adam", "training.zero=1", "training.recompute=full",
+    )  # fmt: skip
+    assert memory(small(*fields)).fits
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.accounting import accounted, flops_per_sample, tokens_per_sample
 from scaleproof.simulator.run.run import COMMUNICATION_PHASES, Stream
+from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_model
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -243,3 +244,13 @@ def test_emulated_runs_have_no_mfu_energy_or_cost(small: Make) -> None:
     assert run.tokens == tokens_per_sample(scenario.model) * run.samples
     assert (run.mfu, run.hfu, run.energy_J, run.cost_USD) == (None, None, None, None)
     assert accounted(replace(bare, compute="real"), scenario).cost_USD is not None
+
+
+@pytest.mark.parametrize(("precision", "warns"), [("fp32", True), ("fp16", False)])
+def test_an_mfu_above_1_is_explained(precision: str, warns: bool) -> None:
+    """Winograd's algorithm multiplies less than the FLOPs that are counted."""
+    vgg = ("model=vgg16", "strategy.workers=1", "batch.per_worker=64", f"training.precision={precision}")
+    run = predict(load("resnet50-ring-p100", vgg), interval=False)
+    assert run.mfu is not None
+    assert (run.mfu > 1) == warns
+    assert any("Winograd" in warning for warning in run.warnings) == warns
