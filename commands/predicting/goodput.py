@@ -36,7 +36,7 @@ def _goodput(options: argparse.Namespace) -> int:
 
     scenario = load(options.scenario, options.overrides)
     if scenario.reliability is not None and scenario.reliability.events:
-        timeline = elastic(scenario)
-        return print_result(options, timeline.plain, lambda: elastic_text.describe(timeline))
+        timeline, assumed_s = elastic(scenario), scenario.reliability.assumed_s
+        return print_result(options, timeline.plain, lambda: elastic_text.describe(timeline, assumed_s))
     result = goodput(scenario, options.days, options.samples, options.seed)
     return print_result(options, result.plain, lambda: describe(result))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from scaleproof.commands.text.goodput import assumed
 from scaleproof.commands.text.tables import sections, shares, table
 from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline, HostChange
 from scaleproof.simulator.common.units import (
@@ -25,8 +27,8 @@ _MIN_S = 5e-4
 _WIDTHS = (15, 9, 20, 9, 7)
 
 
-def describe(found: ElasticTimeline) -> str:
-    """Console text of a predicted timeline."""
+def describe(found: ElasticTimeline, assumed_s: Mapping[str, float] = MappingProxyType({})) -> str:
+    """Console text of a predicted timeline. assumed_s: times that the scenario does not give, by field."""
     first = found.stretches[0]
     events = counted(sum(len(change.causes) for change in found.changes), "event")
     headline = f"{found.scenario}: {found.strategy} on {counted(first.hosts, 'host')} at first, "
@@ -36,6 +38,7 @@ def describe(found: ElasticTimeline) -> str:
         "total": _total(found),
         "effective": [f"{format_percent(found.ratio)} of the time"],
         "where it goes": shares((name, format_time_s(part_s), part_s / found.total_s) for name, part_s in spent.items()),
+        "assumed": assumed(assumed_s),
         "goodput": [f"{format_number(found.samples_per_s)} of {format_number(first.samples_per_s)} samples/s"],
     }
     return "\n".join([headline, *_timeline(found), *sections(parts)])

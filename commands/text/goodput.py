@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from scaleproof.commands.text.tables import sections, shares
@@ -35,7 +35,7 @@ def describe(found: Goodput) -> str:
         "where it goes": _parts(found),
         "interruptions": _interruptions(found),
         "a failure": _failure(found),
-        "assumed": _assumed(found),
+        "assumed": assumed(found.assumed_s),
         "spare nodes": _spares(found),
         "checkpoints": _checkpoints(found),
         "goodput": _rate(found),
@@ -86,10 +86,11 @@ def _failure(found: Goodput) -> Iterator[str]:
     )
 
 
-def _assumed(found: Goodput) -> Iterator[str]:
-    if found.assumed_s:
-        times = ", ".join(f"{name} {format_time_s(seconds)}" for name, seconds in found.assumed_s.items())
-        yield f"{times}, as sites see them; give your own, as --set 'reliability.{next(iter(found.assumed_s))}=3 min'"
+def assumed(assumed_s: Mapping[str, float]) -> Iterator[str]:
+    """The times of detection and restart that a scenario does not give, by field, in seconds."""
+    if assumed_s:
+        times = ", ".join(f"{name} {format_time_s(seconds)}" for name, seconds in assumed_s.items())
+        yield f"{times}, as sites see them; give your own, as --set 'reliability.{next(iter(assumed_s))}=3 min'"
 
 
 def _spares(found: Goodput) -> Iterator[str]:

@@ -57,7 +57,7 @@ def test_tokens_come_first_for_language_models() -> None:
     ("sets", "bound"),
     [
         ((), "Compute-bound: "),
-        (("input={decode: 500 ms}",), "Input-bound: faster data loading helps most."),
+        (("input={decode: 500 ms}",), "Input-bound: faster decoding, or more cores for it, helps most."),
         (("cluster.network.bandwidth=1 Gbit/s",), "Network-bound: "),
     ],
 )
