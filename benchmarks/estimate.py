@@ -1,5 +1,5 @@
 """How many configurations a second are estimated, time and memory, for GPT-3 175B on up to 4,096 GPUs; what a whole plan for
-1,024 takes; and how far estimates are from replay.
+1,024 takes; and how far estimates are from predictions.
 
 Run: python benchmarks/estimate.py
 """
@@ -14,7 +14,6 @@ import numpy as np
 from scaleproof.simulator.analysis.planner.estimate import every, memory_bytes, step_times
 from scaleproof.simulator.analysis.planner.search import plan
 from scaleproof.simulator.analysis.planner.space import space
-from scaleproof.simulator.engine import replay
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
 
@@ -62,13 +61,14 @@ def plans() -> None:
         planned.configurations.take([choice.row for choice in planned.best]).response()
         took_s = time.perf_counter() - began_s
         count = f"{len(planned.configurations):,}"
-        detail = f"estimated in {planned.estimate_s:.2f} s, {planned.replayed} replayed in {planned.replay_s:.2f} s"
+        searched = f"{planned.replayed} replayed and {planned.predicted} predicted in {planned.search_s:.2f} s"
+        detail = f"estimated in {planned.estimate_s:.2f} s, {searched}"
         detail += f", proved: {planned.proved}"
         print(f"plan for {_PLANNED:,} GPUs, {call}: {took_s:.2f} s; {count} {detail}")
 
 
 def errors() -> None:
-    """Prints how many times as long replay takes, for random configurations with small programs."""
+    """Prints errors of estimates, and how many times as long predictions take, of random configurations with small programs."""
     for name, (overrides, ranks) in _ERRORS.items():
         found = every(space(load(name, overrides), ranks))
         pieces = np.where(found.zero >= 2, 60, found.stages) * found.microbatches * found.chunks
@@ -77,13 +77,13 @@ def errors() -> None:
         times = step_times(found)
         each_s = (time.perf_counter() - began_s) / len(found)
         began_s = time.perf_counter()
-        replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows.tolist()])
+        predicted_s = np.array([timed(found.scenario(row)).step_time_s for row in rows.tolist()])
         ratio = (time.perf_counter() - began_s) / len(rows) / each_s
-        off, least = np.abs(times.expected_s[rows] / replayed_s - 1), times.least_s[rows] / replayed_s - 1
+        off, least = np.abs(times.expected_s[rows] / predicted_s - 1), times.least_s[rows] / predicted_s - 1
         print(
             f"{name:<28} {len(found):>8,}: median {np.median(off):.2%}, 95th percentile {np.quantile(off, 0.95):.1%}, worst "
             f"{off.max():.1%}; bound {np.median(least):+.2%} in the median, {least.max():+.2%} at most; "
-            f"replay takes {ratio:,.0f} times as long"
+            f"prediction takes {ratio:,.0f} times as long"
         )
 
 

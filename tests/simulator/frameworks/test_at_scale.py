@@ -10,7 +10,7 @@ from scaleproof.simulator.analysis.planner.estimate import every
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.strategy.job import Costs
-from tests.simulator.analysis.planner.estimate.replayed import check_against_replay
+from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
 from tests.simulator.frameworks.scenarios import scenario
 
 EFA = "cluster=aws-p5"
@@ -104,7 +104,7 @@ def test_broadcasts_take_time_for_each_tensor_and_rank() -> None:
 def test_estimates_are_near_predictions(framework: str) -> None:
     found = every(space(scenario(EFA, framework, layout(4, 2, 4), "batch=64"), 32))
     small = np.flatnonzero((found.zero < 2) & (found.stages * found.microbatches * found.chunks < 500))
-    check_against_replay(found, np.random.default_rng(1).choice(small, 12, replace=False))
+    check_against_predictions(found, np.random.default_rng(1).choice(small, 12, replace=False))
 
 
 def test_costs_are_the_same_for_equal_layers() -> None:

@@ -98,7 +98,7 @@ class _Messages(NamedTuple):
         return self._replace(sources=self.targets, targets=self.sources)
 
 
-class _Uses(NamedTuple):
+class _LinkUses(NamedTuple):
     """Uses of links by messages of one byte, shape (uses,): index of the messages, number of the link, bytes."""
 
     messages: Numbers
@@ -115,11 +115,11 @@ class _Links:
         self._fabric = ResourceMap(cluster, self._builder)
         self._known: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
 
-    def uses(self, some: _Messages) -> tuple[_Uses, _Uses]:
+    def uses(self, some: _Messages) -> tuple[_LinkUses, _LinkUses]:
         """Uses by messages forward and backward."""
         return self._uses(some), self._uses(some.reversed())
 
-    def _uses(self, some: _Messages) -> _Uses:
+    def _uses(self, some: _Messages) -> _LinkUses:
         if self._is_uniform:
             ends = [(nodes, *self._path(*pair)) for nodes, pair in ((some.sources, (0, 1)), (some.targets, (1, 0)))]
             numbers, links, each = zip(
@@ -127,11 +127,11 @@ class _Links:
                   for nodes, own, uses in ends for link, use in zip(own, uses, strict=True)),
                 strict=True,
             )  # fmt: skip
-            return _Uses(*map(np.concatenate, (numbers, links, each)))
+            return _LinkUses(*map(np.concatenate, (numbers, links, each)))
         paths = [self._path(*pair) for pair in zip(some.sources.tolist(), some.targets.tolist(), strict=True)]
         numbers = np.repeat(np.arange(len(paths)), [len(own) for own, _ in paths])
         links = np.array([link for own, _ in paths for link in own], dtype=np.int64)
-        return _Uses(numbers, links, np.array([use for _, uses in paths for use in uses]))
+        return _LinkUses(numbers, links, np.array([use for _, uses in paths for use in uses]))
 
     def _path(self, source: int, target: int) -> tuple[list[int], list[float]]:
         """Links on the way from one node to another, and their use by a message of one byte."""
@@ -146,7 +146,7 @@ class _Links:
         return np.repeat(self._builder.build().resources.capacity, self._nodes if self._is_uniform else 1)
 
 
-def _loads_s(some: _Messages, uses: tuple[_Uses, _Uses], capacity_Bps: Times) -> tuple[float, float, float]:
+def _loads_s(some: _Messages, uses: tuple[_LinkUses, _LinkUses], capacity_Bps: Times) -> tuple[float, float, float]:
     """Seconds for which messages of one byte use the most used link: those of one stage to the next, of all stages to the next
     or to the one before, and of a microbatch on its way through all stages and back."""
     forward, backward = uses

@@ -64,16 +64,18 @@ class TransferTimes:
         if grid.stages == 1 or first.nodes == 1:
             return 1.0
         starts = grid.stride("workers") * np.arange(grid.workers) + grid.stride("stages") * np.arange(grid.stages)[:, None]
-        nodes = starts // grid.devices
+        cluster, nodes = self.fabric.cluster, starts // grid.devices
+        has_rails = cluster.network is not None and cluster.network.topology.endpoints_are_cards
+        endpoints = starts * cluster.node.cards_used // grid.devices if has_rails else nodes
         own_uses, max_Bps = self._uses(first, concurrent)
-        if self.fabric.cluster.is_uniform:
-            stages = int((nodes == nodes[0, 0]).any(axis=1).sum())
+        if cluster.is_uniform:
+            stages = int((endpoints == endpoints[0, 0]).any(axis=1).sum())
             if stages == 1:
                 return 1.0
             all_uses = {link: stages * use for link, use in own_uses.items()}
         else:
             all_uses = dict[int, float]()
-            _, representatives, counts = np.unique(nodes, axis=0, return_index=True, return_counts=True)
+            _, representatives, counts = np.unique(endpoints, axis=0, return_index=True, return_counts=True)
             for stage, count in zip(representatives.tolist(), counts.tolist(), strict=True):
                 for link, use in self._uses(grid.replicas_of(stage), concurrent)[0].items():
                     all_uses[link] = all_uses.get(link, 0.0) + count * use

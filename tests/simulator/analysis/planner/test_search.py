@@ -1,4 +1,4 @@
-"""The planner's best is the best configuration by replay."""
+"""The planner's best is the best configuration by prediction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from scaleproof.simulator.analysis.planner.search import PlanResult, plan
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.analysis.planner.words import risk
 from scaleproof.simulator.common.errors import FieldError, InputError
-from scaleproof.simulator.engine import replay
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.load import load
@@ -50,12 +49,12 @@ def planned() -> PlanResult:
 
 
 @pytest.mark.full
-def test_the_best_plan_is_the_best_of_all_replayed_configurations() -> None:
+def test_the_best_plan_is_the_best_of_all_predicted_configurations() -> None:
     scenario = small()
     found = every(space(scenario, 8))
     fitting = np.flatnonzero(memory_bytes(found) <= scenario.cluster.device.memory_bytes)
     few = found.take(np.random.default_rng(0).choice(fitting, 120, replace=False))
-    fastest_s = min(timed(few.scenario(row), simulate=replay.simulate).step_time_s for row in range(len(few)))
+    fastest_s = min(timed(few.scenario(row)).step_time_s for row in range(len(few)))
     assert planned().proved
     assert planned().best[0].run.step_time_s <= fastest_s * (1 + 1e-9)
 
@@ -175,7 +174,7 @@ def test_of_configurations_that_differ_in_buckets_or_rank_order_alone_the_best_i
     for choice, kind in zip(found.best[:2], kinds, strict=False):
         rows = [row for row in range(len(found.configurations)) if found.configurations.kind(row) == kind]
         assert len(rows) > 1
-        fastest_s = min(timed(found.configurations.scenario(row), simulate=replay.simulate).step_time_s for row in rows)
+        fastest_s = min(timed(found.configurations.scenario(row)).step_time_s for row in rows)
         assert choice.run.step_time_s <= fastest_s * (1 + 1e-3)
 
 

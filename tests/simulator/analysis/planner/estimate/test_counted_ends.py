@@ -16,7 +16,7 @@ from scaleproof.simulator.model import Gpt, cut_into_stages
 from scaleproof.simulator.model.layers import Counted
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.schema import Scenario
-from tests.simulator.analysis.planner.estimate.replayed import check_against_replay
+from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
 
 Make = Callable[..., Scenario]
 # a vocabulary so wide that the head takes as long as some layers
@@ -94,7 +94,7 @@ def test_estimates_partition_models_like_the_simulator(small: Make) -> None:
     rows = np.concatenate(
         [np.random.default_rng(2).choice(len(found), 30, replace=False), np.flatnonzero(found.stages == 16)[:4]]
     )
-    check_against_replay(found, rows)
+    check_against_predictions(found, rows)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Estimates are near replay, and no replay is below the lower bound."""
+"""Estimates are near predictions, and no prediction is below the lower bound."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from scaleproof.simulator.analysis.planner.estimate.closed_forms import FOLLOWED
 from scaleproof.simulator.analysis.planner.estimate.step_times import one_rank_s
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.engine import replay
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
@@ -39,9 +38,14 @@ SCENARIOS = {
 }  # fmt: skip
 # Limits of the median and of the largest error where they are not 3 and 10 %: parameters that ZeRO 1 gathers next to the first
 # forward passes of interleaved stages delay passes of other microbatches where the network is slow and microbatches are few,
-# which estimates count twice in part.
-BOUNDS = {"bert-large on 10gbe, gathers overlapped": (0.04, 0.2)}
-# Passes of programs that are replayed here, so that each takes well under a second.
+# which estimates count twice in part. Pipelines on slow cards, which messages in both directions share, lose up to a quarter by
+# delays that follow from one another.
+BOUNDS = {
+    "bert-large on 10gbe": (0.06, 0.26),
+    "bert-large on 10gbe, gathers overlapped": (0.06, 0.26),
+    "resnet50 on p100": (0.03, 0.14),
+}
+# Passes of programs that are predicted here, so that each takes well under a second.
 _MOST_PASSES = 6_000
 
 
@@ -57,19 +61,19 @@ def drawn(found: Configurations, count: int, seed: int) -> list[int]:
 
 
 def compared(name: str, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Errors of expected times and of lower bounds, relative to replay."""
+    """Errors of expected times and of lower bounds, relative to predictions."""
     found = spaces(name)
     rows = drawn(found, count, seed)
     times = step_times(found.take(np.array(rows)))
-    replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
-    return times.expected_s / replayed_s - 1, times.least_s / replayed_s - 1
+    predicted_s = np.array([timed(found.scenario(row)).step_time_s for row in rows])
+    return times.expected_s / predicted_s - 1, times.least_s / predicted_s - 1
 
 
 QUICK = list(SCENARIOS)[:8:2]
 
 
 @pytest.mark.parametrize("name", [*QUICK, *in_bulk(*(name for name in SCENARIOS if name not in QUICK))])
-def test_replayed_times_are_above_the_bound_and_near_estimates(name: str) -> None:
+def test_predicted_times_are_above_the_bound_and_near_estimates(name: str) -> None:
     errors, least = compared(name, 16, seed=1)
     assert (least <= 1e-9).all()
     median, largest = BOUNDS.get(name, (0.03, 0.10))
@@ -90,9 +94,9 @@ def test_steps_with_every_form_of_recomputation_are_estimated(name: str) -> None
 
     times = step_times(found.take(np.array(rows)))
 
-    replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
-    errors = times.expected_s / replayed_s - 1
-    assert (times.least_s / replayed_s - 1 <= 1e-9).all()
+    predicted_s = np.array([timed(found.scenario(row)).step_time_s for row in rows])
+    errors = times.expected_s / predicted_s - 1
+    assert (times.least_s / predicted_s - 1 <= 1e-9).all()
     assert np.median(np.abs(errors)) <= 0.03
     assert np.abs(errors).max() <= 0.10
 
@@ -106,9 +110,9 @@ def test_schedules_without_a_closed_form_are_estimated_too(name: str) -> None:
         found = every(replace(space(scenario, ranks), schedules=(schedule,)))
         rows = drawn(found, 3, seed=8)
         times = step_times(found.take(np.array(rows)))
-        replayed_s = [timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows]
-        errors += (times.expected_s / replayed_s - 1).tolist()
-        least += (times.least_s / replayed_s - 1).tolist()
+        predicted_s = [timed(found.scenario(row)).step_time_s for row in rows]
+        errors += (times.expected_s / predicted_s - 1).tolist()
+        least += (times.least_s / predicted_s - 1).tolist()
     assert max(least) <= 1e-9
     assert np.median(np.abs(errors)) <= 0.03
     # the largest is of zb_h2
@@ -124,7 +128,7 @@ def test_schedules_found_by_search_are_rejected() -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_estimates_of_many_random_configurations_are_near_replay(name: str) -> None:
+def test_estimates_of_many_random_configurations_are_near_predictions(name: str) -> None:
     errors, least = compared(name, 2000, seed=2)
     assert (least <= 1e-9).all()
     assert np.median(np.abs(errors)) <= 0.03
@@ -132,7 +136,7 @@ def test_estimates_of_many_random_configurations_are_near_replay(name: str) -> N
     assert np.quantile(np.abs(errors), 0.99) <= 0.10
 
 
-def test_the_estimate_of_a_single_rank_equals_replay() -> None:
+def test_the_estimate_of_a_single_rank_equals_the_prediction() -> None:
     found = every(space(load("megatron-175b-3d-selene", ("batch=8", "strategy={kind: hybrid}")), 1))
     times = step_times(found)
     for row in drawn(found, 5, seed=3):
@@ -177,9 +181,9 @@ def test_split_sends_of_tensor_parallel_ranks_are_estimated() -> None:
         row for row in np.random.default_rng(6).permutation(split).tolist() if found.microbatches[row] * found.chunks[row] < 60
     ]
     for row in rows[:6]:
-        replayed_s = timed(found.scenario(row), simulate=replay.simulate).step_time_s
-        assert times.least_s[row] <= replayed_s
-        assert times.expected_s[row] == pytest.approx(replayed_s, rel=0.05)
+        predicted_s = timed(found.scenario(row)).step_time_s
+        assert times.least_s[row] <= predicted_s
+        assert times.expected_s[row] == pytest.approx(predicted_s, rel=0.05)
 
 
 def test_groups_closer_than_the_first_are_not_below_the_bound() -> None:
@@ -193,9 +197,9 @@ def test_groups_closer_than_the_first_are_not_below_the_bound() -> None:
 
     least_s = step_times(found.take(rows)).least_s
 
-    replayed_s = [timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows.tolist()]
+    predicted_s = [timed(found.scenario(row)).step_time_s for row in rows.tolist()]
     assert len(rows)
-    assert (least_s <= replayed_s).all()
+    assert (least_s <= predicted_s).all()
 
 
 @pytest.mark.parametrize(("moved_s", "step_s"), [(0.0, 3 * 12.0), (1.0, 1.0 + 3 * 12.0 + 1.0), (100.0, 3 * 12 * 100.0)])
