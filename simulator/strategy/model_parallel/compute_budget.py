@@ -46,10 +46,12 @@ class ComputeBudget:
     def of(cls, layer: Layer, samples: float, job: Job) -> Self:
         """All compute of a layer's passes over `samples` samples."""
         repeated = layer.operators if job.recompute.kind == "full" else again(layer, job.recompute).operators
+        operators = {LayerPass.FORWARD: layer.operators, LayerPass.BACKWARD: layer.operators, LayerPass.AGAIN: repeated}
+        passes_s = {one: job.operators_s(layer, [one], samples) for one in {*layer.operators, *repeated}}
         parts: list[ComputePart] = []
         for pass_, pass_s in zip(LayerPass, job.layer_passes_s(layer, samples), strict=True):
-            operators = repeated if pass_ is LayerPass.AGAIN else layer.operators
-            parts += _parts(pass_, pass_s, operators, layer, samples, job)
+            seconds = [(one, passes_s[one][pass_ is LayerPass.BACKWARD]) for one in operators[pass_]]
+            parts += _parts(pass_, pass_s, seconds)
         return cls(parts)
 
     def among(self, overlaps: Callable[[ComputePart], bool]) -> tuple[int, ...]:
@@ -71,18 +73,13 @@ class ComputeBudget:
         return 1 - left_s / wanted_s if wanted_s > 0 else 0.0
 
 
-def _parts(
-    pass_: LayerPass, pass_s: float, operators: Sequence[Operator], layer: Layer, samples: float, job: Job
-) -> list[ComputePart]:
-    """The parts of one pass, which add up to `pass_s` seconds."""
-    seconds = [job.operators_s(layer, [one], samples)[pass_ is LayerPass.BACKWARD] for one in operators]
-    total_s = sum(seconds, 0.0)
+def _parts(pass_: LayerPass, pass_s: float, seconds: Sequence[tuple[Operator, float]]) -> list[ComputePart]:
+    """The parts of one pass, which add up to `pass_s` seconds. seconds: of each operator."""
+    total_s = sum((one_s for _, one_s in seconds), 0.0)
     # operators alone may take longer than a pass in 8 bits or a measured one; equal times differ by rounding
     scale = pass_s / total_s if total_s > pass_s * (1 + 1e-9) else 1.0
     halves = (False, True) if pass_ is LayerPass.BACKWARD else (False,)
     parts = [
-        ComputePart(pass_, one, of_weights, scale * one_s / len(halves))
-        for one, one_s in zip(operators, seconds, strict=True)
-        for of_weights in halves
+        ComputePart(pass_, one, of_weights, scale * one_s / len(halves)) for one, one_s in seconds for of_weights in halves
     ]
     return [*parts, ComputePart(pass_, None, False, pass_s - scale * total_s)]
