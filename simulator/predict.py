@@ -10,7 +10,6 @@ from scaleproof.simulator.cluster.network.cards import one_card_warning
 from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.memory.in_flight import WHOLE
 from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.program import MAIN_STREAM, Program
 from scaleproof.simulator.run.accounting import accounted
@@ -25,6 +24,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.data_loading import DECODING, STORAGE, loading_s
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.used_devices import placement_warnings
+from scaleproof.simulator.strategy.pipeline.schedule import WHOLE
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 from scaleproof.simulator.uncertainty.captured import with_capture_facts
 from scaleproof.simulator.uncertainty.error_model import ErrorModel, memory_error
