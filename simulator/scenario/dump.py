@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from scaleproof.simulator.cluster import Cluster, Device, Node
+from scaleproof.simulator.cluster import Cluster, Device
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.spec import Spec
@@ -36,6 +36,8 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
     by_name: whether models, clusters and devices that equal shipped ones are given by name; else they are written out, so that
     the text does not depend on shipped files. Shipped frameworks are always given by name, which stands for a version.
     """
+    # the number of used devices of nodes that was chosen for the job is chosen anew
+    scenario = scenario.model_copy(update={"cluster": scenario.cluster.unplaced})
     plain = {"name": scenario.name, **_plain(scenario)}
     plain["strategy"] = _strategy(scenario)
     plain["framework"] = _framework(scenario)
@@ -90,21 +92,13 @@ def keep(scenario: Scenario, folder: Path) -> None:
 
 
 def _plain(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:
-    """The kind of a part, its fields that differ from their defaults, and those in `always`, as plain data.
-
-    The used devices of nodes are left out where they were chosen for the job.
-    """
+    """The kind of a part, its fields that differ from their defaults, and those in `always`, as plain data."""
     fields = type(part).model_fields
-    chosen = {"used"} - part.model_fields_set if isinstance(part, Node) else set()
     defaults = {
         info.alias or name: info.get_default(call_default_factory=True, validated_data={}) for name, info in fields.items()
     }
     values = fields_of(Value(part, None))
-    return {
-        name: _plain_value(value)
-        for name, value in values
-        if name in ("kind", *always) or (value.value != defaults[name] and name not in chosen)
-    }
+    return {name: _plain_value(value) for name, value in values if name in ("kind", *always) or value.value != defaults[name]}
 
 
 def _strategy(scenario: Scenario, always: Collection[str] = ()) -> dict[str, Any]:
