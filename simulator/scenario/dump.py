@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from scaleproof.simulator.cluster import Cluster, Device, Node
+from scaleproof.simulator.cluster import Cluster, Device
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.spec import Spec
@@ -27,8 +27,6 @@ from scaleproof.simulator.strategy import Strategy
 
 FILE: Final = "scenario.yaml"
 _WIDTH: Final = 120
-# Fields that count as not given where the framework, or the layout of the job, has chosen their values.
-_CHOSEN: Final[Mapping[type[Spec], frozenset[str]]] = {Node: frozenset({"used"}), Training: frozenset(DECIDED_OF_TRAINING)}
 # wider than any part
 _ONE_LINE: Final = 10_000
 
@@ -40,6 +38,8 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
     framework decides them are left out; else they are written out, so that the text does not depend on shipped files. Shipped
     frameworks are always given by name, which stands for a version.
     """
+    # the number of used devices of nodes that was chosen for the job is chosen anew
+    scenario = scenario.model_copy(update={"cluster": scenario.cluster.unplaced})
     plain = {"name": scenario.name, **_plain(scenario)}
     plain["strategy"] = _strategy(scenario, is_complete=not by_name)
     plain["framework"] = _framework(scenario)
@@ -95,10 +95,10 @@ def keep(scenario: Scenario, folder: Path) -> None:
 
 
 def _plain(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:
-    """The kind of a part, its fields that differ from their defaults, and those in `always`, as plain data; without fields that
-    were chosen for the job."""
+    """The kind of a part, its fields that differ from their defaults, and those in `always`, as plain data. What a framework
+    decides on the training is left to it."""
     fields = type(part).model_fields
-    left = _CHOSEN.get(type(part), frozenset()) - part.model_fields_set
+    left = frozenset(DECIDED_OF_TRAINING) - part.model_fields_set if isinstance(part, Training) else frozenset()
     defaults = {
         info.alias or name: info.get_default(call_default_factory=True, validated_data={}) for name, info in fields.items()
     }

@@ -30,10 +30,10 @@ def placed(cluster: Cluster, plan: Plan) -> Cluster:
         return whole
     for multiple in _multiples(plan, whole.node.devices):
         idle = whole.node.devices % multiple
-        if idle and _nodes(plan, whole.node.devices - idle) <= whole.nodes:
+        if idle == 0:
+            return whole
+        if _nodes(plan, whole.node.devices - idle) <= whole.nodes:
             return whole.using(whole.node.devices - idle)
-        if not idle:
-            break
     return whole
 
 
@@ -53,9 +53,10 @@ def placement_warnings(plan: Plan, cluster: Cluster) -> Iterator[str]:
         remedy = [f"cluster.node.used={fitting}"] if cluster.gives_used else []
         if (nodes := _nodes(plan, fitting)) > cluster.nodes:
             remedy.append(f"cluster.nodes={nodes}")
+        given = f"set {' and '.join(remedy)}, or " if remedy else ""
         yield (
             f"{kind}-parallel groups straddle nodes, as {ranks} ranks do not divide the {devices} devices used of each node: "
-            f"exchanges within passes wait for the network; set {' and '.join(remedy)}, or choose degrees that divide {devices}"
+            f"exchanges within passes wait for the network; {given}choose degrees that divide {devices}"
         )
     if plan.tensor > devices and plan.order[0] == "tensor":
         yield (

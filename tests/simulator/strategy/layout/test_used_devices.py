@@ -109,6 +109,7 @@ def test_a_written_scenario_leaves_the_choice_open(small: Make, tmp_path: Path) 
     (tmp_path / "again.yaml").write_text(dump(scenario))
     assert load(tmp_path / "again.yaml") == scenario
     assert "used: 72" in dump(on_racks(small, "workers: 128, expert: 64", "cluster.node.used=72"))
+    assert "cluster: gb200-nvl72\n" in dump(on_racks(small, "workers: 128, expert: 64", "cluster=gb200-nvl72"), by_name=True)
 
 
 def test_warnings_name_idle_devices_and_straddling_groups(small: Make) -> None:
