@@ -82,7 +82,7 @@ def test_several_batches_ahead_bridge_short_steps(fake_time: FakeTime) -> None:
 
 def test_a_reading_rank_shares_storage_and_cores_with_the_readers_next_to_it() -> None:
     one = scenario(DECODED | STORED, {"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 1})
-    together = one.cluster.model_copy(update={"node": one.cluster.node.model_copy(update={"devices": 4})})
+    together = one.cluster.model_copy(update={"node": one.cluster.node.model_copy(update={"installed": 4})})
     found = readers(one)
     assert [reader.samples for reader in found] == [2, 2]
     assert {reader.node for reader in found} == {min(reader.ranks) for reader in found}, "each rank has a node of its own"

@@ -69,7 +69,7 @@ SPARSE_CASES = [
 def in_nodes(scenario: Scenario, devices: int = 2) -> Scenario:
     """The same on nodes of few devices."""
     cluster: Cluster = scenario.cluster
-    node = cluster.node.model_copy(update={"devices": devices})
+    node = cluster.node.model_copy(update={"installed": devices})
     nodes = {"node": node, "nodes": -(-scenario.strategy.ranks // devices), "network": node.link}
     return scenario.model_copy(update={"cluster": cluster.model_copy(update=nodes)})
 
