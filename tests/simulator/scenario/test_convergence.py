@@ -233,7 +233,8 @@ def test_crossover_maps_compare_time_to_target_if_modelled(tmp_path: Path) -> No
 
     def found(*overrides: str) -> Crossover:
         bandwidth = "cluster.network.bandwidth=1 Gbit/s..100 Gbit/s"
-        return crossover(path, bandwidth, "workers=4", ["ring", "scenario"], 2, [ASYNCHRONOUS, *overrides])
+        one_slow = "unevenness={stragglers: [{ranks: 0, slowdown: 3}]}"
+        return crossover(path, bandwidth, "workers=4", ["ring", "scenario"], 2, [ASYNCHRONOUS, one_slow, *overrides])
 
     # where noise rules all take as many samples, and the fastest is the soonest; where delay does, it is whoever waits
     plain, noisy = found(), found(GIVEN, "convergence.critical_batch=1e6")

@@ -88,7 +88,9 @@ def test_microbatches_run_in_turn_and_are_averaged_once(overlap: bool, make_scen
     assert (main.arrival_s[1:] >= main.end_s[:-1] - 1e-9).all(), "a rank does one thing at a time"
     sums = own.where(own.stream == Stream.COMMUNICATION)
     gradients = Gradients(layers)
-    bounds, _ = gradients.buckets(range(len(layers)), 4, 2.0**20, 100 * 2.0**10)
+    plan = scenario.strategy.plan
+    assert plan.first_bucket_bytes == plan.bucket_bytes, "as the others where bucket is given"
+    bounds, _ = gradients.buckets(range(len(layers)), 4, plan.first_bucket_bytes, plan.bucket_bytes)
     expected_bytes = [4.0 * (gradients.filled[end] - gradients.filled[begin]) for begin, end in itertools.pairwise(bounds)]
     assert sorted(sums.size_bytes.tolist()) == sorted(expected_bytes)
 
