@@ -18,7 +18,7 @@ from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import rank_kinds
 from scaleproof.simulator.scenario.schema import Scenario
 
-# Of pinned memory over PCIe 4.0 with 16 lanes, of 32 GB/s, as NVIDIA's bandwidthTest reports for A100 nodes.
+# Of pinned memory over PCIe 4.0 x16, of 32 GB/s, as NVIDIA's bandwidthTest reports for A100 nodes.
 _PCIE_BPS: Final = 25e9
 # Assumption where a cluster states no memory bandwidth of its hosts: less than any server of two processors since 2017 has.
 _HOST_BPS: Final = 100e9

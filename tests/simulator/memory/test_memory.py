@@ -90,13 +90,13 @@ def test_pure_bf16_sums_and_updates_bf16(small: Make) -> None:
         )
         for master in ("false", "true")
     )
-    held = [memory(one).worst.holders_bytes for one in (pure, mixed)]
+    sizes = [memory(one).worst.holders_bytes for one in (pure, mixed)]
     count = pure.model.parameters()
-    assert sum(held[0][name] for name in ("parameters", "master_parameters", "optimizer_states")) == pytest.approx(
+    assert sum(sizes[0][name] for name in ("parameters", "master_parameters", "optimizer_states")) == pytest.approx(
         6 * count / 4
     )
     # sharded parameters in 32 bits are the master copies
-    assert sum(held[1][name] for name in ("parameters", "master_parameters", "optimizer_states")) == pytest.approx(
+    assert sum(sizes[1][name] for name in ("parameters", "master_parameters", "optimizer_states")) == pytest.approx(
         12 * count / 4
     )
     assert pure.job().reduced_bytes == 2
