@@ -34,7 +34,7 @@ class ScorePasses:
             and operator.keys <= _FUSED_SOFTMAX_KEYS
         )
         other = "bidirectional" if operator.seen < 1 else "causal"
-        passes = (one for one in framework.attention_passes.values() if one.when != other)
+        passes = (one for one in framework.attention_passes.values() if one.when != other and one.forward + one.backward)
         self._passes: Sequence[ScorePass] = () if is_fused else tuple(passes)
 
     def extra_bytes(self, dropped: float) -> tuple[float, float]:

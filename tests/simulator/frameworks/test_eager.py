@@ -91,6 +91,12 @@ def test_megatron_leaves_its_fused_softmax_where_keys_are_too_many() -> None:
     assert of_passes_s(MEGATRON, PLAIN, longer) == pytest.approx(expected, rel=1e-6)
 
 
+def test_transformer_engine_scales_and_masks_within_softmax() -> None:
+    """Also with dropout, whose precision is that of a softmax in 16 bits."""
+    core = shipped("megatron-core-0.12")
+    assert of_passes_s(core, PLAIN, block(dropout=True)) == pytest.approx([0, 0], abs=1e-12)
+
+
 def test_eager_attention_is_slower_than_compiled_and_both_than_flash() -> None:
     for work in (PLAIN, AUTOCAST):
         eager_s, compiled_s = (sum(kernels_s(one, block(), work)) for one in (DDP, COMPILED))
