@@ -50,12 +50,15 @@ class Traced(ModelSpec):
         Raises FieldError for any problem with the function, and MissingDependencyError if torch is not installed.
         """
         refuse_to_shard(self.kind, shard)
-        layers, unknown, *_ = trace_of(self.source, Path.cwd())
+        layers, unknown, _, _, sparse = trace_of(self.source, Path.cwd())
         if unknown:
             problem = f"no cost is known for {', '.join(unknown)}"
             if self.strict:
                 refuse(self.source, f"{problem}; leave strict out to count the bytes that they read and write")
             warnings.warn(f"{self.source}: {problem}; counted by the bytes that they read and write", stacklevel=1)
+        if sparse:
+            dense = f"gradients of {', '.join(sparse)} are sparse, but are counted as dense: summed, stored and applied whole"
+            warnings.warn(f"{self.source}: {dense}", stacklevel=1)
         return list(layers)
 
 
@@ -68,12 +71,14 @@ def trace(reference: str, strict: bool = False) -> Traced:
 
 class Trace(NamedTuple):
     """A traced model. unknown: names of operators of unknown cost. modules: by layer, the names of its modules. repeated: names
-    of a module with parameters and of one that ran before it ran again; None if each runs at once."""
+    of a module with parameters and of one that ran before it ran again; None if each runs at once. sparse: names of modules
+    whose gradients are sparse."""
 
     layers: tuple[Layer, ...]
     unknown: tuple[str, ...]
     modules: tuple[tuple[str, ...], ...]
     repeated: tuple[str, str] | None
+    sparse: tuple[str, ...]
 
 
 @functools.cache
@@ -88,7 +93,10 @@ def trace_of(source: str, folder: Path) -> Trace:
         with user_errors(source, "its forward pass on the example inputs", folder):
             recorder, outputs = _run(torch, source, user)
     modules = tuple(tuple(module.name for module in group) for group in grouped(recorder.modules))
-    return Trace(tuple(layers_of(recorder, outputs)), tuple(sorted(recorder.unknown)), modules, recorder.repeated)
+    sparse = tuple(
+        name or "the module" for name, module in user.module.named_modules() if getattr(module, "sparse", False) is True
+    )
+    return Trace(tuple(layers_of(recorder, outputs)), tuple(sorted(recorder.unknown)), modules, recorder.repeated, sparse)
 
 
 @contextmanager

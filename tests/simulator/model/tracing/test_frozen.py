@@ -24,7 +24,7 @@ from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.load import build
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
-from tests.simulator.analysis.planner.estimate.replayed import check_against_replay
+from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
 from tests.simulator.model.tracing import frozen_models
 from tests.simulator.model.tracing.frozen_models import BATCH, DEPTH, WIDTH
 from tests.simulator.model.tracing.test_torch_module import torch_keeps
@@ -174,4 +174,4 @@ def test_plans_are_estimated_like_they_are_replayed() -> None:
     found = every(
         Space(base, (8,), tensor=(1,), stages=(1,), chunks=(1,), samples=(1, 8, 64), zero=(0, 1, 2, 3), schedules=("1f1b",))
     )
-    check_against_replay(found, np.arange(len(found)))
+    check_against_predictions(found, np.arange(len(found)))

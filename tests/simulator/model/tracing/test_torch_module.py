@@ -287,6 +287,20 @@ def build(): return Net(8, 8), torch.randn(2, 8, 8)
         trace(reference, strict=True)
 
 
+def test_sparse_gradients_are_said_to_be_counted_as_dense(write: Write) -> None:
+    name = write("""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.top = nn.EmbeddingBag(1000, 8, sparse=True), nn.Linear(8, 1)
+    def forward(self, rows):
+        return self.top(self.table(rows))
+def build(): return Net(), torch.zeros(4, 3, dtype=torch.long)
+""")
+    with pytest.warns(UserWarning, match="gradients of table are sparse, but are counted as dense"):
+        trace(f"python:{name}:build")
+
+
 WRONG = {
     "def build(): return nn.Linear(1, 1)": "returns a module alone; return an example of its inputs too, such as",
     "def build(): return 3": "returns a int; return a module and its example inputs",

@@ -14,7 +14,7 @@ from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.scenario.schema import Scenario
-from tests.simulator.analysis.planner.estimate.replayed import check_against_replay
+from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
 from tests.simulator.programs import compiled, moved_bytes
 
 Make = Callable[..., Scenario]
@@ -162,7 +162,7 @@ def test_estimates_of_kept_parameters_agree_with_replay(small: Make, batch: int)
     space = Space(base, (8, 16), tensor=(1, 2), stages=(2, 4), chunks=(1, 2), samples=(1, 2), zero=(3,), schedules=schedules)
     found = every(space)
     rows = np.random.default_rng(2).choice(len(found), min(40, len(found)), replace=False)
-    check_against_replay(found, rows)
+    check_against_predictions(found, rows)
 
 
 @pytest.mark.parametrize("zero", [0, 1])

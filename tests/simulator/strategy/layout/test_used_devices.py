@@ -20,7 +20,7 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
 from scaleproof.validator.launch.job import nodes_of_ranks
-from tests.simulator.analysis.planner.estimate.replayed import check_against_replay
+from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
 
 Make = Callable[..., Scenario]
 # 72 devices a node, of which a job of 64 experts can use 64.
@@ -168,7 +168,7 @@ def test_estimates_place_ranks_as_predictions_do(small: Make) -> None:
     even = np.flatnonzero((found.stages == 1) | (found.used_devices == 64))
     rows = np.random.default_rng(3).choice(even, 12, replace=False)
     assert {used[row] for row in rows} == {64, 72}
-    check_against_replay(found, rows)
+    check_against_predictions(found, rows)
 
 
 def test_estimates_keep_the_given_number_of_devices(small: Make) -> None:
