@@ -23,7 +23,6 @@ from scaleproof.simulator.scenario.fields import Value, fields_of
 from scaleproof.simulator.scenario.framework_choice import DECIDED, DECIDED_OF_TRAINING, with_defaults
 from scaleproof.simulator.scenario.read import load_cluster, load_device, load_model
 from scaleproof.simulator.scenario.schema import Scenario, Training
-from scaleproof.simulator.strategy import Strategy
 
 FILE: Final = "scenario.yaml"
 _WIDTH: Final = 120
@@ -115,23 +114,28 @@ def _strategy(scenario: Scenario, always: Collection[str] = (), is_complete: boo
 
     is_complete: whether fields as the framework would decide them are written too.
     """
-    own, by_framework = scenario.strategy, _as_framework_decides(scenario)
-    fields = type(own).model_fields
-    is_decided = {
-        fields[name].alias or name: getattr(own, name) == getattr(by_framework, name) for name in DECIDED if name in fields
-    }
-    plain = _plain(own, (*always, *is_decided))
+    fields = type(scenario.strategy).model_fields
+    names = {name: fields[name].alias or name for name in DECIDED if name in fields}
+    plain = _plain(scenario.strategy, (*always, *names.values()))
     if plain.get("micro_batch_size") is not None:
         plain.pop("microbatches", None)
-    return {name: value for name, value in plain.items() if is_complete or name in always or not is_decided.get(name)}
+    left = set() if is_complete else {names[name] for name in _left_to_framework(scenario)}.difference(always)
+    return {name: value for name, value in plain.items() if name not in left}
 
 
-def _as_framework_decides(scenario: Scenario) -> Strategy:
-    """The strategy as if it gave none of the fields that a framework may decide."""
-    fields = type(scenario.strategy).model_fields
-    free = scenario.strategy.model_copy(update={name: fields[name].default for name in DECIDED if name in fields})
-    object.__setattr__(free, "__pydantic_fields_set__", free.model_fields_set.difference(DECIDED))
-    return with_defaults(free, scenario.framework, scenario.training.zero, scenario.training.precision)
+def _left_to_framework(scenario: Scenario) -> frozenset[str]:
+    """Names of the strategy fields that have the values which the framework decides on if the others are given."""
+    own = scenario.strategy
+    left = frozenset(DECIDED).intersection(type(own).model_fields)
+    while True:
+        free = own.model_copy(update={name: type(own).model_fields[name].default for name in left})
+        object.__setattr__(free, "__pydantic_fields_set__", own.model_fields_set.union(DECIDED) - left)
+        decided = with_defaults(free, scenario.framework, scenario.training.zero, scenario.training.precision)
+        other = [name for name in DECIDED if name in left and getattr(own, name) != getattr(decided, name)]
+        if not other:
+            return left
+        # one after the other, since what is given may decide on the next one
+        left -= {other[0]}
 
 
 def _plain_value(value_and_unit: Value) -> Any:

@@ -108,8 +108,9 @@ class ObservationBatch:
         """Predicted seconds with these constants; shape (observations,)."""
         constants = {(one.facts, one.transport): derived(tables, one.facts, one.transport, Adjust()) for one in self.curves}
         timed = np.array([one.curve(constants[one.facts, one.transport]) for one in self.curves])[self.index]
-        latency_s, per_byte_s, chunk_s = timed.T
+        latency_s, per_byte_s, chunk_s, hosts_s = timed.T
         transfer_s = self.size_bytes * per_byte_s
         called_s = np.where(self.pytorch, tables["libraries"]["nccl"]["pytorch_call"].value, 0.0)
-        result: NDArray[np.float64] = latency_s + transfer_s + 2 * np.sqrt(chunk_s * transfer_s) + called_s
+        moved_s = np.maximum(hosts_s, transfer_s + 2 * np.sqrt(chunk_s * transfer_s))
+        result: NDArray[np.float64] = latency_s + moved_s + called_s
         return result
