@@ -33,11 +33,12 @@ _CLUSTER: Final = {
         "memory_bandwidth": "10 GB/s",
     },
 }
-# The kinds of strategy that state how a model is divided, synchronised or scheduled, with degrees for most fields.
+# The kinds of strategy that state how a model is divided, synchronised or scheduled, with degrees for most fields. A hybrid has all
+# schedules if gradients are summed after the backward pass.
 KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "data_parallel": {"workers": 2, "microbatches": 2},
     "pipeline": {"stages": 2, "microbatches": 4},
-    "hybrid": {"workers": 2, "stages": 2, "microbatches": 2},
+    "hybrid": {"workers": 2, "stages": 2, "microbatches": 2, "overlap": False},
     "parameter_server": {"workers": 2, "servers": 1},
     "local_sgd": {"workers": 2, "period": 2},
     "model_parallel": {"stages": 2},

@@ -76,7 +76,7 @@ def _check_sharded(scenario: Scenario) -> None:
             "library's choice; leave the algorithm out, or give zero 2"
         )
     if training.zero >= 2 and splits_backward(plan) and plan.averages:
-        raise InputError(f"training.zero: {_no_gradient_hooks(plan)}")
+        raise InputError(f"training.zero: {_no_gradient_hooks(plan)}; leave it out, or give another schedule")
 
 
 def _check_data_parallel(scenario: Scenario) -> None:
@@ -114,7 +114,7 @@ def _check_gradients(scenario: Scenario) -> None:
     training, plan = scenario.training, scenario.strategy.plan
     for field in ("accumulate_precision", "reduce_precision"):
         if getattr(training, field) not in (None, training.precision) and splits_backward(plan):
-            raise InputError(f"training.{field}: {_no_gradient_hooks(plan)}")
+            raise InputError(f"training.{field}: {_no_gradient_hooks(plan)}; leave it out, or give another schedule")
 
 
 def splits_backward(plan: Plan) -> bool:
@@ -123,7 +123,7 @@ def splits_backward(plan: Plan) -> bool:
 
 
 def _no_gradient_hooks(plan: Plan) -> str:
-    return f"in {plan.schedule} torch does not report gradients of weights; leave it out, or give another schedule"
+    return f"in {plan.schedule} torch does not report gradients of weights"
 
 
 def _check_expert_nodes(scenario: Scenario) -> None:
@@ -190,7 +190,7 @@ def _check_hybrid(scenario: Scenario) -> None:
             message = f"fp8 is predicted but not measured: {refusals.SCALED}; give bf16, fp16 or fp32"
             raise InputError(f"strategy.{field}: {message}")
     if plan.overlap and splits_backward(plan):
-        raise InputError(f"strategy.overlap: {_no_gradient_hooks(plan)}")
+        raise InputError(f"strategy.overlap: {_no_gradient_hooks(plan)}; set it to false, or give another schedule")
     if plan.expert_tensor not in (None, 1) and (scenario.compute == "real" or plan.shard.expert_tensor is not None):
         message = f"{plan.expert_tensor} is predicted but not measured: {refusals.DIVIDED_EXPERTS}"
         raise InputError(f"strategy.expert_tensor: {message}; give 1 to measure")

@@ -133,7 +133,12 @@ def test_waiting_interrupts_passes_of_microbatches(make_scenario: MakeScenario) 
         (
             {"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2, "schedule": "zb_h1", "overlap_sends": True},
             {"zero": 2},
-            "training.zero: in zb_h1 torch does not report gradients of weights",
+            "training.zero: in zb_h1 torch does not report gradients of weights; leave it out",
+        ),
+        (
+            {"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2, "schedule": "zb_h1", "overlap_sends": True},
+            {},
+            "strategy.overlap: in zb_h1 torch does not report gradients of weights; set it to false",
         ),
     ],
 )
