@@ -33,8 +33,8 @@ _CLUSTER: Final = {
         "memory_bandwidth": "10 GB/s",
     },
 }
-# The kinds of strategy that state how a model is divided, synchronised or scheduled, with degrees for most fields. A hybrid has all
-# schedules if gradients are summed after the backward pass.
+# The kinds of strategy that state how a model is divided, synchronised or scheduled, with degrees for most fields. A hybrid has
+# all schedules if gradients are summed after the backward pass.
 KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "data_parallel": {"workers": 2, "microbatches": 2},
     "pipeline": {"stages": 2, "microbatches": 4},
