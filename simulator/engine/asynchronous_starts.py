@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from scaleproof.simulator.engine.durations import Times, durations_s
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 from scaleproof.simulator.program.consistency import Bsp, Ssp
+
+# Relative difference of speeds that is rounding.
+_EQUAL: Final = 1e-6
 
 
 def is_out_of_phase(program: Program) -> bool:
@@ -31,13 +36,29 @@ def random_starts_s(program: Program, draw: int) -> Times:
     return begin_s
 
 
+def steps_until_bound(program: Program) -> float:
+    """Steps, in the mean over training ranks, until the fastest are as far ahead of the slowest as they may be; zero for equal
+    ranks and where no bound limits the lead. Ranks that wait for servers need more."""
+    if not isinstance(program.consistency, Ssp):
+        return 0.0
+    rate = 1 / _alone_s(program)[np.unique(program.rank[~program.ranks.is_server[program.rank]])]
+    if not rate.max() > (1 + _EQUAL) * rate.min():
+        return 0.0
+    return float(program.consistency.bound * rate.mean() / (rate.max() - rate.min()))
+
+
 def _round_s(program: Program) -> float:
     """Estimated seconds of a step of all ranks: busy time of the busiest resource or server, or time of a rank alone."""
-    seconds, count = durations_s(program), len(program.ranks.names)
     serves = program.kind == Kind.SERVE
     task, resource, per_unit = program.routes.used(program.route)
     moves = np.where(serves, 0.0, program.amount)[task] * per_unit / program.resources.capacity[resource]
-    busy_s = np.bincount(resource, moves), np.bincount(program.rank[serves], seconds[serves])
+    busy_s = np.bincount(resource, moves), np.bincount(program.rank[serves], durations_s(program)[serves])
+    return max(float(side.max(initial=0.0)) for side in (*busy_s, _alone_s(program)))
+
+
+def _alone_s(program: Program) -> Times:
+    """Estimated seconds of a step of each rank alone, shape (ranks,)."""
+    seconds, count = durations_s(program), len(program.ranks.names)
     alone_s = np.zeros(count)
     np.add.at(alone_s, program.rank, np.where(program.stream == MAIN_STREAM, seconds, 0.0))
     from_server = program.ranks.is_server[program.rank]
@@ -46,4 +67,4 @@ def _round_s(program: Program) -> float:
         selected = (program.kind == Kind.TRANSFER) & (from_server == pulls)
         np.maximum.at(longest_s, (program.peer if pulls else program.rank)[selected], seconds[selected])
         alone_s += longest_s
-    return max(float(side.max(initial=0.0)) for side in (*busy_s, alone_s))
+    return alone_s

@@ -19,7 +19,7 @@ from scaleproof.simulator.run.run import SPAN_COLUMNS, Phase, Spans, Stream
 Times = NDArray[np.float64]
 
 # Share of the steps that is discarded at the beginning, until asynchronous workers no longer step together.
-_WARM_UP: Final = 0.25
+WARM_UP: Final = 0.25
 _ROUNDING: Final = 1e-9
 # Last words of the names of resources at an endpoint of a transfer.
 _ENDS: Final = ("in", "out", "both")
@@ -142,7 +142,7 @@ def window_of(timeline: Timeline) -> Window:
 def window_of_rounds(rounds_s: Times, done_s: Times) -> Window:
     """The window of synchronous rounds. rounds_s: end of each round; done_s: see `window_of_steps`."""
     rounds_s = rounds_s[rounds_s <= _stop_s(done_s)]
-    first = int(_WARM_UP * len(rounds_s))
+    first = int(WARM_UP * len(rounds_s))
     return Window(float(rounds_s[first]), float(rounds_s[-1]), len(rounds_s) - 1 - first)
 
 
@@ -156,7 +156,7 @@ def window_of_steps(done_s: Times, ranks: NDArray[np.integer]) -> Window:
     taken = np.cumsum(np.broadcast_to(ranks, done_s.shape)[ended][order]) / ranks.sum()
     ends_s = done_s[ended][order]
     stop = np.searchsorted(ends_s, _stop_s(done_s), side="right") - 1
-    begin = np.searchsorted(taken, _WARM_UP * taken[stop])
+    begin = np.searchsorted(taken, WARM_UP * taken[stop])
     # whole rounds, if there is at least one, since workers that stay in step end their steps together
     rounds = np.floor(taken[stop] - taken[begin] + _ROUNDING) or np.inf
     end = np.searchsorted(taken, min(taken[begin] + rounds, taken[stop]) + _ROUNDING, side="right") - 1

@@ -19,11 +19,12 @@ from scaleproof.simulator.cluster.network.variability import variability
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.engine import Timeline, Variation
-from scaleproof.simulator.engine.asynchronous_starts import is_out_of_phase, random_starts_s
+from scaleproof.simulator.engine.asynchronous_starts import is_out_of_phase, random_starts_s, steps_until_bound
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.program.consistency import Bsp, Ssp
 from scaleproof.simulator.run.run import DISTURBED
 from scaleproof.simulator.run.scaling import STEPS
+from scaleproof.simulator.run.staleness import WARM_UP
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
 
@@ -40,13 +41,13 @@ _MOST_ADDED: Final = 300_000
 # Periods to simulate, by whether the program is static: the first quarter of the steps of asynchronous workers is discarded.
 _CYCLES: Final = {True: 3, False: 4}
 # Phases of asynchronous ranks over which a long run is averaged. Without variation the ranks settle into one of many cycles.
-# Times of different cycles have a standard deviation of 5 to 10 %, and a slight change of the cluster selects another. Runs of
-# few steps from equal phases respond continuously, and so does the mean over ten (within 1 %). Many ranks average by
-# themselves, but need more steps until their queues have filled; few ranks, until their phases no longer matter.
-_PHASES: Final = 10
+# Times of different cycles have a standard deviation of 5 to 15 %, and a slight change of the cluster selects another, the more
+# often the longer the run. Runs of few steps from equal phases respond continuously, and so does their mean (within 1 %; of
+# four ranks 2.5 %). Many ranks average by themselves, but need more steps until their queues have filled.
+_PHASES: Final = 20
 _FEWEST_PHASES: Final = 3
 _RANKS_OF_PHASES: Final = 80
-_RANK_STEPS_OF_PHASE: Final = 48
+_RANK_STEPS_OF_PHASE: Final = 24
 # Steps of all phases as a multiple of those of a single run.
 _STEPS_OF_PHASES: Final = 3
 # Draws of which the middle one counts, and the most tasks of each.
@@ -85,7 +86,8 @@ def starts_s(scenario: Scenario, program: Program) -> Sequence[NDArray[np.float6
     late_s = program.ranks.late_s
     if "steps" in scenario.model_fields_set or not is_out_of_phase(program):
         return [late_s]
-    most = max(_FEWEST_PHASES, min(_PHASES, _RANKS_OF_PHASES // scenario.strategy.workers))
+    steady = 1 + _STEPS_OF_PHASES * scenario.steps // (1 + _steady_steps(scenario, program))
+    most = max(_FEWEST_PHASES, min(_PHASES, _RANKS_OF_PHASES // scenario.strategy.workers, steady))
     draws = 1 if scenario.unevenness.changes else min(most, 1 + _ENOUGH_TASKS // (len(program) * scenario.steps))
     return [late_s + random_starts_s(program, draw) for draw in range(draws)]
 
@@ -170,10 +172,15 @@ def _steps(scenario: Scenario, program: Program, phases: int) -> int:
             steps = max(steps, min(_tail_steps(scenario), _MOST_ADDED // len(program)))
         if phases > 1:
             fewest = math.ceil(_RANK_STEPS_OF_PHASE / scenario.strategy.workers)
-            steps = max(fewest, math.ceil(_STEPS_OF_PHASES * steps / phases))
+            steps = max(fewest, math.ceil(_STEPS_OF_PHASES * steps / phases), _steady_steps(scenario, program))
     elif steps > most:
         raise FieldError(("steps",), f"{steps:,} of {len(program):,} tasks each are too many to simulate; give at most {most}")
     return 1 + max(2, steps)
+
+
+def _steady_steps(scenario: Scenario, program: Program) -> int:
+    """The number of steps of a phase until ranks of different speeds wait at their bound after the steps that are discarded."""
+    return math.ceil(min(steps_until_bound(program) / WARM_UP, _STEPS_OF_PHASES * scenario.steps))
 
 
 def _tail_steps(scenario: Scenario) -> int:

@@ -43,6 +43,13 @@ def test_a_straggler_slows_only_strategies_that_wait_for_it(small: Make) -> None
     assert of_even["asynchronous"] == pytest.approx(7.5 / 8, rel=2e-2)
 
 
+@pytest.mark.parametrize("bound", [1, 8])
+def test_a_straggler_slows_all_to_its_speed_whatever_the_bound(bound: int, small: Make) -> None:
+    ranks = servers(8, 1, mode="stale_synchronous", bound=bound)
+    even, slow = (timed(small(ranks, *SEPARATE_NODES, *PLAIN, *FREE, *more)) for more in ((), (f"unevenness={{{STRAGGLER}}}",)))
+    assert even.step_time_s / slow.step_time_s == pytest.approx(1 / 2, rel=0.1)
+
+
 def test_backups_waste_their_share_if_workers_are_equal(small: Make) -> None:
     cells = found(small, STRAGGLER, workers=8).cells[ALONE]
     even, spared = cells["synchronous"].samples_per_s, cells["backups"].samples_per_s
