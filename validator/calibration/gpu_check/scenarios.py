@@ -49,9 +49,12 @@ class Training:
             "cluster": cluster,
             "strategy": fields["strategy"],
             "batch": {"total": self.batch},
-            "training": {"precision": self.precision, "optimizer": self.optimizer, **fields.get("training", {})},
+            # ranks train in 16 bits throughout
+            "training": {
+                "precision": self.precision, "autocast": False, "optimizer": self.optimizer, **fields.get("training", {}),
+            },
             "steps": steps,
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
