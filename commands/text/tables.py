@@ -5,6 +5,7 @@ The text has no colours, and tables are as wide as their cells, so that a pipe o
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 # Width of wrapped text.
 WIDTH: Final = 100
+_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=%|[KMGT]iB\b)")
 # Rich shortens cells that do not fit into its console; no table is this wide.
 _UNLIMITED: Final = 100_000
 _BAR_WIDTH: Final = 24
@@ -63,10 +66,12 @@ def shares(rows: Iterable[tuple[str, str, float]]) -> list[str]:
 
 
 def wrapped(text: str, first: str = "", rest: str = "  ") -> list[str]:
-    """Lines of a paragraph. first, rest: what the first line and all further lines begin with."""
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
-    )
+    """Lines of a paragraph. first, rest: what the first line and all further lines begin with. Numbers stay with their units."""
+    lines = textwrap.wrap(
+        _BEFORE_UNIT.sub(_NO_BREAK, text), WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False,
+        break_long_words=False,
+    )  # fmt: skip
+    return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def sections(parts: Mapping[str, Iterable[str]]) -> list[str]:
