@@ -66,7 +66,7 @@ def shares(rows: Iterable[tuple[str, str, float]]) -> list[str]:
 
 
 def wrapped(text: str, first: str = "", rest: str = "  ") -> list[str]:
-    """Lines of a paragraph. first, rest: what the first line and all further lines begin with. Numbers stay with their units."""
+    """Lines of a paragraph. first, rest: what the first and all further lines begin with. Numbers stay with their units."""
     lines = textwrap.wrap(
         _BEFORE_UNIT.sub(_NO_BREAK, text), WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False,
         break_long_words=False,
