@@ -148,7 +148,7 @@ def with_defaults(strategy: Strategy, framework: Framework, zero: int, precision
     return strategy.defaulted({name: values.get(name, default) for name, default in free.items()})
 
 
-def with_autocast(training: Training, framework: Framework, strategy: Strategy) -> Training:
+def _with_autocast(training: Training, framework: Framework, strategy: Strategy) -> Training:
     """The training with the framework's choice of autocast if none was given, which still counts as not given. Training without
     master copies stores parameters in 16 bits, so that nothing is cast. Raises FieldError where autocast does not apply."""
     applies = training.precision in _AUTOCAST and training.master and not isinstance(strategy, CapturedStrategy)
@@ -163,6 +163,15 @@ def with_autocast(training: Training, framework: Framework, strategy: Strategy) 
         message = f"{framework.name} has no autocast; leave it out, or use pytorch-ddp"
         raise FieldError(("training", "autocast"), message)
     return training
+
+
+def with_training_defaults(training: Training, framework: Framework, strategy: Strategy) -> Training:
+    """The training with the framework's choice of autocast, and what it calls selective recomputation. Raises FieldError where
+    autocast does not apply."""
+    recompute = training.recompute.meant_by(framework.selective)
+    if recompute is not training.recompute:
+        training = training.model_copy(update={"recompute": recompute})
+    return _with_autocast(training, framework, strategy)
 
 
 def planned_fields(scenario: Scenario) -> dict[str, Any]:

@@ -29,8 +29,8 @@ from scaleproof.simulator.scenario.framework_choice import (
     check_supported,
     default_framework,
     features,
-    with_autocast,
     with_defaults,
+    with_training_defaults,
 )
 from scaleproof.simulator.scenario.gradient_precision import check_gradients, gradient_sizes
 from scaleproof.simulator.scenario.reliability import Reliability
@@ -290,10 +290,7 @@ class Scenario(Spec):
             check_attention(self.framework, self.model)
             self.__dict__["framework"] = renamed(self.framework)
         self.__dict__["strategy"] = with_defaults(strategy, self.framework, training.zero, training.precision)
-        recompute = training.recompute.meant_by(self.framework.selective)
-        if recompute is not training.recompute:
-            training = training.model_copy(update={"recompute": recompute})
-        self.__dict__["training"] = with_autocast(training, self.framework, strategy)
+        self.__dict__["training"] = with_training_defaults(training, self.framework, strategy)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:

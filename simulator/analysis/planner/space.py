@@ -20,9 +20,10 @@ from scaleproof.simulator.scenario.framework_choice import (
     default_framework,
     features,
     planned_fields,
+    with_training_defaults,
 )
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import Hybrid, ParameterServer
+from scaleproof.simulator.strategy import Hybrid, ParameterServer, Strategy
 from scaleproof.simulator.strategy.layout.mesh import ORDER
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 
@@ -69,10 +70,16 @@ def _defaults(scenario: Scenario) -> list[Framework]:
 
 def _in_framework(scenario: Scenario, framework: Framework) -> Scenario:
     """The scenario with another framework, which need not support the scenario's own strategy. Raises FieldError for a
-    precision or kind of attention that the framework does not support."""
+    precision, kind of attention or autocast that the framework does not support."""
     check_supported(framework, features(Hybrid(), scenario.training.precision, 0, scenario.cluster))
     check_attention(framework, scenario.model)
-    return scenario.model_copy(update={"framework": framework})
+    return _changed(scenario, framework, Hybrid())
+
+
+def _changed(scenario: Scenario, framework: Framework, strategy: Strategy) -> Scenario:
+    """The scenario with another framework, and with what that decides of the training of a strategy."""
+    training = with_training_defaults(scenario.training, framework, strategy)
+    return scenario.model_copy(update={"framework": framework, "training": training})
 
 
 def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CLOSED) -> Space:
@@ -109,7 +116,7 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
         # always includes the schedule of configurations without pipeline parallelism
         schedules=tuple(dict.fromkeys((*schedules, *CLOSED[:1]))),
         zero=tuple(zero for zero in _ZERO if (f"zero_{zero}" if zero else "data_parallel") in supports),
-        recompute=_recompute(layers, scenario.framework),
+        recompute=_recompute(layers),
         sequence_parallel=(False, True),
         buckets_bytes=tuple(sorted({own, *_BUCKETS_BYTES})),
         orders=(ORDER, _STAGES_FIRST),
@@ -137,7 +144,7 @@ def server_space(
         (workers,),
         tuple(sorted(number for number in servers if 0 < number <= most)),
         PLACEMENTS,
-        recompute=_recompute(scenario.model.build_layers(), scenario.framework),
+        recompute=_recompute(scenario.model.build_layers()),
         buckets_bytes=tuple(sorted({bucket_bytes, *_BUCKETS_BYTES})),
     )
 
@@ -151,7 +158,7 @@ def _with_servers(scenario: Scenario, workers: int, frameworks: Sequence[Framewo
     named = [scenario.framework] if frameworks is None else frameworks
     framework = next((one for one in named if needed <= set(one.supports)), named[0])
     check_supported(framework, needed)
-    return scenario.model_copy(update={"framework": framework})
+    return _changed(scenario, framework, strategy)
 
 
 def _powers(most: int) -> tuple[int, ...]:
@@ -166,10 +173,10 @@ def _divides(scenario: Scenario, tensor: int) -> bool:
     return True
 
 
-def _recompute(layers: list[Layer], framework: Framework) -> tuple[Recompute, ...]:
+def _recompute(layers: list[Layer]) -> tuple[Recompute, ...]:
     """Forms of recomputation: none; full if there are activations to recompute; selective if attention stores its scores."""
     if not any(layer.kept for layer in layers if not layer.pinned_to_end):
         return (NO_RECOMPUTE,)
     scores = any(one.group == "attention" for layer in layers for one in layer.kept)
     kinds: tuple[Literal["selective", "full"], ...] = ("selective", "full") if scores else ("full",)
-    return (NO_RECOMPUTE, *(Recompute(kind=kind).meant_by(framework.selective) for kind in kinds))
+    return (NO_RECOMPUTE, *(Recompute(kind=kind) for kind in kinds))

@@ -40,7 +40,7 @@ class Space:
     ranks: number of ranks, the product tensor · context · stages · workers. Combinations of degrees that do not divide what
     they must are left out. expert_tensor: None for the same as `tensor`. samples: per microbatch. buckets_bytes: sizes at which
     buckets of gradients close. orders: of axes, the innermost first. by_default: whether layouts of which the scenario's
-    framework is not the default are left out.
+    framework is not the default are left out. `selective` in `recompute` means what the framework calls so.
     """
 
     scenario: Scenario
@@ -59,6 +59,10 @@ class Space:
     buckets_bytes: tuple[float, ...] = (25 * 2.0**20,)
     orders: tuple[tuple[Axis, ...], ...] = (ORDER,)
     by_default: bool = False
+
+    def __post_init__(self) -> None:
+        meant = tuple(one.meant_by(self.scenario.framework.selective) for one in self.recompute)
+        object.__setattr__(self, "recompute", meant)
 
     @cached_property
     def kept(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class ServerSpace:
     """Choices for a scenario, whose model, cluster, batch and other fields stay fixed.
 
     placements: where servers run. two_level: whether a node's workers sum their gradients first. buckets_bytes: sizes at which
-    buckets close, which are pushed during the backward pass.
+    buckets close, which are pushed during the backward pass. `selective` in `recompute` means what the framework calls so.
     """
 
     scenario: Scenario
@@ -46,6 +46,10 @@ class ServerSpace:
     two_level: tuple[bool, ...] = (False, True)
     recompute: tuple[Recompute, ...] = (NO_RECOMPUTE,)
     buckets_bytes: tuple[float, ...] = (25 * 2.0**20,)
+
+    def __post_init__(self) -> None:
+        meant = tuple(one.meant_by(self.scenario.framework.selective) for one in self.recompute)
+        object.__setattr__(self, "recompute", meant)
 
     @cached_property
     def kept(self) -> dict[str, Any]:

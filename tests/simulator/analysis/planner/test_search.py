@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,13 @@ from scaleproof.simulator.analysis.planner.estimate import every, memory_bytes
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
 from scaleproof.simulator.analysis.planner.record import record_of
 from scaleproof.simulator.analysis.planner.search import PlanResult, plan
-from scaleproof.simulator.analysis.planner.space import space
+from scaleproof.simulator.analysis.planner.space import space, spaces
 from scaleproof.simulator.analysis.planner.words import risk
+from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.predict import predict, timed
-from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.load import build, load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.priors import common_error_share
 from tests.validator.verdicts import in_bulk
@@ -41,6 +44,20 @@ def test_named_schedules_are_planned() -> None:
     assert len(plan(small(), 8, top=1, schedules=("all",)).configurations) > len(planned().configurations)
     with pytest.raises(InputError, match="--schedules zb_1p: give all, or some of 1f1b,interleaved_1f1b"):
         plan(small(), 8, schedules=("zb_1p",))
+
+
+def test_each_framework_of_a_plan_decides_what_it_decides_of_training() -> None:
+    """DistributedDataParallel trains in 16 bits by autocast, the other defaults do not."""
+    text = (
+        "{model: llama-2-7b, cluster: a100-64, batch: 128, strategy: {kind: hybrid, workers: 64}, training: {precision: bf16}}"
+    )
+    scenario = build(yaml_file.parse(text, "text.yaml"), Path("text.yaml"))
+    by_framework = {one.scenario.framework.name: one for one in spaces(scenario, 8)}
+    assert by_framework["pytorch-ddp"].scenario.training.autocast
+    for one in by_framework.values():
+        found = every(replace(one, samples=(1,), schedules=("1f1b",)))
+        assert one.scenario.training.autocast == found.scenario(0).training.autocast
+        assert bool(one.scenario.training.autocast) == one.scenario.framework.autocast.usual
 
 
 @lru_cache

@@ -91,7 +91,7 @@ def test_blocks_below_the_first_trained_one_have_no_backward_pass() -> None:
     assert not any(layer.kept for layer in layers[:-1])
 
 
-def test_a_step_has_the_passes_states_and_sums_of_the_trained_layers() -> None:
+def test_a_step_has_the_passes_and_sums_of_the_trained_layers() -> None:
     whole, frozen = scenario("trained_tower"), scenario("frozen_tower")
     forward, backward = (work_s(compiled(frozen), phase).max() for phase in (Phase.FORWARD, Phase.BACKWARD))
     both = work_s(compiled(whole), Phase.BACKWARD).max()
@@ -102,8 +102,13 @@ def test_a_step_has_the_passes_states_and_sums_of_the_trained_layers() -> None:
     optimizer = [work_s(compiled(one), Phase.OPTIMIZER).max() for one in (frozen, whole)]
     assert optimizer[0] < optimizer[1]
 
+
+@pytest.mark.parametrize(("autocast", "parameter_bytes", "master_bytes"), [("true", 4, 0), ("false", 2, 4)])
+def test_memory_has_the_states_of_the_trained_layers(autocast: str, parameter_bytes: int, master_bytes: int) -> None:
+    whole, frozen = (scenario(name, f"training.autocast={autocast}") for name in ("trained_tower", "frozen_tower"))
     holders, all_holders = (memory(one).worst.holders_bytes for one in (frozen, whole))
-    assert holders["parameters"] == all_holders["parameters"] == DEPTH * LAYER * 2
+    assert holders["parameters"] == all_holders["parameters"] == DEPTH * LAYER * parameter_bytes
+    assert all_holders.get("master_parameters", 0) == DEPTH * LAYER * master_bytes
     for states in ("master_parameters", "optimizer_states"):
         assert holders[states] == pytest.approx(all_holders[states] / DEPTH)
     assert memory(frozen).worst.total_bytes < memory(whole).worst.total_bytes
