@@ -115,7 +115,7 @@ def _strategy(scenario: Scenario, always: Collection[str] = (), is_complete: boo
     is_complete: whether fields as the framework would decide them are written too.
     """
     fields = type(scenario.strategy).model_fields
-    names = {name: fields[name].alias or name for name in DECIDED if name in fields}
+    names: dict[str, str] = {name: fields[name].alias or name for name in DECIDED if name in fields}
     plain = _plain(scenario.strategy, (*always, *names.values()))
     if plain.get("micro_batch_size") is not None:
         plain.pop("microbatches", None)
@@ -123,10 +123,10 @@ def _strategy(scenario: Scenario, always: Collection[str] = (), is_complete: boo
     return {name: value for name, value in plain.items() if name not in left}
 
 
-def _left_to_framework(scenario: Scenario) -> frozenset[str]:
+def _left_to_framework(scenario: Scenario) -> Collection[str]:
     """Names of the strategy fields that have the values which the framework decides on if the others are given."""
     own = scenario.strategy
-    left = frozenset(DECIDED).intersection(type(own).model_fields)
+    left: frozenset[str] = frozenset(DECIDED).intersection(type(own).model_fields)
     while True:
         free = own.model_copy(update={name: type(own).model_fields[name].default for name in left})
         object.__setattr__(free, "__pydantic_fields_set__", own.model_fields_set.union(DECIDED) - left)
