@@ -168,7 +168,7 @@ def test_asynchronous_servers_have_elasticities_too() -> None:
 
 
 def test_a_note_reports_elasticities_that_do_not_add_up(small: Make) -> None:
-    queued = "strategy={kind: parameter_server, workers: 4, servers: 2, mode: asynchronous}"
+    queued = "strategy={kind: parameter_server, workers: 4, servers: 3, mode: asynchronous}"
     found = sensitivity(small(queued, "cluster.network.bandwidth=1 Gbit/s"))
     assert found.rest < -0.1
     assert "add up to more than the step" in " ".join(describe(found).split())
