@@ -76,7 +76,11 @@ def test_a_wrong_name_says_what_it_is_and_what_to_use(
     assert printed.count("\n") == 1
 
 
-def test_list_shows_files_of_a_kind_or_with_words_in_120_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_files_of_a_kind_or_with_words_in_120_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # pytest's workers have that of the terminal
+    monkeypatch.setenv("COLUMNS", "120")
     assert scaleproof.main(["list", "devices", "h100"]) == 0
     lines = capsys.readouterr().out.splitlines()
     found = {line.split()[0]: line for line in lines[1:]}

@@ -13,7 +13,7 @@ from tests.metamorphic.drawn import CONVNETS, drawn
 from tests.validator.verdicts import in_bulk
 
 SCENARIOS: Final = 10
-BLOCKS: Final = (0, *in_bulk(*range(1, 16)))
+BLOCKS: Final = (0, *in_bulk(*range(1, 8)))
 # Strategies whose workers each train on samples of their own.
 REPLICAS: Final = ("data_parallel", "gather_average", "local_sgd", "parameter_server")
 

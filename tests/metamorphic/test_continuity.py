@@ -31,7 +31,7 @@ MOST_FALL: Final = 0.4
 # Channels of NCCL have speeds from a list, so that one per cent less bandwidth may be a fifth less for a collective.
 MOST_STEP_CHANGE: Final = 0.1
 SCENARIOS: Final = 10
-BLOCKS: Final = (0, *in_bulk(*range(1, 16)))
+BLOCKS: Final = (0, *in_bulk(*range(1, 8)))
 
 
 @cache

@@ -16,7 +16,7 @@ from tests.metamorphic.drawn import Fields, drawn, is_valid
 from tests.validator.verdicts import in_bulk
 
 SCENARIOS: Final = 5
-BLOCKS: Final = (0, *in_bulk(*range(1, 16)))
+BLOCKS: Final = (0, *in_bulk(*range(1, 8)))
 EXACT: Final = 1e-9
 # A bucket that holds all gradients.
 _ALL: Final = "1 TB"

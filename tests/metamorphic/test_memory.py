@@ -12,7 +12,7 @@ from tests.metamorphic.drawn import Fields, drawn, is_valid
 from tests.validator.verdicts import in_bulk
 
 SCENARIOS: Final = 20
-BLOCKS: Final = (0, *in_bulk(*range(1, 16)))
+BLOCKS: Final = (0, *in_bulk(*range(1, 8)))
 # Each group of ranks has a communicator with buffers of its own.
 COMMUNICATORS: Final = "library"
 STATES: Final = ("parameters", "gradients", "master_parameters", "optimizer_states")

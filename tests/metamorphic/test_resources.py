@@ -21,7 +21,7 @@ FACTORS: Final = (1.03, 1.5, 4.0, 100.0)
 TOLERANCE: Final = 1e-3
 # Scenarios of a test, of which few run in the quick suite.
 SCENARIOS: Final = 10
-BLOCKS: Final = (0, *in_bulk(*range(1, 20)))
+BLOCKS: Final = (0, *in_bulk(*range(1, 10)))
 
 Faster = Callable[[Cluster, float], Cluster]
 
