@@ -9,7 +9,7 @@ import pytest
 
 from scaleproof.api import sweep
 from scaleproof.simulator.analysis.compare import compare
-from scaleproof.simulator.common.units import format_Bps, format_time_s
+from scaleproof.simulator.common.units import format_Bps
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
 from tests.metamorphic.drawn import Fields, drawn, is_valid
@@ -172,8 +172,3 @@ def test_sweeps_and_comparisons_report_what_is_predicted(block: int) -> None:
         assert found["step_time_s"].tolist() == pytest.approx(expected_s, rel=1e-6), fields
         compared = compare(load(fields, overrides[0]), load(fields, overrides[2]))
         assert (compared.a.step_time_s, compared.b.step_time_s) == pytest.approx((expected_s[0], expected_s[2]), rel=EXACT)
-
-
-def test_times_are_written_as_they_are_read() -> None:
-    """A respelled latency is the same number of seconds."""
-    assert format_time_s(5e-6) == "5.00 us"
