@@ -72,7 +72,7 @@ def test_memory_falls_with_tensor_and_context_parallelism(block: int) -> None:
                 continue
             framework = {"framework": load(fields, twice).framework.name}
             more, less = (used_bytes(fields, framework | division, without=COMMUNICATORS) for division in ({}, twice))
-            assert less <= more, (field, less - more, fields)
+            assert less <= more * (1 + 1e-9), (field, less - more, fields)
 
 
 @pytest.mark.parametrize("block", BLOCKS)
