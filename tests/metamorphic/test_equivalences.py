@@ -127,11 +127,11 @@ def _respelled(value: Any, source: random.Random) -> Any:
         items = list(value.items())
         source.shuffle(items)
         return {name: _respelled(inner, source) for name, inner in items}
-    if isinstance(value, str) and value.endswith("Gbit/s"):
+    if isinstance(value, str) and value.endswith(" Gbit/s"):
         return f"{float(value.split()[0]) / 8 * 1000:g} MB/s"
     if isinstance(value, str) and value.endswith("GB/s"):
         return f"{float(value.split()[0]) * 8:g} Gbit/s"
-    if isinstance(value, str) and value.endswith("us"):
+    if isinstance(value, str) and value.endswith(" us"):
         return f"{float(value.split()[0]) / 1000:g} ms"
     if isinstance(value, str) and value.endswith("GiB"):
         return f"{int(value.split()[0]) * 1024} MiB"

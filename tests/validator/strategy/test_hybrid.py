@@ -51,7 +51,7 @@ MORE_CASES: list[Case] = [
     (TENSOR, TINY_GPT, "adam"),
     ({**EXPERT, "microbatches": 2}, FEW, "adam"),
     (GATHERED, TINY_GPT, "sgd"),
-    ({**STAGED, **EXPERT, "context": 2, "schedule": "zb_h1", "overlap_sends": True}, MIXED, "sgd"),
+    ({**STAGED, **EXPERT, "context": 2, "schedule": "zb_h1", "overlap": False, "overlap_sends": True}, MIXED, "sgd"),
     # the last rank has fewer words
     ({"tensor": 4}, TINY_GPT | {"heads": 4, "vocabulary": 30}, "momentum"),
     ({"context": 4}, TINY_GPT, "adam"),
@@ -79,11 +79,15 @@ RARE_CASES: list[Case] = [
     ({**STAGED, **EXPERT}, FEW, "sgd"),
     ({**SEQUENCE, "workers": 2, "microbatches": 2}, FEW, "adam"),
     ({**STAGED, **TENSOR, "workers": 2}, TINY_GPT, "adam"),
-    ({**STAGED, **TENSOR, "context": 2, "split_sends": True, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "sgd"),
+    (
+        {**STAGED, **TENSOR, "context": 2, "split_sends": True, "schedule": "zb_h1", "overlap": False, "overlap_sends": True},
+        TINY_GPT,
+        "sgd",
+    ),
     ({**VEE, **TENSOR, "split_sends": True}, TINY_GPT | {"layers": 8}, "sgd"),
     ({**STAGED, **SEQUENCE, "workers": 2, "schedule": "gpipe"}, TINY_GPT, "sgd"),
     ({**STAGED, **EXPERT, "context": 2}, MIXED, "adam"),
-    ({**STAGED, **SEQUENCE, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "sgd"),
+    ({**STAGED, **SEQUENCE, "schedule": "zb_h1", "overlap": False, "overlap_sends": True}, TINY_GPT, "sgd"),
 ]
 
 

@@ -39,7 +39,7 @@ MORE_CASES: list[Case] = [
         TINY_GPT,
         {"zero": 2, "optimizer": "adam"},
     ),
-    ({**HYBRID, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, {"zero": 1}),
+    ({**HYBRID, "schedule": "zb_h1", "overlap": False, "overlap_sends": True}, TINY_GPT, {"zero": 1}),
 ]
 
 

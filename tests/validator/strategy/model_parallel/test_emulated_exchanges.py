@@ -34,7 +34,7 @@ def paced(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str
         {**SEQUENCE, **STAGED},
         {**GATHERED, "microbatches": 2},
         {**TENSOR, "context": 2},
-        {**STAGED, **SEQUENCE, "schedule": "zb_h1", "overlap_sends": True},
+        {**STAGED, **SEQUENCE, "schedule": "zb_h1", "overlap": False, "overlap_sends": True},
         {**STAGED, **TENSOR, "split_sends": True},
         {**SEQUENCE, "overlap_tensor": True, "microbatches": 2},
     ],
