@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from scaleproof.simulator.cluster.network.cards import one_card_warning
 from scaleproof.simulator.common.errors import PluginError
@@ -32,9 +31,6 @@ from scaleproof.simulator.uncertainty.prediction_interval import PredictionInter
 from scaleproof.simulator.uncertainty.response import response_of_scenario
 from scaleproof.simulator.uncertainty.steps import step_distribution
 from scaleproof.simulator.uncertainty.unmodelled import most_s, note_on_settings, unmodelled
-
-# schedules whose bubble has a closed form for equal stages
-_TEXTBOOK_SCHEDULES: Final = ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
 
 
 def predict(scenario: Scenario, interval: bool = True, remedy: bool = True, errors: ErrorModel | None = None) -> Run:
@@ -164,7 +160,7 @@ def _textbook_bubble(scenario: Scenario) -> float | None:
     if not isinstance(scenario.strategy, ReplicaStrategy):
         return None
     plan = scenario.strategy.plan
-    if plan.stages == 1 or plan.schedule not in _TEXTBOOK_SCHEDULES:
+    if plan.stages == 1 or plan.schedule not in WHOLE:
         return None
     return (plan.stages - 1) / (plan.chunks * plan.microbatches + plan.stages - 1)
 
