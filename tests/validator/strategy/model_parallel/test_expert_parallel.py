@@ -28,7 +28,7 @@ WORKERS = {"kind": "hybrid", "workers": 4, "expert": 4}
 ONCE = {**WORKERS, "deduplicated": True}
 LIMITED = {**WORKERS, "node_limit": 1}
 FOLDED = {"kind": "hybrid", "tensor": 2, "sequence_parallel": True, "expert_tensor": 1, "workers": 2, "expert": 4}
-STAGED = {"stages": 2, "microbatches": 2, "schedule": "zb_h1", "overlap_sends": True}
+STAGED = {"stages": 2, "microbatches": 2, "schedule": "zb_h1", "overlap_sends": True, "overlap": False}
 
 
 @pytest.fixture(autouse=True)
