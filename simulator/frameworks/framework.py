@@ -340,6 +340,9 @@ class Framework(Spec):
         False, description="tensor-parallel ranks sum gradients of products' inputs next to weight-gradient products"
     )
     contention: bool = Field(True, description="overlapped collectives take processors and memory bandwidth from kernels")
+    link_contention: bool = Field(
+        True, description="collectives of replicas and those within the passes next to them share links"
+    )
     rendezvous: bool = Field(True, description="collectives inside layers start with no receives queued in the network")
     shard_copies: ShardCopies = ShardCopies()
     waits_for_scatters: bool = Field(
@@ -419,6 +422,7 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "copies": {"parameter_bytes": PerPass(), "gradients": GradientDefaults()},
     "optimizer": {"optimizer_bytes": 0.0},
     "contention": {"contention": False},
+    "link contention": {"link_contention": False},
     "rendezvous": {"rendezvous": False},
     "power": {"power": False},
     "scatters": {"waits_for_scatters": False, "shard_copies": ShardCopies()},

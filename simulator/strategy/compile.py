@@ -18,7 +18,7 @@ from scaleproof.simulator.strategy.parameter_server.hybrid import add_servers
 from scaleproof.simulator.strategy.pipeline.rank_schedule import rank_schedule
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
 from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.simulator.strategy.program_template import ProgramTemplate, from_template, in_passes
+from scaleproof.simulator.strategy.program_template import ProgramTemplate, delayed_s, from_template, in_passes
 
 # Limit of stages · microbatches of all simulated replicas. At the limit, replay needs 10 s and 1.5 GB on a 2-core virtual
 # machine; events needs minutes, when jitter makes messages of hundreds of replicas contend with gradient synchronisation.
@@ -57,6 +57,8 @@ def record(plan: Plan, job: Job, ranges: Sequence[range]) -> ProgramTemplate:
     else:
         GradientSync(context, replicas).add()
     program = context.builder.build(in_passes(job, plan.microbatches))
+    columns = {name: getattr(program, name) for name in ("latency_s", "amount", "max_rate")}
+    program = replace(program, latency_s=delayed_s(columns, context.recorder.delays, context.job_costs))
     return ProgramTemplate(program, context.recorder, plan.microbatches, link_classes)
 
 

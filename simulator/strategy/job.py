@@ -22,10 +22,11 @@ from scaleproof.simulator.frameworks.framework import ShardCopies, slowest
 from scaleproof.simulator.model.autocast import stream_bytes
 from scaleproof.simulator.model.graph import boundary_elements
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.operators import Exchange, Matmul, Operator
+from scaleproof.simulator.model.operators import Matmul, Operator
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.program.perturbations import EVEN, Perturbations
 from scaleproof.simulator.strategy.data_parallel.data_loading import Input
+from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Costs:
     forward_s, backward_s: seconds of compute; recomputation counts as backward. first_forward_s, last_backward_s: additional
     seconds in the first forward and the last backward pass of a step. forward_exchange_s, backward_exchange_s: exposed seconds
     of the collectives among ranks that share a layer. output_bytes: boundary activations, passed to later layers.
-    parameters: trained ones, elements.
+    parameters: trained ones, elements. replica_delay: share by which collectives of replicas take longer next to forward and
+    to backward passes, shape (2, layers).
     """
 
     forward_s: NDArray[np.float64]
@@ -46,6 +48,14 @@ class Costs:
     backward_exchange_s: NDArray[np.float64]
     output_bytes: NDArray[np.float64]
     parameters: NDArray[np.int64]
+    replica_delay: NDArray[np.float64]
+
+
+def exposed_exchanges_s(within_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Exposed seconds of the collectives within passes, of all links, shape (passes, layers); within_s: shape (levels, 2,
+    passes, layers)."""
+    result: NDArray[np.float64] = within_s[:, 1].sum(axis=0)
+    return result
 
 
 class MeasuredStep(Spec):
@@ -70,17 +80,23 @@ class GradientSizes(NamedTuple):
 class LayerCollectiveTimes(Protocol):
     """Times of the collectives among ranks that share layers."""
 
-    def exposed_s(self, layer: Layer, samples: float, job: Job) -> Sequence[tuple[int, Exchange, float]]:
-        """Pass of each of a layer's collectives (0 forward, 1 backward, 2 repeated by recomputation), the collective, and its
-        exposed seconds for `samples` samples."""
+    def by_links_s(self, layer: Layer, samples: float, job: Job) -> NDArray[Any]:
+        """Seconds of a layer's collectives for `samples` samples, and those of them that are exposed, by the links that limit
+        them and by pass (forward, backward, repeated by recomputation); shape (levels, 2, 3)."""
 
 
 class ContentionModel(Protocol):
     """Slowdown of passes by collectives of replicas that run next to them."""
 
-    def pass_delays_s(self, computing_s: NDArray[np.float64], samples: float, job: Job) -> tuple[Any, Any]:
-        """Additional seconds of each layer's passes of every microbatch, shape (2, layers), and further seconds of the first
-        forward and the last backward pass of a step. computing_s: their times without contention."""
+    def delays(
+        self, computing_s: NDArray[np.float64], within_s: NDArray[np.float64], samples: float, job: Job
+    ) -> tuple[Any, Any, Any]:
+        """Additional seconds of each layer's passes of every microbatch, shape (2, layers), further seconds of the first
+        forward and the last backward pass of a step, and the share by which collectives of replicas next to forward and to
+        backward passes take longer, shape (2, layers).
+
+        computing_s: seconds of passes without contention. within_s: collectives within passes, as in `Job.within_passes_s`.
+        """
 
 
 @dataclass(frozen=True)
@@ -185,11 +201,12 @@ class Job:
         """Costs of each layer for one of `microbatches` equal parts of a worker's samples."""
         samples = self.samples_per_worker / microbatches
         computing_s = self.computing_s(samples)
-        once_per_step_s = np.zeros_like(computing_s)
+        once_per_step_s, replica_delay = np.zeros((2, *computing_s.shape))
+        within_s = self.with_again(self.within_passes_s(samples))
         if self.contend is not None:
-            every_microbatch_s, once_per_step_s = self.contend.pass_delays_s(computing_s, samples, self)
+            every_microbatch_s, once_per_step_s, replica_delay = self.contend.delays(computing_s, within_s, samples, self)
             computing_s = computing_s + every_microbatch_s
-        collectives_s = self.all_collectives_s(samples)
+        collectives_s = exposed_exchanges_s(within_s)
         forward_exchange_s, backward_exchange_s = collectives_s
         forward_s, backward_s = np.maximum(computing_s, self.least_s(samples) - collectives_s)
         return Costs(
@@ -201,6 +218,7 @@ class Job:
             backward_exchange_s=backward_exchange_s,
             output_bytes=self.boundary_bytes(samples),
             parameters=np.array([layer.trained_parameters for layer in self.layers], dtype=np.int64),
+            replica_delay=replica_delay,
         )
 
     def computing_s(self, samples: float) -> NDArray[np.float64]:
@@ -233,20 +251,16 @@ class Job:
         device = self.cluster.device
         return device.kernels is not None and device.kernels.generation != "cpu" and device.efficiency is None
 
-    def all_collectives_s(self, samples: float) -> NDArray[np.float64]:
-        """Exposed seconds of each layer's collectives in both passes, shape (2, layers), repeated ones included."""
-        return self.with_again(self.layer_collectives_s(samples))
+    def within_passes_s(self, samples: float) -> NDArray[np.float64]:
+        """Seconds of each layer's collectives, and those of them that are exposed, by the links that limit them: in the forward
+        and the backward pass, and those that recomputation would repeat; shape (levels, 2, 3, layers)."""
+        return self._of_layers(self._collectives_s, samples).reshape(len(LinkLevel), 2, 3, len(self.layers))
 
-    def layer_collectives_s(self, samples: float) -> NDArray[np.float64]:
-        """Exposed seconds of each layer's collectives in the forward and the backward pass, and of those that recomputation
-        would repeat, shape (3, layers)."""
-        return self._of_layers(self._collectives_s, samples)
-
-    def with_again(self, layer_collectives_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The times of `layer_collectives_s` in both passes, with repeated collectives in the backward pass of the layers that
-        are recomputed."""
-        forward_s, backward_s, repeated_s = layer_collectives_s
-        return np.stack([forward_s, backward_s + self.where_recomputed(repeated_s)])
+    def with_again(self, within_passes_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The times of `within_passes_s` in both passes, with repeated collectives in the backward pass of the layers that are
+        recomputed, shape (levels, 2, 2, layers)."""
+        forward_s, backward_s, repeated_s = np.moveaxis(within_passes_s, -2, 0)
+        return np.stack([forward_s, backward_s + self.where_recomputed(repeated_s)], axis=-2)
 
     def recomputing(self, stages: Iterable[Sequence[int]]) -> Job:
         """The job with recomputation decided stage by stage. stages: indices of the layers of each stage."""
@@ -309,12 +323,11 @@ class Job:
         return list(layers.values()), np.array([numbers[layer.signature] for layer in self.layers])
 
     def _collectives_s(self, layer: Layer, samples: float) -> Sequence[float]:
-        """Exposed seconds of a layer's collectives in the forward and the backward pass, and of those that are repeated."""
-        seconds = [0.0, 0.0, 0.0]
-        if self.exchange is not None and layer.exchanges:
-            for place, _, exposed_s in self.exchange.exposed_s(layer, samples, self):
-                seconds[place] += exposed_s
-        return seconds
+        """Seconds of a layer's collectives and exposed ones, by links and pass, as a row."""
+        if self.exchange is None or not layer.exchanges:
+            return [0.0] * (len(LinkLevel) * 2 * 3)
+        row: list[float] = self.exchange.by_links_s(layer, samples, self).ravel().tolist()
+        return row
 
     def _scale(self) -> float:
         """Factor on layer times that makes them add up to the measured step. Raises FieldError."""

@@ -173,15 +173,16 @@ class Plan:
         dispatch = Dispatch(**{name: getattr(self, name) for name in names}, overlap=self.overlap_experts)
         collectives = LayerCollectives(mesh, self.expert, self.overlap_tensor, self.expert_tensor, dispatch)
         return replace(
-            job, exchange=collectives, contend=self._contention(mesh, 0 if job.owns_tensors else job.zero, job.sums_whole),
+            job, exchange=collectives, contend=self._contention(mesh, job),
             ranks=self.ranks, group=self.model_parallel_size, pipelined_ranks=self.pipelined_ranks(mesh.devices),
             splits_backward=self.schedule not in WHOLE,
         )  # fmt: skip
 
-    def _contention(self, mesh: DeviceMesh, zero: int, sums_whole: bool) -> Contention | None:
-        """Contention with collectives of replicas; None without such collectives. sums_whole: as in `Job`."""
+    def _contention(self, mesh: DeviceMesh, job: Job) -> Contention | None:
+        """Contention with collectives of replicas; None without such collectives."""
         if not self.averages or self.servers:
             return None
+        zero, sums_whole = 0 if job.owns_tensors else job.zero, job.sums_whole
         experts = mesh.expert_replicas(0, self.expert, self.expert_tensor)[0] if self.divides_experts else None
         overlaps = (self.overlap and not sums_whole) or zero >= 2
         sum_op: Op | None = ("reduce_scatter" if zero else "all_reduce") if overlaps else None
@@ -193,6 +194,7 @@ class Plan:
                 (zero in (1, 2) and self.overlap_gather) or (zero == 3 and self.keeps_gathered),
                 sum_op,
                 1 if zero >= 2 and self.scatter == "microbatch" else self.microbatches if self.chunks > 1 else 0,
+                self.stages if self.chunks == 1 else 1,
             )
         )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -67,6 +67,8 @@ class JobCosts:
 
 # Seconds of work, and of collectives within it, of some tasks: scalars, or arrays with one entry per task.
 Times = Callable[[JobCosts], tuple[ArrayLike, ArrayLike]]
+# Shares by which some transfers take longer than their path alone, one for each.
+ShareOf = Callable[[JobCosts], Any]
 
 
 class TemplateRecorder:
@@ -81,6 +83,7 @@ class TemplateRecorder:
         self.queries: list[Callable[[ResourceMap], SizeAndPath | int]] = []
         self.transfers: list[tuple[Rows, Rows]] = []
         self.times_of: list[tuple[Rows, Rows, Times]] = []
+        self.delays: list[tuple[Rows, ShareOf]] = []
 
     def rank(self, add: Callable[[ResourceMap], int]) -> int:
         """Adds a rank class and returns its number."""
@@ -102,6 +105,10 @@ class TemplateRecorder:
         """Records the times of compute tasks on these rank classes."""
         row, rank = np.broadcast_arrays(rows, ranks)
         self.times_of.append((row, rank, times_of_costs))
+
+    def record_delays(self, rows: Rows, share_of_costs: ShareOf) -> None:
+        """Records that transfers take longer than their path alone by a share that depends on costs."""
+        self.delays.append((rows, share_of_costs))
 
 
 class _Transfers(NamedTuple):
@@ -125,7 +132,7 @@ class ProgramTemplate:
 
     def __init__(self, program: Program, recorder: TemplateRecorder, microbatches: int, link_classes: LinkClasses) -> None:
         self.program, self._microbatches, self._link_classes = program, microbatches, link_classes
-        self._queries, self._times_of = recorder.queries, recorder.times_of
+        self._queries, self._times_of, self._delays = recorder.queries, recorder.times_of, recorder.delays
         self._rows, self._numbers = (
             np.concatenate([np.zeros(0, dtype=np.int64), *(pair[side] for pair in recorder.transfers)]) for side in (0, 1)
         )
@@ -142,6 +149,7 @@ class ProgramTemplate:
                 array = np.asarray(values)
                 one_each = array if array.shape == rows.shape else np.broadcast_to(array, rows.shape)
                 columns[name] = put(columns[name], rows, one_each)
+        columns["latency_s"] = delayed_s(columns, self._delays, costs)
         return replace(
             self.program, resources=transfers.resources, routes=transfers.routes, in_passes=in_passes(job, self._microbatches),
             **columns,
@@ -166,6 +174,23 @@ class ProgramTemplate:
             columns[name] = put(column.copy(), self._rows, values[self._numbers])
         empty = builder.build()
         return _Transfers(of, builder, columns, empty.resources, empty.routes)
+
+
+def delayed_s(
+    columns: Mapping[str, NDArray[Any]], delays: Sequence[tuple[Rows, ShareOf]], costs: JobCosts
+) -> NDArray[np.float64]:
+    """The column of latencies, with those of some transfers longer by a share of the transfers' seconds."""
+    result = columns["latency_s"]
+    for rows, share_of_costs in delays:
+        shares = numbers(share_of_costs(costs), np.float64)
+        if not shares.any():
+            continue
+        parts = [shares, *(values[rows] for values in (result, columns["amount"], columns["max_rate"]))]
+        if max(part.ndim for part in parts) > 1:
+            parts = [part[:, None] if part.ndim == 1 else part for part in parts]
+        share, latency_s, amount, max_rate = parts
+        result = put(result, rows, latency_s + share * (latency_s + amount / max_rate))
+    return result
 
 
 class TemplateKey(NamedTuple):

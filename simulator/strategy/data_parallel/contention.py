@@ -19,6 +19,7 @@ from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_f
 from scaleproof.simulator.cluster.collectives.cost import processors_taken
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.strategy.data_parallel.power import PowerBudget, joules_per_bus_byte
+from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel, delays_s, together_s
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import ConcurrentCollective, concurrent_collective
 
@@ -27,6 +28,8 @@ Times = NDArray[np.float64]
 # Bytes of memory read and written per byte that a ring moves: received data are read, added to local data, and written.
 # Two for gathers, three for sums; an assumption.
 MEMORY_BYTES_PER_BUS_BYTE: Final[dict[Op, float]] = {"all_gather": 2.0, "reduce_scatter": 3.0, "all_reduce": 2.5}
+# Smallest duration of a pass, against divisions by zero.
+_LEAST_S: Final = 1e-12
 # Maximum share of memory bandwidth that collectives take.
 _MAX_MEMORY: Final = 0.9
 
@@ -40,7 +43,7 @@ class ReplicaCollectives:
     gathered next to the first forward pass of a step only. sums: collective that sums gradients next to backward passes, None
     if passes do not overlap with it. passes: number of microbatches whose passes one sum runs next to: 1 if each microbatch
     sums; all if ranks have several chunks, whose sums run next to passes over other chunks; 0 if a sum runs next to the last
-    backward pass only.
+    backward pass only. stages: number of parts of the model whose passes the sums of a rank run next to.
     """
 
     group: Group
@@ -49,57 +52,97 @@ class ReplicaCollectives:
     first_gather: bool
     sums: Op | None
     passes: int
+    stages: int
 
 
-class PassDelays(NamedTuple):
-    """Additional seconds of each layer's passes, shape (2, layers): of every microbatch, and further ones of the first forward
-    and the last backward pass of a step."""
+class Delays(NamedTuple):
+    """Delays of passes and of the collectives of replicas next to them.
+
+    every_microbatch_s, once_per_step_s: additional seconds of each layer's passes, shape (2, layers): of every microbatch, and
+    further ones of the first forward and the last backward pass of a step. collectives: share by which those of each layer take
+    longer next to forward and to backward passes, shape (2, layers).
+    """
 
     every_microbatch_s: Times
     once_per_step_s: Times
+    collectives: Times
+
+
+class _Moved(NamedTuple):
+    """What the collectives of replicas next to each layer's forward and backward pass take.
+
+    seconds: by links, shape (levels, 2, layers). memory_bytes: read and written; joules: of moving them; shape (2, layers).
+    """
+
+    seconds: Times
+    memory_bytes: Times
+    joules: Times
 
 
 @dataclass(frozen=True)
 class Contention:
-    """Slowdown of passes by the collectives of replicas next to them."""
+    """Slowdown of passes by the collectives of replicas next to them, and of these by the passes' own collectives."""
 
     replicas: ReplicaCollectives
     _collectives: dict[tuple[int, Op, bool], ConcurrentCollective] = field(default_factory=dict, compare=False, repr=False)
 
-    def pass_delays_s(self, computing_s: Times, samples: float, job: Job) -> PassDelays:
-        """Additional seconds of passes that take `computing_s` seconds without contention, shape (2, layers)."""
-        nothing = np.zeros_like(computing_s)
+    def delays(self, computing_s: Times, within_s: Times, samples: float, job: Job) -> Delays:
+        """Delays of passes that compute for `computing_s` seconds without contention, shape (2, layers), and of the collectives
+        next to them. within_s: collectives within passes, as in `Job.with_again`."""
+        forward, backward = self.replicas.gathers
+        every_microbatch = self._moved(job, forward, backward, self.replicas.passes)
+        once_per_step = self._moved(job, self.replicas.first_gather, False, 0 if self.replicas.passes else 1)
+        passes_s, shares = [], []
+        for moved in (every_microbatch, once_per_step):
+            on_device_s = self._on_device_s(moved, computing_s, samples, job)
+            on_links_s, share = self._on_links_s(moved, computing_s, within_s, job)
+            passes_s.append(on_device_s + on_links_s)
+            shares.append(share)
+        return Delays(passes_s[0], passes_s[1], shares[0] + shares[1])
+
+    def _on_device_s(self, moved: _Moved, computing_s: Times, samples: float, job: Job) -> Times:
+        """Additional seconds of passes that share a device with collectives, shape (2, layers)."""
         resources = ContendedResources.of(job)
         if resources is None:
-            return PassDelays(nothing, nothing)
+            return np.zeros_like(computing_s)
         bound = job.of_layers(lambda layer: (job.memory_share(layer, samples),))[0]
-        delays = []
-        for columns_of in (self._every_microbatch, self._once_per_step):
-            columns = job.of_layers(lambda layer, columns_of=columns_of: columns_of(layer, job))  # type: ignore[misc]
-            moved_s = columns[:2]
-            share = resources.taken(*per_second(columns[2:4], columns[4:], moved_s), bound)
-            # collectives of a layer run next to passes over its neighbours, so the limit applies to the whole pass
-            layer_s, limit_s = share * moved_s, (share / (1 - share) * computing_s).sum(axis=1)
-            total_s = layer_s.sum(axis=1)
-            bounded = np.divide(np.minimum(total_s, limit_s), total_s, out=np.zeros_like(total_s), where=total_s > 0)
-            delays.append(layer_s * bounded[:, None])
-        return PassDelays(*delays)
+        moved_s: Times = moved.seconds.sum(axis=0)
+        share = resources.taken(*per_second(moved.memory_bytes, moved.joules, moved_s), bound)
+        # collectives of a layer run next to passes over its neighbours, so the limit applies to the whole pass
+        layer_s, limit_s = share * moved_s, (share / (1 - share) * computing_s).sum(axis=1)
+        total_s = layer_s.sum(axis=1)
+        bounded = np.divide(np.minimum(total_s, limit_s), total_s, out=np.zeros_like(total_s), where=total_s > 0)
+        result: Times = layer_s * bounded[:, None]
+        return result
 
-    def _every_microbatch(self, layer: Layer, job: Job) -> Sequence[float]:
-        """For the forward and the backward pass of each microbatch over a layer: seconds of collectives next to it, bytes of
-        memory that they move, and joules of moving them; six numbers."""
-        forward, backward = self.replicas.gathers
-        return self._moved(layer, job, forward, backward, self.replicas.passes)
+    def _on_links_s(self, moved: _Moved, computing_s: Times, within_s: Times, job: Job) -> tuple[Times, Times]:
+        """Additional seconds of passes whose collectives share links with those of replicas, shape (2, layers), and the share
+        by which the latter take longer, shape (2, layers)."""
+        if not job.framework.link_contention or not np.any(within_s):
+            return np.zeros_like(computing_s), np.zeros_like(computing_s)
+        passes_s: Times = computing_s + within_s[:, 1].sum(axis=0)
+        stages = np.array_split(np.arange(len(job.layers)), self.replicas.stages)
+        next_s = np.concatenate([together_s(moved.seconds[..., own], passes_s[:, own]) for own in stages], axis=-1)
+        within_s, exposed_s = within_s.sum(axis=-1).swapaxes(0, 1)
+        longer_s, delayed_s = delays_s(next_s.sum(axis=-1), within_s, exposed_s, passes_s.sum(axis=-1))
+        per_second = np.divide(delayed_s, next_s.sum(axis=-1), out=np.zeros_like(delayed_s), where=delayed_s > 0)
+        delayed = per_second[..., None] * next_s
+        share = np.divide(delayed, moved.seconds, out=np.zeros_like(delayed), where=delayed > 0).sum(axis=0)
+        # nothing moves next to the first layer of a pass: its gradients are the first, or the next layer's parameters
+        passes_s[[0, 1], [0, -1]] = 0.0
+        per_second_of_pass = longer_s.sum(axis=0) / np.maximum(passes_s.sum(axis=-1), _LEAST_S)
+        return per_second_of_pass[:, None] * passes_s, share
 
-    def _once_per_step(self, layer: Layer, job: Job) -> Sequence[float]:
-        """The numbers of `_every_microbatch` for collectives next to the first forward and the last backward pass only."""
-        return self._moved(layer, job, self.replicas.first_gather, False, 0 if self.replicas.passes else 1)
+    def _moved(self, job: Job, forward: bool, backward: bool, passes: int) -> _Moved:
+        """Collectives next to the passes over each layer: gathers next to the forward and the backward pass, and sums, which
+        are distributed over a number of passes, 0 for no sums."""
+        columns = job.of_layers(lambda layer: self._moved_by_layer(layer, job, forward, backward, passes))
+        return _Moved(columns[:4].reshape(2, 2, -1), columns[4:6], columns[6:])
 
-    def _moved(self, layer: Layer, job: Job, forward: bool, backward: bool, passes: int) -> Sequence[float]:
-        """Seconds, bytes of memory and joules of a layer's collectives, each by pass. passes: number of passes over which a sum
-        is distributed; 0 for no sum."""
+    def _moved_by_layer(self, layer: Layer, job: Job, forward: bool, backward: bool, passes: int) -> Sequence[float]:
+        """Seconds by links, bytes of memory and joules of a layer's collectives, each by pass; eight numbers."""
         replicas, experts = self.replicas, 0 if self.replicas.experts is None else layer.expert_parameters
-        moved_s, memory_bytes, moved_J = [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]
+        moved_s, memory_bytes, moved_J = [0.0] * 4, [0.0, 0.0], [0.0, 0.0]
         gathered = layer.frozen_parameters if job.zero == 3 else 0
         queries: list[tuple[int, Op, int, int, int]] = [
             (direction, "all_gather", job.gathered_bytes, 1, gathered)
@@ -115,7 +158,8 @@ class Contention:
                 size_bytes = float((trained + frozen * (group is replicas.group)) * element_bytes)
                 if not size_bytes:
                     continue
-                moved_s[direction] += self._collective(op, group, job.cluster).seconds(size_bytes) / pass_count
+                place = 2 * LinkLevel.of(group) + direction
+                moved_s[place] += self._collective(op, group, job.cluster).seconds(size_bytes) / pass_count
                 bus_bytes = size_bytes * bus_factor(op, group.size) / pass_count
                 memory_bytes[direction] += MEMORY_BYTES_PER_BUS_BYTE[op] * bus_bytes
                 moved_J[direction] += joules_per_bus_byte(MEMORY_BYTES_PER_BUS_BYTE[op]) * bus_bytes

@@ -115,11 +115,18 @@ class GradientSync:
             first_layer=first_layer, last_layer=last_layer,
         )  # fmt: skip
         rows = self._add(members, recorded, index, self._rows[:, after].T, labels, label, hints)
+        self._delay(rows, first_layer, before)
         is_awaited = before >= 0
         self.context.builder.follow(self._rows[:, before[is_awaited]].T, rows[is_awaited, None])
         self._delay_messages(rows, ends)
         sums: list[int] = rows[~is_awaited].tolist()
         return sums
+
+    def _delay(self, rows: Rows, layers: Rows, before: Rows) -> None:
+        """Lengthens collectives that move next to passes whose own collectives use the same links."""
+        direction = np.where((before >= 0) & (self.context.schedule.kind[before] == Pass.FORWARD), 0, 1)
+        share_of = partial(_replica_delay, self.job.samples_per_worker, direction, layers)
+        self.context.recorder.record_delays(rows, share_of)
 
     def _delay_messages(self, rows: Rows, ends: Rows) -> None:
         """Makes messages that the tasks `ends` send wait for the collectives `rows` as well."""
@@ -385,6 +392,12 @@ class GradientSync:
             return work_s, 0.0
 
         return times_of
+
+
+def _replica_delay(samples: int, direction: Rows, layers: Rows, costs: JobCosts) -> NDArray[Any]:
+    """Share by which collectives next to passes over layers take longer."""
+    result: NDArray[Any] = costs.costs(samples).replica_delay[direction, layers]
+    return result
 
 
 def _concurrent(queries: Sequence[tuple[Any, ...]], resource_map: ResourceMap, copied_bytes: float = 0.0) -> SizeAndPath:

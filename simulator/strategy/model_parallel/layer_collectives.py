@@ -26,6 +26,7 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Axis, Exchange, Matmul, Routed
 from scaleproof.simulator.model.recompute import again
 from scaleproof.simulator.program.pass_communication import PassCommunication
+from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
 from scaleproof.simulator.strategy.model_parallel.compute_budget import ComputeBudget, ComputePart, LayerPass
@@ -84,6 +85,21 @@ class LayerCollectives:
                 rest_s = exposed_s[places] - least_s
                 exposed_s[places] = least_s + rest_s * budget.hide(rest_s.sum(), among)
         return [(*one, seconds) for one, seconds in zip(passes, exposed_s, strict=True)]
+
+    def by_links_s(self, layer: Layer, samples: float, job: Job) -> NDArray[Any]:
+        """Seconds of a layer's collectives, and those of them that are exposed, by the links that limit them and by pass;
+        shape (levels, 2, passes). Hidden ones count for the passes that hide them."""
+        result = np.full((len(LinkLevel), 2, len(LayerPass)), 0.0, dtype=object)
+        for pass_, one, exposed_s in self.exposed_s(layer, samples, job):
+            level, hidden_s = LinkLevel.of(self.group(one.axis)), self._collective_s(one, samples, job) - exposed_s
+            result[level, :, pass_] += exposed_s
+            if one.routed is not None and self.dispatch.overlap:
+                forward_s, backward_s, _ = job.layer_passes_s(layer, samples)
+                shares = np.array([forward_s, backward_s], dtype=object) / (forward_s + backward_s)
+                result[level, 0, : LayerPass.AGAIN] += hidden_s * shares
+            else:
+                result[level, 0, pass_] += hidden_s
+        return result
 
     def _collective_s(self, exchange: Exchange, samples: float, job: Job) -> float:
         """Seconds of a collective with no compute next to it."""

@@ -82,6 +82,12 @@ def test_each_mechanism_changes_some_scenario(mechanism: str) -> None:
         "autocast": ("framework=pytorch-ddp", "cluster=eos-h100"),
         "padding": ("framework=torchtitan-compiled", "training.zero=3", "cluster=eos-h100", "model.vocabulary=50257"),
         "transposes": ("framework=pytorch-ddp", "training.precision=tf32", "cluster=dgx-a100", "model=resnet50"),
+        "link contention": (
+            "framework=megatron-core-0.12",
+            "cluster=dgx-h100",
+            "cluster.nodes=1",
+            "strategy={kind: hybrid, tensor: 4, workers: 2, overlap: true}",
+        ),
         "tcp": ("framework=tensorflow-2-mirrored", "cluster=dlperf-v100", "strategy.workers=16", "training.precision=fp16"),
     }
     overlapped = "framework=pytorch-fsdp2", "training.zero=3", "cluster=eos-h100"

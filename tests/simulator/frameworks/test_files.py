@@ -38,7 +38,8 @@ def test_each_field_that_a_file_sets_has_a_source(name: str) -> None:
 def test_the_ideal_framework_equals_the_shipped_file() -> None:
     about = {"description": "", "supports": (), "recomputes": (), "sources": {}}
     assert shipped("ideal").model_copy(update=about) == IDEAL
-    for mechanism in ABLATIONS:
+    # two collectives on one link are no software cost
+    for mechanism in ABLATIONS.keys() - {"link contention"}:
         assert IDEAL.ablated(mechanism) == IDEAL
 
 

@@ -22,6 +22,7 @@ from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPl
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
 from scaleproof.simulator.strategy.data_parallel.gradient_sync import REPLICA_GROUPS
+from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import ORDER, DeviceMesh
 from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
@@ -151,6 +152,10 @@ class ShardSync:
         """Factors on the times of groups if those of all stages communicate at the same time."""
         return [self._sharing[group] for group in groups]
 
+    def level(self, group: int) -> LinkLevel:
+        """The links that limit sums over the replicas of a set of groups."""
+        return LinkLevel.of(self._groups[group]["replicas"][0])
+
     def request(self, group: int, op: Op) -> None:
         """Requests times of an operation on a group, for the sizes of all patterns. All patterns must have been added."""
         for keepers, (ranks, concurrent) in self._groups[group].items():
@@ -235,7 +240,8 @@ class SyncTimes(NamedTuple):
     configuration, the column of its first kind of stage, which those of its other kinds follow. layers: first and last layer of
     the unit whose gradients are complete first, and parameters, both by pattern; own: of each configuration, the pattern of its
     first kind of stage. copied_s: sum of the gradients of weights that the first and the last stage share. sharing: of each
-    configuration, the factor on all times if the groups of all stages share links at the same time.
+    configuration, the factor on all times if the groups of all stages share links at the same time. level: of each
+    configuration, the links that limit sums over replicas.
     """
 
     by_field: Times
@@ -245,10 +251,11 @@ class SyncTimes(NamedTuple):
     own: Numbers
     copied_s: Times
     sharing: Times
+    level: Numbers
 
     def take(self, rows: Numbers) -> SyncTimes:
         """Times of some configurations."""
-        each = {name: getattr(self, name)[rows] for name in ("place", "own", "copied_s", "sharing")}
+        each = {name: getattr(self, name)[rows] for name in ("place", "own", "copied_s", "sharing", "level")}
         return self._replace(**each)
 
 
@@ -332,6 +339,7 @@ class SyncRequests:
             some_s = np.concatenate(found).reshape(sum(map(len, found)), -1)
             tables.append(np.pad(some_s, [(0, sum(map(len, _FIELDS.values())) - len(some_s)), (0, 0)]))
             offsets.append(offsets[-1] + some_s.shape[1])
+        levels = [self._shard_of(row).level(group) for row, group in zip(self.group.first.tolist(), self.groups, strict=True)]
         every = [one for shard_sync in self.shards for one in shard_sync.patterns]
         patterns = np.array([len(shard_sync.patterns) for shard_sync in self.shards])
         begins = np.array(self.begins)[self.pattern.code]
@@ -343,4 +351,5 @@ class SyncRequests:
             (np.cumsum(patterns) - patterns)[shard] + begins,
             np.append(transfers_s, 0.0)[self.copies][self.copying.code],
             sharing[self.group.code],
+            np.array(levels, dtype=np.int64)[self.group.code],
         )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
 from scaleproof.simulator.analysis.planner.estimate.factorize import Distinct, Numbers, distinct
 from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, Shard, cut_into_stages
-from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.job import Job, exposed_exchanges_s
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
 from scaleproof.simulator.strategy.pipeline.schedule import WHOLE
 from scaleproof.simulator.strategy.plan import Plan
@@ -47,8 +47,8 @@ class StageCut:
         return len(self.ranges)
 
     def sums(self, running: Times, stages: Sequence[int] | slice = slice(None)) -> Times:
-        """Sums over the layers of some stages, shape (rows, stages), from running sums, shape (rows, layers + 1)."""
-        result: Times = running[:, self.stops[stages]] - running[:, self.begins[stages]]
+        """Sums over the layers of some stages, shape (..., stages), from running sums, shape (..., layers + 1)."""
+        result: Times = running[..., self.stops[stages]] - running[..., self.begins[stages]]
         return result
 
 
@@ -58,7 +58,8 @@ class LayerPassTimes:
 
     key: the key of each configuration. forward_s, backward_s, weights_s: running sums over layers, whose differences are the
     times of stages, shape (keys, layers + 1); weights_s is the part of backward_s that computes gradients of weights, 0 if no
-    schedule separates it. sent_bytes: message after each layer; joining_s: seconds to assemble it where it is sent in parts,
+    schedule separates it. within_s: running sums of the collectives within passes, shape (keys, levels, 2, 2, layers + 1), as
+    in `Job.with_again`. sent_bytes: message after each layer; joining_s: seconds to assemble it where it is sent in parts,
     shape (keys, layers). jobs: by key. bound: share of kernel time that is bound by memory bandwidth, by key.
     """
 
@@ -66,6 +67,7 @@ class LayerPassTimes:
     forward_s: Times
     backward_s: Times
     weights_s: Times
+    within_s: Times
     sent_bytes: Times
     joining_s: Times
     jobs: list[Job]
@@ -110,7 +112,8 @@ class LayerPassTimes:
         forward_s, backward_s = np.array(timer.passes_s).transpose(1, 0, 2)
         sent_bytes, joining_s = np.array(timer.sent).transpose(1, 0, 2)
         running = _running(forward_s), _running(backward_s), _running(np.array(timer.weights_s))
-        return cls(key, *running, sent_bytes, joining_s, timer.jobs, np.array(timer.bound))
+        within_s = _running(np.array(timer.within_s))
+        return cls(key, *running, within_s, sent_bytes, joining_s, timer.jobs, np.array(timer.bound))
 
 
 class _LayerTimer:
@@ -137,6 +140,7 @@ class _LayerTimer:
         self.jobs: list[Job] = []
         self.passes_s: list[Times] = []
         self.weights_s: list[Times] = []
+        self.within_s: list[Times] = []
         self.bound: list[float] = []
         self.sent: list[tuple[Times, Times]] = []
 
@@ -159,12 +163,14 @@ class _LayerTimer:
             one = replace(job, samples_per_worker=samples)
             self._weights[weights_key] = one.weights_s() / job.slowest if self._splits else np.zeros(len(job.layers))
         if (exchanging_key := (exchange_class, samples, recompute)) not in self._exchanging:
-            self._exchanging[exchanging_key] = job.layer_collectives_s(samples)
+            self._exchanging[exchanging_key] = job.within_passes_s(samples)
         if (sent_key := (exchange_class, samples)) not in self._sent:
             output_bytes = self._output_bytes[shard] * samples
             self._sent[sent_key] = _sent(self._plans[exchange_class], job, output_bytes, self._splits_sends)
         self.jobs.append(job)
-        passes_s = self._computing[compute_key] * job.slowest + job.with_again(self._exchanging[exchanging_key])
+        within_s = job.with_again(self._exchanging[exchanging_key])
+        passes_s = self._computing[compute_key] * job.slowest + exposed_exchanges_s(within_s)
+        self.within_s.append(within_s)
         self.passes_s.append(np.maximum(passes_s, job.least_s(samples)))
         self.weights_s.append(self._weights[weights_key] * job.slowest)
         self.bound.append(self._bound[bound_key])
@@ -195,7 +201,7 @@ def _strides(c: Configurations) -> list[NDArray[np.int64]]:
 
 
 def _running(values: Times) -> Times:
-    return np.pad(np.cumsum(values, axis=1), [(0, 0), (1, 0)])
+    return np.pad(np.cumsum(values, axis=-1), [*[(0, 0)] * (values.ndim - 1), (1, 0)])
 
 
 def plans_of(configurations: Configurations, rows: Numbers) -> Iterator[Plan]:

@@ -124,7 +124,8 @@ class PassTable:
     kinds_s: forward and backward pass over a stage of each kind, shape (2, kinds, rows). window_s, least_s: seconds of all
     passes of each of the shape's ranks, expected and at least; left_s: from the last gradients of each stage to the end of the
     rank's last pass; simulated: whether any row was simulated pass by pass. begins: index of each row's first element in
-    `backward_s`, the running sums over layers.
+    `backward_s`, the running sums over layers. within_s: collectives within passes, by links, shape (levels, 2, 2, kinds,
+    rows); None where there are none.
     """
 
     def __init__(
@@ -135,6 +136,8 @@ class PassTable:
         self.shape, cut = shape, shape.cut
         both = [cut.sums(running, cut.kinds).T for running in (passes.forward_s, passes.backward_s)]
         self.kinds_s = taken(np.array(both), shape.pass_code, axis=2)
+        within_s = cut.sums(passes.within_s, cut.kinds)
+        self.within_s = taken(np.moveaxis(within_s, 0, -1), shape.pass_code, axis=4) if within_s.any() else None
         self.microbatches = shape.pass_rows.microbatches
         self.bound = passes.bound[shape.pass_code]
         self.backward_s = passes.backward_s.ravel()
@@ -245,7 +248,7 @@ class SyncTable:
         # parameters that are not freed after the forward pass are not gathered again
         self.again_s = self.again_s * bool(shape.kept.get("reshard", True))
         self.begin, self.stop = sync_times.layers[:, sync_times.own + kinds]
-        self.copied_s = sync_times.copied_s
+        self.copied_s, self.level = sync_times.copied_s, sync_times.level
         parameters = sync_times.parameters[:, sync_times.own + kinds]
         replicas, experts = shape.stage_counts @ parameters[0], shape.stage_counts @ parameters[1]
         shared = c.zero > 0
@@ -266,19 +269,20 @@ class SyncTable:
     def _contend(self, shape: ConfigurationShape, job: Job, parameters: Times) -> None:
         """Sets what collectives take from overlapping passes. parameters: by kind and row.
 
-        moved_s, moved_bytes, moved_J: seconds of collectives during the passes over a stage of each kind, and memory traffic
-        and energy of them: of each microbatch from ZeRO's stage 2 on, else of a step.
+        next_to_s, moved_bytes, moved_J: seconds of collectives during the forward and the backward passes over a stage of each
+        kind, and memory traffic and energy of them: of each microbatch from ZeRO's stage 2 on, else of a step.
         """
         c, kept = shape.sync_rows, shape.kept
-        self.resources = ContendedResources.of(job)
-        if self.resources is None:
-            return
         size, gradient_size = job.gathered_bytes, job.reduced_bytes
         sums = ((c.zero >= 2) | (bool(kept.get("overlap", False)) & ~shape.sum_whole(c.zero))).astype(np.float64)
         # gathers once a step are neglected
         gathers = (c.zero == 3) * (0.0 if shape.keeps else 1.0)
         step = (c.zero == 1) * float(bool(kept.get("overlap_gather", False)))
-        self.moved_s = sums * self.sums_s + gathers * (self.gathers_s + self.again_s) + step * self.after_s
+        forward_s = gathers * self.gathers_s + step * self.after_s
+        self.next_to_s = np.array([forward_s, sums * self.sums_s + gathers * self.again_s])
+        self.resources = ContendedResources.of(job)
+        if self.resources is None:
+            return
         ranks = c.workers * c.context
         scatters = (c.zero > 1) | ((c.zero == 1) & (not job.framework.zero_1.owns_tensors))
 

@@ -24,6 +24,7 @@ from scaleproof.simulator.analysis.planner.estimate.stage_traffic import StageTr
 from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPlacements, StageMessages, TransferTimes
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.strategy.data_parallel.contention import per_second, slowed_by
+from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel, delays_s
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 
 Times = NDArray[np.float64]
@@ -170,6 +171,15 @@ def _weighted(counts: Numbers, values: Sequence[Times]) -> Times:
     return result
 
 
+class _LinkDelays(NamedTuple):
+    """Additional seconds of the passes over a stage, and of the collectives of replicas next to its forward and its backward
+    pass, that share links."""
+
+    passes_s: Times
+    forward_s: Times
+    backward_s: Times
+
+
 class RankTimes:
     """Step times of a shape, from its two tables."""
 
@@ -181,16 +191,17 @@ class RankTimes:
         """Expected and least step times of configurations. p, s: their rows in the tables of passes and of gradient
         synchronisation; zero: the ZeRO stage of all of them."""
         shape, sync = self.shape, self.sync
-        slowed = self._slowed(p, s, zero) if sync.resources else None
+        links = self._on_links(p, s, zero)
+        slowed = self._slowed(p, s, zero, links) if sync.resources or links else None
         gathers_layers = zero == 3 and not shape.keeps
-        windows_s, is_slowed = self._windows_s(p, s, zero, slowed)
+        windows_s, is_slowed = self._windows_s(p, s, zero, slowed, links)
         after_first_s = self._after_first_s(p, s, zero, slowed) if not gathers_layers else []
         expected_s, least_s = np.zeros((2, len(p)))
         for rank, window_s in enumerate(windows_s):
             if gathers_layers:
                 exposed_s, least_exposed_s, collectives_s = self._exposed_of_layers(rank, p, s)
             else:
-                exposed_s, least_exposed_s, collectives_s = self._exposed(rank, p, s, zero, after_first_s)
+                exposed_s, least_exposed_s, collectives_s = self._exposed(rank, p, s, zero, after_first_s, links)
             if rank > 0 and not shape.is_uniform:
                 # its group may be nearer to one another than rank 0's, whose sums are those in the table
                 least_exposed_s, collectives_s = _NOTHING, _NOTHING
@@ -212,22 +223,57 @@ class RankTimes:
             np.maximum(least_s, least_rank_s, out=least_s)
         return np.maximum(expected_s, least_s), _MARGIN * least_s
 
-    def _slowed(self, p: Numbers, s: Numbers, zero: int) -> list[Times]:
+    def _slowed(self, p: Numbers, s: Numbers, zero: int, links: Sequence[_LinkDelays] | None) -> list[Times]:
         """Seconds by which passes over a stage of each kind take longer next to collectives: of each microbatch from ZeRO's
         stage 2 on and with several chunks, else of a step."""
         passes, sync, found = self.passes, self.sync, []
-        assert sync.resources is not None
-        bound = taken(passes.bound, p)
         for kind in range(len(self.shape.cut.kinds)):
-            moved_s = sync.moved_s[kind]
-            memory_Bps, moved_W = per_second(sync.moved_bytes[kind], sync.moved_J[kind], moved_s)
-            share = sync.resources.taken(taken(memory_Bps, s), taken(moved_W, s), bound)
-            computing_s = passes.kinds_s[:, kind].sum(axis=0) if zero == 3 else passes.kinds_s[1, kind]
-            moved_s = taken(moved_s, s)
-            if zero < 2 and self.shape.chunks > 1:
-                moved_s /= taken(passes.microbatches, p)
-            found.append(slowed_by(share, moved_s, taken(computing_s, p)))
+            slowed_s = np.zeros(len(p)) if links is None else links[kind].passes_s
+            if sync.resources is not None:
+                moved_s = sync.next_to_s[:, kind].sum(axis=0)
+                memory_Bps, moved_W = per_second(sync.moved_bytes[kind], sync.moved_J[kind], moved_s)
+                share = sync.resources.taken(taken(memory_Bps, s), taken(moved_W, s), taken(passes.bound, p))
+                computing_s = passes.kinds_s[:, kind].sum(axis=0) if zero == 3 else passes.kinds_s[1, kind]
+                slowed_s = slowed_s + slowed_by(share, self._of_pass(moved_s, p, s, zero), taken(computing_s, p))
+            found.append(slowed_s)
         return found
+
+    def _of_pass(self, moved_s: Times, p: Numbers, s: Numbers, zero: int) -> Times:
+        """Seconds of the collectives next to one pass."""
+        result = taken(moved_s, s, axis=-1)
+        return result / taken(self.passes.microbatches, p) if zero < 2 and self.shape.chunks > 1 else result
+
+    def _on_links(self, p: Numbers, s: Numbers, zero: int) -> list[_LinkDelays] | None:
+        """Delays of passes over a stage of each kind, and of the collectives next to them, that share links; None where no
+        pass contains collectives."""
+        passes, sync, found = self.passes, self.sync, []
+        if passes.within_s is None or not self.shape.framework.link_contention or not sync.next_to_s.any():
+            return None
+        level = taken(sync.level, s)
+        for kind in range(len(self.shape.cut.kinds)):
+            of_node_s, of_network_s = taken(passes.within_s[..., kind, :], p, axis=3)
+            within_s, exposed_s = np.where(level == LinkLevel.NETWORK, of_network_s, of_node_s)
+            kind_s, passed_s = taken(passes.kinds_s[:, kind], p, axis=1), self._first_passed_s(kind, p, s)
+            alone_s = taken(np.array([sync.opening_s[kind], sync.last_s[kind]]), s, axis=1)
+            next_s = self._of_pass(sync.next_to_s[:, kind], p, s, zero) - alone_s
+            next_s = np.maximum(np.minimum(next_s, kind_s - [np.zeros_like(passed_s), passed_s]), 0.0)
+            longer_s, delayed_s = delays_s(next_s, within_s, exposed_s, kind_s)
+            found.append(_LinkDelays(longer_s.sum(axis=0), *delayed_s))
+        return found
+
+    def _longer(self, kind: int, s: Numbers, delays: _LinkDelays) -> tuple[Times, Times, Times]:
+        """Factors on gathers before a forward and before a backward pass over a stage, and on sums, which share links."""
+        moved_s = taken(self.sync.next_to_s[:, kind], s, axis=1)
+        delayed_s = np.array(delays[1:])
+        forward, backward = 1 + np.divide(delayed_s, moved_s, out=np.zeros_like(moved_s), where=moved_s > 0)
+        return forward, backward, backward
+
+    def _first_passed_s(self, kind: int, p: Numbers, s: Numbers) -> Times:
+        """Seconds of the backward pass over a stage's unit whose gradients are complete first."""
+        passes, sync, begins = self.passes, self.sync, taken(self.passes.begins, p)
+        passed_s = taken(passes.backward_s, begins + taken(sync.stop[kind], s))
+        passed_s -= taken(passes.backward_s, begins + taken(sync.begin[kind], s))
+        return passed_s
 
     def _contended_s(self, rank: int, p: Numbers, zero: int, slowed: Sequence[Times], window_s: Times) -> tuple[Times, Times]:
         """Seconds by which a rank ends its passes later because collectives slow them down, expected and at least. window_s:
@@ -247,23 +293,20 @@ class RankTimes:
         """Seconds of a pass over a stage of each kind that remain once the gradients of its first unit are complete, with which
         sums overlap. None remain where sums wait for the whole pass, as they do where gradients of weights are computed
         separately. slowed: seconds by which the pass takes longer."""
-        passes, sync, kinds = self.passes, self.sync, range(len(self.shape.cut.kinds))
+        passes, kinds = self.passes, range(len(self.shape.cut.kinds))
         sums_after = (zero == 1 and self.shape.sums_whole_in_zero_1) or not self.shape.kept.get("overlap", False)
         if self.shape.splits or (zero < 2 and sums_after):
             return [_NOTHING for _ in kinds]
-        begins, result = taken(passes.begins, p), []
+        result = []
         for kind in kinds:
-            left_s = taken(passes.kinds_s[1, kind], p)
-            passed_s = taken(passes.backward_s, begins + taken(sync.stop[kind], s))
-            passed_s -= taken(passes.backward_s, begins + taken(sync.begin[kind], s))
-            left_s -= passed_s
+            left_s = taken(passes.kinds_s[1, kind], p) - self._first_passed_s(kind, p, s)
             if slowed is not None:
                 left_s += slowed[kind]
             result.append(left_s)
         return result
 
     def _exposed(
-        self, rank: int, p: Numbers, s: Numbers, zero: int, after_first_s: Sequence[Times]
+        self, rank: int, p: Numbers, s: Numbers, zero: int, after_first_s: Sequence[Times], links: Sequence[_LinkDelays] | None
     ) -> tuple[Times, Times, Times]:
         """Seconds of gradient synchronisation after a rank's passes, expected and at least, and least seconds of the step given
         its sums."""
@@ -271,6 +314,9 @@ class RankTimes:
         final = int(shape.cut.kind_of[shape.own_stages[rank, 0]])
         least_exposed_s = np.maximum(taken(sync.last_s[final], s), taken(sync.sums_s[final], s) - after_first_s[final])
         exposed_s = least_exposed_s
+        if links is not None:
+            delayed_s = taken(sync.sums_s[final], s) + links[final].backward_s - after_first_s[final]
+            exposed_s = np.maximum(exposed_s, delayed_s)
         for one in self._sums[rank]:
             # sums of a rank run one after another: from ZeRO's stage 2 on, those of each microbatch of a round
             before_s, own_s = one.before @ sync.sums_s, sync.sums_s[one.kind]
@@ -306,7 +352,9 @@ class RankTimes:
         # the time of a rank that is alone in its pipeline includes its last sum
         return last_s if shape.stages > 1 else _NOTHING, last_s, collectives_s
 
-    def _windows_s(self, p: Numbers, s: Numbers, zero: int, slowed: Sequence[Times] | None) -> tuple[Sequence[Times], Numbers]:
+    def _windows_s(
+        self, p: Numbers, s: Numbers, zero: int, slowed: Sequence[Times] | None, links: Sequence[_LinkDelays] | None
+    ) -> tuple[Sequence[Times], Numbers]:
         """Expected seconds of the passes of each rank, gathers of parameters included, and the indices of configurations whose
         contention they include."""
         passes, shape = self.passes, self.shape
@@ -317,7 +365,7 @@ class RankTimes:
             first_wait_s = self._first_wait_s(p, s)
             return [window_s + first_wait_s for window_s in windows_s], none
         if shape.stages == 1:
-            return [self._alone_s(p, s, slowed)], none
+            return [self._alone_s(p, s, slowed, links)], none
         longer = self._prolonged(p, s)
         if len(longer):
             found_s = self._gathering_s(p[longer], s[longer])
@@ -336,11 +384,17 @@ class RankTimes:
     def _gathering_s(self, p: Numbers, s: Numbers) -> Times:
         """Expected seconds of the passes of each rank, where layers are gathered before each pass over them."""
         shape, passes, sync, kind_of = self.shape, self.passes, self.sync, self.shape.cut.kind_of
-        by_kind_s = sync.gathers_s, sync.again_s, sync.sums_s, sync.last_s
-        gathers_s, again_s, sums_s, last_s = (taken(one, s, axis=1)[kind_of] for one in by_kind_s)
+        links = self._on_links(p, s, 3)
+        by_kind_s = [taken(one, s, axis=1) for one in (sync.gathers_s, sync.again_s, sync.sums_s, sync.last_s)]
+        if links is not None:
+            for kind, delays in enumerate(links):
+                longer = self._longer(kind, s, delays)
+                for one, share in zip(by_kind_s, longer, strict=False):
+                    one[kind] *= share
+        gathers_s, again_s, sums_s, last_s = (one[kind_of] for one in by_kind_s)
         layers, stages = (shape.cut.stops - shape.cut.begins)[:, None], passes.stages.take(p)
-        if sync.resources:
-            ratios = np.array(self._slowed(p, s, 3)) / taken(passes.kinds_s.sum(axis=0), p, axis=1)
+        if sync.resources or links:
+            ratios = np.array(self._slowed(p, s, 3, links)) / taken(passes.kinds_s.sum(axis=0), p, axis=1)
             stages = stages.slower(1 + ratios[kind_of])
         stages = with_gathers(stages, LayerGatherTimes(gathers_s, again_s, sums_s, last_s, layers, shape.waits_for_scatters))
         window_s, _ = windows_without_simulation(shape.schedule, shape.timed_ranks, stages)
@@ -355,14 +409,17 @@ class RankTimes:
         result: Times = np.maximum(taken(sync.opening_s[kind], s), taken(sync.gathers_s[kind], s) - passed_s)
         return result
 
-    def _alone_s(self, p: Numbers, s: Numbers, slowed: Sequence[Times] | None) -> Times:
+    def _alone_s(self, p: Numbers, s: Numbers, slowed: Sequence[Times] | None, links: Sequence[_LinkDelays] | None) -> Times:
         """Seconds of a step before the optimizer, for ranks with all layers. Collectives are divided among layers like
         the parameters that they move."""
         passes, sync = self.passes, self.sync
         layers_s = taken(passes.layers_s, p, axis=2)
         if slowed is not None:
             layers_s *= 1 + slowed[0] / taken(passes.kinds_s[:, 0].sum(axis=0), p)
-        collectives_s = (taken(each[0], s) for each in (sync.gathers_s, sync.again_s, sync.sums_s))
+        collectives_s = [taken(each[0], s) for each in (sync.gathers_s, sync.again_s, sync.sums_s)]
+        if links is not None:
+            longer = self._longer(0, s, links[0])
+            collectives_s = [share * one_s for share, one_s in zip(longer, collectives_s, strict=True)]
         moved_s = [part[:, None] * each for part, each in zip(passes.parts, collectives_s, strict=True)]
         return one_rank_s(layers_s, moved_s, taken(passes.microbatches, p), self.shape.waits_for_scatters)
 
