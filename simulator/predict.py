@@ -113,7 +113,7 @@ def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
     cluster = scenario.cluster
     calibration, notes = disturbed(cluster), (one.note for one in unmodelled(scenario))
     described = (one_card_warning(cluster), *placement_warnings(scenario.strategy.plan, cluster), calibration)
-    found = (*described, _split_warning(scenario), *warnings(scenario, timelines[0]), *notes)
+    found = (*described, *warnings(scenario, timelines[0]), *notes)
     text = "\n".join(filter(None, found))
     return predicted_run(
         *timelines,
@@ -163,16 +163,6 @@ def _textbook_bubble(scenario: Scenario) -> float | None:
     if plan.stages == 1 or plan.schedule not in WHOLE:
         return None
     return (plan.stages - 1) / (plan.chunks * plan.microbatches + plan.stages - 1)
-
-
-def _split_warning(scenario: Scenario) -> str | None:
-    """A warning about recomputation with separate passes for the gradients of weights, as far as software differs in it."""
-    if scenario.training.recompute.kind == "none" or scenario.strategy.plan.schedule in WHOLE:
-        return None
-    return (
-        "recomputed activations are kept until the gradients of weights; torch.distributed.pipelining keeps their gradients "
-        "alone and recomputes again for each weight, which is not modelled"
-    )
 
 
 def _with_interval(

@@ -1,11 +1,11 @@
 """Parts of a scenario whose time is not modelled: what to say of them, and by how much they may prolong a step.
 
-Each has one entry in `_PARTS`. The prediction is that without their time; the upper end of its interval includes all of it.
+Each is one function of `_PARTS`. The prediction is that without their time; the upper end of its interval includes all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,7 +16,10 @@ from scaleproof.simulator.cluster.device.device import optimizer_bytes
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import rank_kinds
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.operators import Matmul
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.pipeline.schedule import WHOLE
 
 # Of pinned memory over PCIe 4.0 x16, of 32 GB/s, as NVIDIA's bandwidthTest reports for A100 nodes.
 _PCIE_BPS: Final = 25e9
@@ -35,7 +38,7 @@ class Unmodelled(NamedTuple):
 
 def unmodelled(scenario: Scenario) -> tuple[Unmodelled, ...]:
     """The parts of a scenario's step whose time is not modelled."""
-    found = (part(scenario) for part in _PARTS.values())
+    found = (part(scenario) for part in _PARTS)
     return tuple(one for one in found if one is not None)
 
 
@@ -46,8 +49,7 @@ def most_s(scenario: Scenario) -> float:
 
 def note_on_settings(settings: str) -> str:
     """A remark on settings, as in `field=value`, that use something without a modelled time; empty if none does."""
-    fields = [field.rpartition(".")[2] for field in _PARTS if f"{field}=" in settings]
-    return f"the time of {' and '.join(fields)} is not modelled" if fields else ""
+    return "the time of offload is not modelled" if "training.offload=" in settings else ""
 
 
 def log_times(scenario: Scenario, step_s: float, draws: int) -> NDArray[np.float64]:
@@ -88,6 +90,29 @@ def _offloading(scenario: Scenario) -> Unmodelled | None:
     return Unmodelled(note, max(seconds))
 
 
+def _repeated_recomputation(scenario: Scenario) -> Unmodelled | None:
+    """Recomputation that passes for the gradients of weights repeat: torch.distributed.pipelining computes these weight
+    by weight, and each unpacks the checkpoint of its block again (torch/distributed/pipelining/_backward.py)."""
+    if scenario.training.recompute.kind == "none" or scenario.strategy.plan.schedule in WHOLE:
+        return None
+    plan, job = scenario.strategy.plan, scenario.job()
+    samples = job.samples_per_worker / plan.microbatches
+
+    def of_layer(layer: Layer) -> tuple[float]:
+        weights = sum(isinstance(one, Matmul) and one.weight_gradient for one in layer.operators)
+        return (weights * job.layer_passes_s(layer, samples)[2],)
+
+    (layers_s,) = job.where_recomputed(job.of_layers(of_layer))
+    stages = scenario.strategy.stage_layers(job)
+    repeated_s = plan.microbatches * max(sum(layers_s[i] for one in own for i in stages[one]) for own in plan.stage_of)
+    note = (
+        "recomputed activations are kept until the gradients of weights; torch.distributed.pipelining keeps their gradients "
+        f"alone and recomputes again for each weight, which is not modelled; the interval includes {format_time_s(repeated_s)} "
+        "a step"
+    )
+    return Unmodelled(note, float(repeated_s))
+
+
 def _rates(cluster: Cluster) -> tuple[float, float]:
     """Bytes per second between a device and its host, no more than between two devices, and of a host's memory."""
     link = cluster.node.link
@@ -95,5 +120,4 @@ def _rates(cluster: Cluster) -> tuple[float, float]:
     return pcie_Bps, cluster.node.memory_bandwidth_Bps or _HOST_BPS
 
 
-# By the field that requests it.
-_PARTS: Final[Mapping[str, Callable[[Scenario], Unmodelled | None]]] = {"training.offload": _offloading}
+_PARTS: Final[Sequence[Callable[[Scenario], Unmodelled | None]]] = (_offloading, _repeated_recomputation)

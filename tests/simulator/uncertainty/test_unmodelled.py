@@ -81,3 +81,23 @@ def test_a_remedy_whose_time_is_not_modelled_is_called_so() -> None:
     assert run.fit_by == "training.offload=[optimizer]"
     assert "(the time of offload is not modelled)" in " ".join(run_text.out_of_memory(run).split())
     assert "(the time of offload is not modelled)" in run.facts()["memory"]
+
+
+def test_the_upper_end_includes_recomputation_that_weight_passes_repeat() -> None:
+    """torch.distributed.pipelining repeats a block's forward pass for each of its four products with weights."""
+    pipeline = "strategy={kind: hybrid, stages: 4, microbatches: 8, schedule: zb_h1, overlap: false}"
+    whole = scenario(pipeline.replace("zb_h1", "1f1b"), "training.recompute=full", "framework=ideal")
+    split = scenario(pipeline, "training.recompute=full", "framework=ideal")
+    assert not unmodelled(whole)
+    assert not unmodelled(scenario(pipeline, "framework=ideal"))
+    (found,) = unmodelled(split)
+    assert "recomputes again for each weight" in found.note
+    job = split.job()
+    block = next(layer for layer in job.layers if layer.can_be_recomputed)
+    blocks = sum(layer.can_be_recomputed for layer in job.layers)
+    again_s = job.layer_passes_s(block, job.samples_per_worker / 8)[2]
+    assert found.most_s == pytest.approx(8 * blocks / 4 * 4 * again_s, rel=0.2)
+    run = predict(split, interval=True)
+    assert run.prediction_interval_s is not None
+    assert run.prediction_interval_s[1] > run.step_time_s + found.most_s
+    assert found.note in run.warnings
