@@ -140,30 +140,30 @@ class BoundedSearch:
         found = [self.prediction(row) for row in list(kinds.values())[::-1][:_MOST_RISKIER]]
         return min((one for one in found if one.value < best), key=lambda one: one.value, default=None)
 
-    def _values(self, seconds: Times) -> Times:
-        """Lower bounds of the objective for steps of these durations, by row."""
+    def _values(self, seconds: Times, rows: Numbers | slice = slice(None)) -> Times:
+        """Lower bounds of the objective for steps of these durations, of some rows or all."""
         if self._objective == "time":
             return seconds
         cluster = self._configurations.base.cluster
         least_W = cluster.node.power_W if cluster.node.idle_power_W is None else cluster.node.idle_power_W
         per_s = least_W if self._objective == "energy" else cluster.node_USD_per_s(least_W)
         assert per_s is not None
-        return seconds * self._nodes * per_s
+        return seconds * self._nodes[rows] * per_s
 
     def _replayed(self, row: int) -> float:
         """A lower bound of the objective: as if nothing were shared, or if the most used resource were busy all the time."""
         self._progress(f"replaying {layout(self._configurations.row(row))}")
-        scenario, busy_s = self._configurations.scenario(row), np.zeros(len(self._configurations))
+        scenario, busy_s = self._configurations.scenario(row), np.zeros(1)
         # requests to parameter servers may overtake each other, which replay does not model
         engine = simulate_steady if self._configurations.is_served(row) else replay.simulate
 
         def simulate(program: Program, steps: int, variation: Variation = NONE) -> Timeline:
-            busy_s[row] = busiest_s(program) / scenario.strategy.program_steps / (1 + NEGLIGIBLE)
+            busy_s[0] = busiest_s(program) / scenario.strategy.program_steps / (1 + NEGLIGIBLE)
             return engine(program, steps, variation)
 
         run = accounted(timed(scenario, simulate=simulate), scenario)
         self.replayed += 1
-        return max(self._value(run), float(self._values(busy_s)[row]))
+        return max(self._value(run), float(self._values(busy_s, np.array([row]))[0]))
 
     def prediction(self, row: int) -> PlanChoice:
         """A configuration with its prediction."""
