@@ -8,6 +8,7 @@ from dataclasses import replace
 from scaleproof.simulator.cluster.network.cards import one_card_warning
 from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
+from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.program import MAIN_STREAM, Program
@@ -45,7 +46,12 @@ def predict(scenario: Scenario, interval: bool = True, remedy: bool = True, erro
     run = timed(scenario, interval, errors=errors)
     run = compared(run, scenario)
     run = with_capture_facts(accounted(run, scenario), scenario)
-    run = replace(run, loading=_loading_rates(scenario, run), textbook_bubble=_textbook_bubble(scenario))
+    run = replace(
+        run,
+        loading=_loading_rates(scenario, run),
+        host_share=_host_share(scenario),
+        textbook_bubble=_textbook_bubble(scenario),
+    )
     return _with_memory(run, scenario, remedy, errors)
 
 
@@ -152,6 +158,21 @@ def _loading_rates(scenario: Scenario, run: Run) -> LoadingRates | None:
     decoding_per_s = rates.get(DECODING)
     wanted_cores = None if decoding_per_s is None else loaded.cores * wanted_per_s / decoding_per_s
     return LoadingRates(rates.get(STORAGE), decoding_per_s, wanted_per_s, loaded.cores, wanted_cores)
+
+
+def _host_share(scenario: Scenario) -> float | None:
+    """The share of compute in which kernels wait until the host has launched them; None for captured scripts."""
+    if scenario.strategy.kind == "captured":
+        return None
+    plan = scenario.strategy.plan
+
+    def passes_s(framework: Framework) -> float:
+        costs = plan.exchanging(replace(scenario.job(), framework=framework)).costs(plan.microbatches)
+        return float(costs.forward_s.sum() + costs.backward_s.sum())
+
+    framework = scenario.framework
+    with_host_s = passes_s(framework)
+    return 1 - passes_s(framework.ablated("host").ablated("waits")) / with_host_s if with_host_s > 0 else 0.0
 
 
 def _textbook_bubble(scenario: Scenario) -> float | None:

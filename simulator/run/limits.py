@@ -20,6 +20,10 @@ _LIMITS: Final = {
     WAITING_FOR_INPUT: ("waiting for input", "Input-bound", "faster data loading helps most"),
 }
 _COMPUTE: Final = "Compute-bound"
+_HOST: Final = "Host-bound"
+# Shares of compute for which kernels wait for the host, from which on it is mentioned, and limits the step.
+_NOTICEABLE: Final = 0.1
+_HOST_LIMITS: Final = 0.5
 # What helps, by the part of data loading that is slowest.
 _FASTER: Final = {"storage": "faster storage", "decoding": "faster decoding, or more cores for it,"}
 
@@ -36,17 +40,22 @@ def limit(run: Run) -> Iterator[str]:
             remedy = f"{_FASTER[run.loading.slowest]} helps most"
         yield f"{format_percent(shares[limiting])} {name}{_mostly(run, limiting)}. {words}: {remedy}."
         return
-    exposed = shares["exposed_communication"]
+    exposed, host_share = shares["exposed_communication"], run.host_share or 0.0
     network = "a faster network does not" if exposed < _LITTLE else "a faster network saves at most that"
-    words = f"{format_percent(exposed)} exposed communication. {_COMPUTE}: faster GPUs help, {network}."
+    helps = "larger microbatches, or fewer and larger kernels, help, faster GPUs do not"
+    words = f"{_HOST}: {helps}." if bound(run) == _HOST else f"{_COMPUTE}: faster GPUs help, {network}."
+    host = f" GPUs wait for the host to launch kernels in {format_percent(host_share)} of compute."
+    words = f"{format_percent(exposed)} exposed communication. {words}{host if host_share >= _NOTICEABLE else ''}"
     yield words + _second(shares, cause)
 
 
 def bound(run: Run) -> str:
     """What binds a run: 'Input-bound', 'Compute-bound'; "" where it is not known."""
     shares = _shares(run)
-    limiting = _limiting(shares) if shares else ""
-    return _LIMITS[limiting][1] if limiting else _COMPUTE if shares else ""
+    if limiting := _limiting(shares) if shares else "":
+        return _LIMITS[limiting][1]
+    computes = _HOST if (run.host_share or 0.0) >= _HOST_LIMITS else _COMPUTE
+    return computes if shares else ""
 
 
 def _shares(run: Run) -> dict[str, float]:

@@ -175,7 +175,8 @@ class Run:
     fits_probability, which follows from the same errors of published runs; None where no error is known. energy_J, cost_USD:
     "per_step", "per_million_samples" and, with
     tokens, "per_million_tokens". servers: parameter servers and their workers. to_target: updates and samples to a target loss.
-    loading: rates of data loading, where the scenario has it. textbook_bubble: share of the step that a pipeline of equal
+    loading: rates of data loading, where the scenario has it. host_share: share of compute in which kernels wait until the host
+    has launched them; None where it is not known. textbook_bubble: share of the step that a pipeline of equal
     stages would wait, (p - 1) / (v m + p - 1) with p stages of v chunks and m microbatches; None for other schedules.
 
     Only predicted runs: prediction_interval_s, the 90 % interval of the step time under uncertain cluster parameters; spread:
@@ -221,6 +222,7 @@ class Run:
     cost_USD: Mapping[str, float] | None = None
     servers: ServerStatistics | None = None
     loading: LoadingRates | None = None
+    host_share: float | None = None
     textbook_bubble: float | None = None
     to_target: TargetEstimate | None = None
     compute: Literal["real", "paced"] | None = None

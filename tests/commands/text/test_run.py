@@ -11,7 +11,7 @@ import pytest
 
 from scaleproof.commands.text.run import describe, out_of_memory
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.limits import limit
+from scaleproof.simulator.run.limits import bound, limit
 from scaleproof.simulator.run.records import Distribution
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -95,6 +95,20 @@ def test_the_limit_names_the_largest_cause_and_what_helps(small: Make) -> None:
         assert f" {bound}: " in text
     (text,) = limit(replace(run, step_time_s=1.0, breakdown_s={"compute": 0.99, "exposed_communication": 0.01}))
     assert text == "1.0 % exposed communication. Compute-bound: faster GPUs help, a faster network does not."
+
+
+def test_small_kernels_are_bound_by_the_host(small: Make) -> None:
+    """A block of 64 channels on a fast GPU computes for microseconds, and its kernels are launched one by one."""
+    gpu = "cluster={base: dgx-h100, nodes: 1}", "training.precision=bf16", "strategy.workers=2"
+    run = predict(small(*gpu, "framework=pytorch-ddp"))
+    assert run.host_share is not None
+    assert run.host_share > 0.8
+    (text,) = limit(run)
+    assert "Host-bound: larger microbatches, or fewer and larger kernels, help, faster GPUs do not. GPUs wait" in text
+    assert bound(run) == "Host-bound"
+    alone = predict(small(*gpu, "framework=ideal"))
+    assert alone.host_share == 0
+    assert bound(alone) == "Compute-bound"
 
 
 def test_servers_are_shown_with_the_staleness_of_workers(small: Make) -> None:
