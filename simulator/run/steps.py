@@ -80,11 +80,12 @@ def starts_s(scenario: Scenario, program: Program) -> Sequence[NDArray[np.float6
     """Starts of the ranks in seconds, shape (ranks,), for each draw of a run: of late ranks, and of asynchronous ranks of a
     long run at random within a step.
 
-    A run of a given number of steps begins with all ranks together, and a run without one is long. If speeds change with time,
-    one draw covers whole periods, in which the phases change as well.
+    A run of a given number of steps begins with all ranks together, and a run without one is long. A single worker has no
+    phase. If speeds change with time, one draw covers whole periods, in which the phases change as well.
     """
     late_s = program.ranks.late_s
-    if "steps" in scenario.model_fields_set or not is_out_of_phase(program):
+    is_alone = scenario.strategy.workers == 1 and not scenario.unevenness.is_random
+    if "steps" in scenario.model_fields_set or is_alone or not is_out_of_phase(program):
         return [late_s]
     steady = 1 + _STEPS_OF_PHASES * scenario.steps // (1 + _steady_steps(scenario, program))
     most = max(_FEWEST_PHASES, min(_PHASES, _RANKS_OF_PHASES // scenario.strategy.workers, steady))

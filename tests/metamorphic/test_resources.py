@@ -14,14 +14,14 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.metamorphic.drawn import drawn
 from tests.metamorphic.explained import bound
-from tests.validator.verdicts import in_bulk
+from tests.validator.verdicts import at_night, in_bulk
 
 # The last leaves communication and the host's work alone.
 FACTORS: Final = (1.03, 1.5, 4.0, 100.0)
 TOLERANCE: Final = 1e-3
 # Scenarios of a test, of which few run in the quick suite.
 SCENARIOS: Final = 10
-BLOCKS: Final = (0, *in_bulk(*range(1, 10)))
+BLOCKS: Final = (0, *in_bulk(*range(1, 6)), *at_night(*range(6, 10)))
 
 Faster = Callable[[Cluster, float], Cluster]
 

@@ -89,10 +89,10 @@ def test_a_remedy_is_shown_as_options(small: Make) -> None:
 def test_the_limit_names_the_largest_cause_and_what_helps(small: Make) -> None:
     run = predict(small())
     causes = {"exposed_communication": "Network-bound", "bubble": "Pipeline-bound", "waiting_for_server": "Server-bound"}
-    for cause, bound in causes.items():
+    for cause, words in causes.items():
         (text,) = limit(replace(run, step_time_s=1.0, breakdown_s={"compute": 0.4, cause: 0.6}))
         assert text.startswith("60.0 % ")
-        assert f" {bound}: " in text
+        assert f" {words}: " in text
     (text,) = limit(replace(run, step_time_s=1.0, breakdown_s={"compute": 0.99, "exposed_communication": 0.01}))
     assert text == "1.0 % exposed communication. Compute-bound: faster GPUs help, a faster network does not."
 
