@@ -117,7 +117,7 @@ def test_gathering_takes_n_times_as_long_as_a_ring(workers: int) -> None:
     assert "2·(n−1)·S/B, n times as long as a ring. Two workers take 2·S/B already, and a ring of two S/B" in flat(PAGE)
     gather_s, whole_s = seconds(f"{{kind: gather_average, workers: {workers}}}")
     ring_s, _ = seconds(f"{{kind: data_parallel, workers: {workers}, algorithm: ring, overlap: false, bucket: 64 GiB}}")
-    assert gather_s == pytest.approx(2 * (workers - 1) * whole_s, rel=0.01)
+    assert gather_s == pytest.approx(2 * (workers - 1) * whole_s, rel=0.02)
     assert ring_s == pytest.approx(2 * (workers - 1) / workers * whole_s, rel=0.01)
 
 

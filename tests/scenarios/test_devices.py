@@ -169,3 +169,17 @@ def trains_a_small_gpt(name: str, precision: str) -> None:
     assert run.prediction_interval_s is not None
     low_s, high_s = run.prediction_interval_s
     assert 0 < low_s < run.step_time_s < high_s
+
+
+@pytest.mark.parametrize(("precision", "least", "most"), [("fp16", 83 / 112, 101 / 112), ("fp32", 0.75, 0.95)])
+def test_large_products_of_a_v100_reach_what_was_measured_of_them(precision: str, least: float, most: float) -> None:
+    """cuBLAS on a V100 PCIe with early and with later kernels; in single precision a seventh of the early ones' rate."""
+    on, side = speed("v100-16gb-pcie", precision), 8192
+    moved = on.element_bytes * side**2
+    reached = 2 * side**3 / float(products_s(on, side, side, side, 1, 2 * moved, moved)) / on.peak_flops
+    assert least < reached < most
+
+
+def test_a_v100_delivers_one_and_a_half_times_the_bytes_of_a_p100() -> None:
+    volta, pascal = (speed(name, "fp32").reached_Bps for name in ("v100-16gb-sxm2", "p100-sxm2"))
+    assert volta == pytest.approx(1.5 * pascal, rel=0.02)

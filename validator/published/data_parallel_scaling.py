@@ -57,7 +57,7 @@ _LARGEST_BATCH: Final = 1024
 # Relative error at which the prediction of the base has converged, and the maximum number of iterations.
 _CLOSE: Final = 1e-7
 _MOST_TRIES: Final = 50
-# Horovod's fusion buffer (its documentation on tensor fusion).
+# Horovod's fusion buffer before version 0.21, as the rows have it (horovod/horovod, pull request 2468).
 _FUSED: Final = "64 MiB"
 # TensorFlow sends each variable separately; small ones are joined here to reduce the number of messages.
 _SENT_SEPARATELY: Final[dict[str, Any]] = {"overlap": True, "bucket": "4 MiB"}

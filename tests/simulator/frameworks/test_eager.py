@@ -211,6 +211,22 @@ def test_gpt_2_without_flash_takes_twice_the_time_of_flash_in_eager_software() -
     assert eager_s > 1.6 * step_s("model.flash=false", "framework=pytorch-ddp-compiled")
 
 
+def bert(*overrides: str) -> Scenario:
+    """Eight V100 that train BERT-large on samples of 128 tokens."""
+    model = "model={kind: bert, layers: 24, hidden: 1024, heads: 16, sequence: 128}"
+    return scenario(
+        "cluster=dgx1-v100", "strategy.workers=8", "batch=512", model, "training={precision: fp16, optimizer: lamb}", *overrides
+    )
+
+
+def test_bert_with_parameters_in_16_bits_casts_nothing() -> None:
+    narrow, eager = bert("framework=nvidia-bert"), bert("framework=pytorch-ddp")
+    assert eager.training.autocast
+    assert not narrow.training.autocast
+    casts_nothing = bert("framework=pytorch-ddp", "training.autocast=false")
+    assert timed(narrow).step_time_s < timed(casts_nothing).step_time_s < timed(eager).step_time_s
+
+
 def test_tf32_is_between_16_and_32_bits() -> None:
     narrow_s, tf32_s, wide_s = (step_s("model.flash=false", f"training.precision={one}") for one in ("bf16", "tf32", "fp32"))
     assert narrow_s < tf32_s < wide_s / 2
@@ -223,13 +239,19 @@ def images(precision: str, *overrides: str) -> Scenario:
 
 
 def test_convolutions_transpose_images_that_are_stored_by_channel() -> None:
-    first = "framework={base: pytorch-ddp, channels_first: [tf32, bf16]}"
-    tf32, narrow, transposed = images("tf32"), images("bf16"), images("bf16", first)
+    tf32, narrow = images("tf32"), images("bf16", "framework=pytorch-ddp-channels-last")
+    # PyTorch stores images by channel unless a script says otherwise
+    transposed = images("bf16")
     assert timed(transposed).step_time_s > 1.2 * timed(narrow).step_time_s
     # twice the bytes, and transposes
     assert timed(tf32).step_time_s > 2.2 * timed(narrow).step_time_s
     without = tf32.copied(framework=tf32.framework.ablated("transposes"))
     assert timed(without).step_time_s < timed(tf32).step_time_s / 1.2
+
+
+def test_compilers_store_images_channels_last() -> None:
+    compiled = images("bf16", "framework=pytorch-ddp-compiled")
+    assert timed(compiled).step_time_s == timed(compiled.copied(framework=compiled.framework.ablated("transposes"))).step_time_s
 
 
 def test_only_tensor_cores_need_transposes() -> None:

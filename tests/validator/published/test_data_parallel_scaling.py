@@ -167,7 +167,7 @@ def test_blank_cells_are_assumed_and_named(changes: dict[str, str], column: str)
         ({"precision": "int4"}, "unknown precision: int4"),
         ({"method": "gossip"}, "unknown method: gossip"),
         ({"seq_len": "9999999"}, ""),
-        ({"cluster": "dgx1", "gpu": "P100"}, "no network between nodes of dgx1"),
+        ({"cluster": "dgx1", "gpu": "P100", "samples_per_s": "1000"}, "no network between nodes of dgx1"),
         ({"samples_per_s": "1e12"}, "training.measured_step.time: is shorter than the optimizer's step alone"),
     ],
 )

@@ -1,13 +1,13 @@
 """Seconds of matrix products, by tiles and waves.
 
 A product computes in tiles, one per processor at a time, so that the last wave may be nearly empty (NVIDIA's "Matrix
-Multiplication Background User's Guide" describes both effects). Writing the result follows the last tiles' work and does not
-overlap it. The device's power bounds the rate; a short product may exceed it.
+Multiplication Background User's Guide" describes both effects). Moving bytes overlaps computing, as measured products of four
+generations show: a tile is written while others compute. The device's power bounds the rate; a short product may exceed it.
 
 A device with rates of products (`ProductRates`) has more terms, which measured products show: a wave takes additional time to
-start and end; a wave that leaves processors idle is faster, by the eighth root of the share that is busy; moving bytes overlaps
-computing; and, in bursts, a correction that is smooth in the three dimensions. No product gets faster where a dimension
-doubles. Training is slower than bursts: the shares that the device sustains bound those of tiles and power.
+start and end; a wave that leaves processors idle is faster, by the eighth root of the share that is busy; and, in bursts, a
+correction that is smooth in the three dimensions. No product gets faster where a dimension doubles. Training is slower than
+bursts: the shares that the device sustains bound those of tiles and power.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ TILES: Final[dict[Generation, tuple[tuple[int, int], ...]]] = {
     "cpu": ((12, 32), (6, 16)),
 }  # fmt: skip
 # Numbers of parts into which the inner dimension is split if there are too few tiles for all processors (split-K). Measured
-# products of an A100 show splits by 3 and 6 as well.
-_SPLITS: Final = (1, 2, 4, 8)
-_RATED_SPLITS: Final = (1, 2, 3, 4, 6, 8)
+# products of an A100 show splits by 3 and 6 as well. Gradients of a convolution's weights have few tiles and an inner dimension
+# of all positions, which libraries split until the processors are busy (NVIDIA/cutlass, discussion 396, on their tuning).
+_SPLITS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
+_RATED_SPLITS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 64, 128)
 # Inner elements of one iteration of a tile's main loop; an iteration over fewer elements takes as long.
 _LOOP_STEP: Final = 64
 # Order of the norm that combines the bounds of tiles and of power into a smooth maximum. Chosen, like the choice of what
@@ -83,12 +84,8 @@ def products_s(
         slowdown, power_s = slowdown * correction, power_s * correction
     tiles_s = _tiles_s(speed, form, m, n, k, batch, begins) * slowdown
     read_s, written_s = np.asarray(read_bytes) / form.reached_Bps, np.asarray(written_bytes) / form.reached_Bps
-    if rates is None:
-        busy_s = (tiles_s**_SHARPNESS + power_s**_SHARPNESS) ** (1 / _SHARPNESS)
-        busy_s = np.maximum(busy_s, read_s) + written_s
-    else:
-        busy_s = (tiles_s**_SHARPNESS + power_s**_SHARPNESS + (read_s + written_s) ** _SHARPNESS) ** (1 / _SHARPNESS)
-        busy_s = np.maximum(busy_s, flops / speed.peak_flops)
+    busy_s = (tiles_s**_SHARPNESS + power_s**_SHARPNESS + (read_s + written_s) ** _SHARPNESS) ** (1 / _SHARPNESS)
+    busy_s = np.maximum(busy_s, flops / speed.peak_flops)
     result: NDArray[np.float64] = busy_s + (rates.fixed_s if rates is not None and speed.burst else kernels.launch_s)
     return result + padding_s
 

@@ -118,6 +118,20 @@ def test_few_tiles_of_a_long_inner_dimension_are_split() -> None:
     assert product_s(speed(), 256, 256, 2**20) < alone_s / 7
 
 
+def test_gradients_of_a_convolutions_weights_keep_all_processors_busy() -> None:
+    # 64 x 64 weights of a 1 x 1 convolution: one tile, whose inner dimension are the positions of 128 images of 56 x 56
+    on = speed(generation="volta", processors=80)
+    assert product_s(on, 64, 64, 128 * 56 * 56) < 2 * product_s(on, 128 * 56 * 56, 64, 64)
+
+
+def test_writing_a_result_overlaps_computing_its_other_tiles() -> None:
+    m, n, k = 1 << 20, 512, 128
+    flops, written = 2 * m * n * k, 2 * m * n
+    # writing takes as long as computing, and reading a quarter of it
+    on = speed(FLOPS * written / flops, generation="volta", processors=64)
+    assert product_s(on, m, n, k) < 1.5 * flops / FLOPS
+
+
 def test_launch_times_add_up() -> None:
     linear = Matmul("linear", 1, 64, 64)
     plain, launched = (speed(launch=each) for each in (0, "5 us"))
