@@ -28,6 +28,8 @@ from scaleproof.validator.launch.rank_environment import RankEnvironment
 from scaleproof.validator.launch.status_board import Board, Status
 from scaleproof.validator.train import host_staged_backend
 
+# Results of NCCL's functions that the calling rank causes (nccl.h), in lower case.
+_OWN_FAULTS: Final = ("ncclinvalidusage", "ncclinvalidargument", "ncclunhandledcudaerror")
 # The launcher reports a hung rank before its peers time out, which would hide the cause.
 _GROUP_TIMEOUT_FACTOR: Final = 3.0
 
@@ -114,6 +116,9 @@ def leave() -> None:
     _here.clear()
     # models and their hooks form reference cycles
     gc.collect()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        # NCCL of the next scenario allocates outside of torch's cache
+        torch.cuda.empty_cache()
 
 
 def exchange(own: Any) -> list[Any]:
@@ -156,7 +161,10 @@ def is_communication(error: BaseException) -> bool:
     """Whether an error or one of its causes is a failed communication, caused by a peer rather than by this rank."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, dist.DistError | ConnectionError) or any(word in str(cause).lower() for word in ("gloo", "nccl")):
+        text = str(cause).lower()
+        if any(word in text for word in _OWN_FAULTS):
+            return False
+        if isinstance(cause, dist.DistError | ConnectionError) or any(word in text for word in ("gloo", "nccl")):
             return True
         cause = cause.__cause__
     return False

@@ -140,10 +140,13 @@ def by_size(
 ) -> Iterator[tuple[int, Samples]]:
     """Samples of each size, smallest first, within `budget_s` seconds in total; time that a size does not use goes to the next.
 
-    Ends before a size that would take longer than the remaining time, extrapolated from the two sizes before it.
+    Ends before a size that would take longer than the remaining time, extrapolated from the two sizes before it. What happens
+    once, such as the creation of a communicator, is not timed.
     """
     left_s, before, last = budget_s, (0, 0.0), (0, 0.0)
     ordered = sorted(set(sizes))
+    if ordered:
+        step_of(ordered[0])()
     for place, size in enumerate(ordered):
         slope = max(last[1] - before[1], 0.0) / (last[0] - before[0]) if before[0] else 0.0
         if place and _WORTHWHILE * (last[1] + slope * (size - last[0])) > left_s:

@@ -82,6 +82,8 @@ def _train(
         gc.freeze()
         provenance = environment.of_rank(me.device)
         usage = _take_steps(trainer, profiler, loading)
+        # before parameters are gathered and copied
+        memory_bytes = _memory_bytes(me.device)
         corrections = (recorder.finish(), alignment.finish())
         if profiler is not None:
             profiler.write_table()
@@ -98,7 +100,7 @@ def _train(
             machine=machine,
             usage=usage,
             corrections=[asdict(correction) for correction in corrections if correction is not None],
-            memory_bytes=_memory_bytes(me.device),
+            memory_bytes=memory_bytes,
         )
 
 
@@ -136,6 +138,8 @@ def _take_steps(trainer: Trainer, profiler: Profiler | None, loading: EmulatedLo
         context.recorder.end_step()
 
     if context.device.type == "cuda":
+        # what building the model has left in torch's cache is no part of training
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(context.device)
     began = Usage.now()
     for index in range(measured) if profiler else trainer.steps():

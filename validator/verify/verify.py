@@ -109,7 +109,8 @@ def deviation_of(scenario: Scenario, folder: Path, expected: Mapping[str, Tensor
     seen: set[str] = set()
     deviation = 0.0
     for rank in range(scenario.strategy.training_ranks):
-        left = torch.load(folder / f"rank{rank}.pt", weights_only=True)
+        # on the processor: other processes may hold the GPUs that the parameters were on
+        left = torch.load(folder / f"rank{rank}.pt", map_location="cpu", weights_only=True)
         _check_names(scenario, rank, set(left), set(expected))
         seen |= set(left)
         deviation = max(deviation, _largest_difference(left, expected, scales))

@@ -131,3 +131,13 @@ def test_undisturbed_repetitions_count_if_they_are_at_least_half() -> None:
 @given(st.lists(st.tuples(st.floats(1e-6, 10), st.floats(0, 1)), min_size=1))
 def test_at_least_half_of_the_repetitions_count(each: list[tuple[float, float]]) -> None:
     assert 2 * len(undisturbed([Repetition(*one) for one in each])) >= len(each)
+
+
+def test_what_happens_once_is_not_timed(hands: Hands) -> None:
+    """The first call of a collective creates a communicator, which takes seconds."""
+    first = itertools.chain([3.0], itertools.repeat(0.0))
+    step_of = lambda size: lambda: hands.step(next(first) + 0.001 + 1e-9 * size)  # noqa: E731
+    found = dict(by_size(step_of, [4, 4096, 2**24], budget_s=1.0))
+    assert list(found) == [4, 4096, 2**24]
+    assert max(found[4].seconds) == pytest.approx(0.001, rel=1e-3)
+    assert found[4].stopped == NARROW

@@ -41,3 +41,18 @@ def test_wrong_parameters_are_wrong(make_scenario: MakeScenario, tmp_path: Path)
     wrong = verdict(scenario, tmp_path, factor=1.01)
     assert wrong.is_decided
     assert not wrong.is_right
+
+
+def test_parameters_of_gpus_are_read_on_the_processor(
+    make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that still run may hold the GPUs for themselves."""
+    load, places = torch.load, list[str]()
+
+    def recorded(path: Path, map_location: str, weights_only: bool) -> dict[str, torch.Tensor]:
+        places.append(map_location)
+        return load(path, map_location=map_location, weights_only=weights_only)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(torch, "load", recorded)
+    assert verdict(make_scenario(ALONE, MLP, precision="fp64"), tmp_path).is_right
+    assert set(places) == {"cpu"}

@@ -17,6 +17,7 @@ from scaleproof.validator.strategy.data_parallel.buckets import Allreduce, Bucke
 from scaleproof.validator.strategy.data_parallel.compression import Method, method_of
 from scaleproof.validator.strategy.data_parallel.ring_allreduce import Ring
 from scaleproof.validator.strategy.layout.collectives import Collectives
+from scaleproof.validator.strategy.layout.streams import own_stream
 from scaleproof.validator.strategy.layout.team import Team
 
 # Algorithms of an allreduce that are implemented here; None is the library's choice.
@@ -39,7 +40,7 @@ class SumThread:
     """A thread that makes the sums of buckets one after the other, in the order in which they begin on all ranks."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._stream = own_stream(device)
         self._devices: list[int | str | torch.device] = [device] if self._stream else []
         self._begun: queue.SimpleQueue[tuple[Callable[[], Tensor], Any, Future[Tensor]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="bucket sums", daemon=True)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.layout import messages
+from scaleproof.validator.strategy.layout.streams import own_stream
 
 # A thread that has nothing left to do ends at once.
 _JOIN_S: Final = 0.5
@@ -68,7 +69,7 @@ class Arrivals(Thread):
     def __init__(self, recorder: Recorder, device: torch.device) -> None:
         super().__init__(daemon=True)
         self._recorder = recorder
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._stream = own_stream(device)
         self._posted: SimpleQueue[dist.Work | None] = SimpleQueue()
         self._arrived: SimpleQueue[tuple[Any, torch.cuda.Event | None] | Exception] = SimpleQueue()
         self.start()
@@ -137,7 +138,7 @@ class Listener(Thread):
             # on a GPU, waiting for a message must not delay kernels that other threads have launched
             device = self.buffers[0].device if self.buffers else torch.device("cpu")
             # a new thread starts on the first GPU
-            stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+            stream = own_stream(device)
             with torch.cuda.stream(stream):
                 self._listen(stream)
         except Exception as error:

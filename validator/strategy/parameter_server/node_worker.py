@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from threading import Event
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
@@ -21,11 +21,11 @@ from scaleproof.validator.strategy.parameter_server.worker import Message, Overl
 
 
 class _Reply(NamedTuple):
-    """The parameters of a bucket on their way. pulled: set once the node's first worker has them. shared: its result comes once
-    all of the node's workers have them."""
+    """The parameters of a bucket on their way. pulled: its result comes once the node's first worker has them, on a GPU for the
+    stream that waits for it. shared: its result comes once all of the node's workers have them."""
 
     step: int
-    pulled: Event
+    pulled: Future[Tensor]
     shared: Future[Tensor]
 
 
@@ -44,7 +44,9 @@ class NodeWorker(OverlappedWorker):
 
     def exchange(self, bucket: int) -> None:
         """Starts to sum the gradients of a bucket in the node, to push them, and to share the reply."""
-        index, pulled, pulls = self._index, Event(), list[Message]()
+        index, pulls = self._index, list[Message]()
+        devices: list[int | str | torch.device] = [self.values.device] if self.values.is_cuda else []
+        pulled: Future[Tensor] = Future(devices=devices)
         parts = self.layout.buckets[bucket].parts.values()
         own = slice(min(part.start for part in parts), max(part.stop for part in parts))
 
@@ -58,8 +60,8 @@ class NodeWorker(OverlappedWorker):
         def share() -> Tensor:
             summed.wait()
             wait_all(pulls)
-            pulled.set()
             values = self.values[own]
+            pulled.set_result(values)
             self._collect(self.sharing, dist.broadcast, values)
             return values
 

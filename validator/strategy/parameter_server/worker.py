@@ -64,8 +64,11 @@ class Worker(WholeModel):
         if self.strategy.units is not None:
             self.context.begin_run()
         for index in range(warmup, total):
-            if self.requests is not None and not self.requests.take():
-                return
+            if self.requests is not None:
+                # a unit belongs to the worker whose device is ready for it, not to the one whose host is
+                self.await_device()
+                if not self.requests.take():
+                    return
             yield index
         if self.requests is not None:
             # servers wait for requests until one is refused, also where this worker has taken all units
@@ -80,10 +83,14 @@ class Worker(WholeModel):
         """Generates the step's samples in an emulated environment, which takes `rollout_s`."""
         if self.strategy.rollout_s:
             with self.recorder.span(Phase.INPUT):
-                if self.values.is_cuda:
-                    # samples are generated with the parameters that were pulled
-                    torch.cuda.current_stream().synchronize()
+                # samples are generated with the parameters that were pulled
+                self.await_device()
                 time.sleep(self.strategy.rollout_s)
+
+    def await_device(self) -> None:
+        """Waits until the worker's device has done all that it was given."""
+        if self.values.is_cuda:
+            torch.cuda.current_stream().synchronize()
 
     def update(self) -> None:
         """Pushes the gradients and pulls the parameters. `record.assemble` splits the wait from the pull by servers' spans."""

@@ -8,10 +8,12 @@ that replays it comes to the same. In fp64 the order of sums leaves differences 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import InputError, RankError
@@ -21,6 +23,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.strategy.parameter_server.shards import buckets
 from scaleproof.validator.measure import MeasureOptions, measure
+from scaleproof.validator.strategy.parameter_server.worker import Worker
 from tests.validator import faults_servers, processes
 from tests.validator.conftest import MakeScenario
 from tests.validator.verdicts import at_night, in_bulk
@@ -401,3 +404,18 @@ def test_samples_that_touch_more_rows_than_given_are_refused(make_scenario: Make
 
     with pytest.raises((InputError, RankError), match=r"strategy.sparse.rows: .* touch \d+ of \d+ rows, .* give at least 0"):
         measure(make_scenario({**SPARSE, "sparse": {"rows": 0.01}}, batch=12, data=str(tmp_path / "text")))
+
+
+def test_a_worker_takes_a_unit_once_its_gpu_is_ready(monkeypatch: pytest.MonkeyPatch, make_scenario: MakeScenario) -> None:
+    """The host is steps ahead of the GPU: it would take units that another worker could begin at once."""
+    done: list[str] = []
+    stream = SimpleNamespace(synchronize=lambda: done.append("ready"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    requests = SimpleNamespace(take=lambda: done.append("take") or done.count("take") < 3)
+    strategy = {"kind": "parameter_server", "workers": 2, "servers": 1, "mode": "asynchronous", **SHARED}
+    worker: Any = object.__new__(Worker)
+    worker.context = SimpleNamespace(scenario=make_scenario(strategy), rank=0, begin_run=lambda: done.clear())
+    worker.strategy, worker.requests = worker.context.scenario.strategy, requests
+    worker.values = SimpleNamespace(is_cuda=True)
+    assert list(worker.steps())
+    assert done[:6] == ["ready", "take"] * 3
