@@ -178,6 +178,7 @@ class _SummaryFile(BaseModel):
     fits: bool | None = None
     memory_interval_bytes: tuple[_PositiveFinite, _PositiveFinite] | None = None
     fits_probability: FiniteFloat | None = None
+    host_share: FiniteFloat | None = None
     fit_by: str = ""
     fit_by_note: str = ""
     cost_USD: dict[str, _PositiveFinite] | None = None

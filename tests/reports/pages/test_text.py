@@ -10,6 +10,10 @@ import pytest
 
 from scaleproof.reports.pages import result_text, text
 from scaleproof.reports.read.results import Case, Results, read
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.files import save
+from scaleproof.simulator.run.limits import bound
+from scaleproof.simulator.scenario.load import load
 from tests.reports.example import CASES, make_run
 
 _NARROW = "\N{NARROW NO-BREAK SPACE}"
@@ -110,3 +114,13 @@ def test_rank_counts_list_servers_separately() -> None:
     assert result_text.ranks_text(Case("a", "", "", 4, 4)) == "4"
     assert result_text.ranks_text(Case("a", "", "", 5, 4)) == "4 + 1 server"
     assert result_text.ranks_text(Case("a", "", "", 6, 4)) == "4 + 2 servers"
+
+
+def test_the_headline_of_a_saved_run_says_what_predict_says(tmp_path: Path) -> None:
+    """The host limits small kernels on a fast GPU."""
+    model = "model={kind: gpt, layers: 4, hidden: 256, heads: 4, vocabulary: 1000, sequence: 128}"
+    scenario = load("llama-2-7b-fsdp-a100", (model, "cluster=dgx-h100", "batch=64", "framework=pytorch-ddp", "training.zero=0"))
+    run = predict(scenario, interval=False)
+    save(run, tmp_path / "predicted")
+    assert bound(run) == "Host-bound"
+    assert result_text.headline(read(tmp_path)).endswith("; host-bound")
