@@ -14,10 +14,19 @@ from scaleproof.validator.probe.points import Point
 # Probes of kernels, by the kind of their rows.
 _PROBES: Final = {PRODUCT: "matmul", ATTENTION: "attention"}
 
+# Implementations by their numbers in torch.nn.attention.SDPBackend. Points of earlier versions do not say which one ran.
+_FLASH: Final = 1
+_IMPLEMENTATIONS: Final = {_FLASH: USUAL, 2: "efficient", 3: "cudnn"}
+
 
 def kernels_path(cluster_file: Path) -> Path:
     """Path of the table of kernels of a cluster file."""
     return cluster_file.with_suffix(".kernels.csv")
+
+
+def _implementation(point: Point) -> str:
+    """The implementation of attention that a point timed. Torch's own flash attention is version 2."""
+    return _IMPLEMENTATIONS.get(int(point.numbers.get("backend", _FLASH)), "math")
 
 
 def rows(points: Sequence[Point], gpu: str, source: str) -> list[dict[str, str | float]]:
@@ -28,8 +37,7 @@ def rows(points: Sequence[Point], gpu: str, source: str) -> list[dict[str, str |
             "kind": kind,
             "precision": point.what.split()[0],
             **{name: int(point.numbers[name]) for name in SHAPES[kind]},
-            # torch.nn.functional.scaled_dot_product_attention runs version 2
-            **({"implementation": USUAL} if kind == ATTENTION else {}),
+            **({"implementation": _implementation(point)} if kind == ATTENTION else {}),
             TIME: float(f"{point.median_s * 1e6:.6g}"),
             "source": source,
         }

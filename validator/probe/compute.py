@@ -72,7 +72,8 @@ def products(shapes: Sequence[tuple[int, int, int]], precisions: Sequence[str], 
 
 def attentions(shapes: Sequence[AttentionSize], precision: str, budget_s: float) -> list[dict[str, Any]]:
     """Points of forward passes of causal attention ("attention"), by the kernel that torch chooses. Their FLOPs are those of
-    the scores that the mask leaves, their numbers have the names of columns of tables of kernels."""
+    the scores that the mask leaves, their numbers have the names of columns of tables of kernels; "backend" is that of
+    torch.nn.attention.SDPBackend which runs."""
     device = here().device
 
     def one_round(budget_s: float) -> Iterator[Point]:
@@ -85,6 +86,7 @@ def attentions(shapes: Sequence[AttentionSize], precision: str, budget_s: float)
                 samples = repeat(averaged(step), budget_s / len(shapes))
             what = f"{precision} {batch}x{seq} {heads}/{kv_heads}x{head_dim}"
             numbers = {"batch": batch, "seq": seq, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+            numbers["backend"] = torch._fused_sdp_choice(q, k, v, is_causal=True, enable_gqa=grouped)
             yield rank_point("attention", what, 2.0 * batch * heads * seq**2 * head_dim, "flops", samples, **numbers)
 
     return collected(in_rounds(one_round, budget_s))

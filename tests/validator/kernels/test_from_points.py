@@ -46,3 +46,12 @@ def test_only_kernels_of_gpus_are_kept() -> None:
     assert [row["source"] for row in kernels_of(cluster, POINTS, on_gpus)] == [
         "scaleproof calibrate, 2026-01-01, torch 2.13"
     ] * 2
+
+
+@pytest.mark.parametrize(("backend", "name"), [(0, "math"), (1, "flash-2"), (2, "efficient"), (3, "cudnn")])
+def test_attention_has_the_name_of_the_kernel_that_ran(backend: int, name: str) -> None:
+    one = point(
+        "attention", "bf16 4x1024 32/8x128", 90e-6, batch=4, seq=1024, heads=32, kv_heads=8, head_dim=128, backend=backend
+    )
+    (row,) = rows([one], "mine", "here")
+    assert row["implementation"] == name
