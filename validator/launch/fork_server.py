@@ -50,6 +50,7 @@ class ForkServer(Child):
         super().__init__(serve, folder_prefix())
         self.lock = threading.Lock()
         self._ready = False
+        self._job = ""
 
     def wait_until_ready(self) -> None:
         """Returns once ranks can be forked without delay. Raises RunError where the server cannot start."""
@@ -61,12 +62,14 @@ class ForkServer(Child):
 
     def start(self, folder: Path, ranks: int) -> None:
         """Starts ranks 0 … ranks−1 of the job in `folder`, in this process's working directory."""
-        self.send({"folder": str(folder), "ranks": ranks, "cwd": os.getcwd()})
+        self._job = str(folder)
+        self.send({"folder": self._job, "ranks": ranks, "cwd": os.getcwd()})
 
     def exits(self, timeout_s: float) -> list[Exit]:
-        """Ranks that have ended, once there are any or the timeout has passed. Raises RunError when the server has ended."""
+        """Ranks of the job that have ended, once any process has ended or the timeout has passed. Raises RunError when the
+        server has ended. Ranks of an earlier job may end late, as processes with a GPU do that are killed."""
         try:
-            return [Exit(*report) for report in self.receive(timeout_s)]
+            return [Exit(rank, code) for job, rank, code in self.receive(timeout_s) if job == self._job]
         except ConnectionError:
             raise RunError("the process that starts ranks was ended by another process; start the run again") from None
 
@@ -122,7 +125,7 @@ class _ForkServer:
         self.control = control
         self.folders = folders
         self.pid = os.getpid()
-        self.ranks: dict[int, int] = {}  # pid → rank
+        self.ranks: dict[int, tuple[str, int]] = {}  # pid → folder of the job, and rank
         self.folder = ""
         self.woken, self.wake = os.pipe()
         for end in (self.woken, self.wake):
@@ -161,7 +164,7 @@ class _ForkServer:
             pid = os.fork()
             if pid == 0:
                 self.become(rank)
-            self.ranks[pid] = rank
+            self.ranks[pid] = self.folder, rank
 
     def become(self, rank: int) -> None:
         """Runs a forked process as a rank; never returns."""
@@ -184,7 +187,7 @@ class _ForkServer:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            self.report([self.ranks.pop(pid), os.waitstatus_to_exitcode(status)])
+            self.report([*self.ranks.pop(pid), os.waitstatus_to_exitcode(status)])
 
     def report(self, message: Any) -> None:
         # if the launcher has ended, its closed socket ends the server next

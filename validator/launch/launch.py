@@ -29,7 +29,9 @@ T = TypeVar("T")
 _POLL_S: Final = 0.05
 # After a failure, time in which its cause may be reported, as a victim may have failed first.
 _GRACE_S: Final = 0.5
+# Killed ranks end at once, but the kernel frees a GPU's memory and pinned memory of the host first.
 _KILL_S: Final = 10.0
+_KILL_ON_GPUS_S: Final = 60.0
 
 
 class Ended(NamedTuple):
@@ -208,7 +210,7 @@ class _WatchedJob:
         try:
             if self.running:
                 self.server.kill_ranks()
-            until_s = time.monotonic() + _KILL_S
+            until_s = time.monotonic() + (_KILL_ON_GPUS_S if self.options.accelerator else _KILL_S)
             while self.running and (left_s := until_s - time.monotonic()) > 0:
                 self._failed(left_s)
         except BaseException:

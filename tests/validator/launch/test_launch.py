@@ -144,3 +144,14 @@ def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.Monkey
 
     with pytest.raises(MissingDependencyError, match=r"pip install 'scaleproof\[validator\]'"):
         run_on_ranks(faults.add_ranks, 1, 0)
+
+
+def test_ranks_of_an_earlier_job_that_end_late_are_not_those_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed process with a GPU may take longer to end than the launcher waits."""
+    server = fork_server.shared()
+    server.wait_until_ready()
+    receive = server.receive
+    late = [["/tmp/an-earlier-job", 0, -9]]
+    monkeypatch.setattr(server, "receive", lambda timeout_s: [late.pop()] if late else receive(timeout_s))
+    assert run_on_ranks(faults.add_ranks, 2, 0) == [[1, 0]] * 2
+    assert not late
