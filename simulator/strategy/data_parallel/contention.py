@@ -125,13 +125,13 @@ class Contention:
         next_s = np.concatenate([together_s(moved.seconds[..., own], passes_s[:, own]) for own in stages], axis=-1)
         within_s, exposed_s = within_s.sum(axis=-1).swapaxes(0, 1)
         longer_s, delayed_s = delays_s(next_s.sum(axis=-1), within_s, exposed_s, passes_s.sum(axis=-1))
-        per_second = np.divide(delayed_s, next_s.sum(axis=-1), out=np.zeros_like(delayed_s), where=delayed_s > 0)
-        delayed = per_second[..., None] * next_s
-        share = np.divide(delayed, moved.seconds, out=np.zeros_like(delayed), where=delayed > 0).sum(axis=0)
+        slowed = np.divide(delayed_s, next_s.sum(axis=-1), out=np.zeros_like(delayed_s), where=delayed_s > 0)
+        layers_s = slowed[..., None] * next_s
+        share = np.divide(layers_s, moved.seconds, out=np.zeros_like(layers_s), where=layers_s > 0).sum(axis=0)
         # nothing moves next to the first layer of a pass: its gradients are the first, or the next layer's parameters
         passes_s[[0, 1], [0, -1]] = 0.0
-        per_second_of_pass = longer_s.sum(axis=0) / np.maximum(passes_s.sum(axis=-1), _LEAST_S)
-        return per_second_of_pass[:, None] * passes_s, share
+        longer = longer_s.sum(axis=0) / np.maximum(passes_s.sum(axis=-1), _LEAST_S)
+        return longer[:, None] * passes_s, share
 
     def _moved(self, job: Job, forward: bool, backward: bool, passes: int) -> _Moved:
         """Collectives next to the passes over each layer: gathers next to the forward and the backward pass, and sums, which

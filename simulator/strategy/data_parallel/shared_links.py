@@ -39,18 +39,18 @@ def together_s(moved_s: Times, passes_s: Times) -> Times:
     passed_s, ends_s = np.cumsum(passes_s, axis=-1), np.cumsum(moved_s, axis=-1)
     # none ends earlier than all since one that began right after its pass
     ends_s = ends_s + np.maximum.accumulate(passed_s - (ends_s - moved_s), axis=-1)
-    next_s: Times = np.maximum(np.minimum(ends_s, passed_s[..., -1:]) - (ends_s - moved_s), 0.0)
-    return next_s[..., ::-1]
+    result: Times = np.maximum(np.minimum(ends_s, passed_s[..., -1:]) - (ends_s - moved_s), 0.0)
+    return result[..., ::-1]
 
 
-def delays_s(together_s: Times, within_s: Times, exposed_s: Times, passes_s: Times) -> tuple[Times, Times]:
+def delays_s(next_s: Times, within_s: Times, exposed_s: Times, passes_s: Times) -> tuple[Times, Times]:
     """Additional seconds of passes, and of the collectives of replicas next to them, that share links.
 
-    Together both take no less than the links are busy. together_s: seconds for which collectives of replicas move next to
+    Together both take no less than the links are busy. next_s: seconds for which collectives of replicas move next to
     passes. within_s: seconds of the collectives within the passes; exposed_s: seconds of them for which the passes wait.
     passes_s: seconds of the passes, those included.
     """
-    share = np.divide(together_s, passes_s, out=np.zeros_like(together_s), where=passes_s > 0)
+    share = np.divide(next_s, passes_s, out=np.zeros_like(next_s), where=passes_s > 0)
     # collectives hidden behind compute lengthen passes once the links have no time left
-    longer_s = np.maximum(share * exposed_s, np.minimum(within_s + together_s - passes_s, together_s))
-    return np.where(together_s * within_s > 0, longer_s, 0.0), share * within_s
+    longer_s = np.maximum(share * exposed_s, np.minimum(within_s + next_s - passes_s, next_s))
+    return np.where(next_s * within_s > 0, longer_s, 0.0), share * within_s
