@@ -50,6 +50,19 @@ class Links:
         both = [pair for one in product(leaders, servers) for pair in (one, one[::-1])] if own else []
         self._groups = {pair: dist.new_group(list(pair)) for pair in both}
         self._rank = dist.get_rank()
+        if own:
+            self._connect()
+
+    def _connect(self) -> None:
+        """Lets each pair exchange a message, one pair after the other. NCCL creates a communicator with its first message, for
+        which a rank must not wait while its device waits for messages of others."""
+        token = torch.zeros(1, device=torch.device("cuda", torch.cuda.current_device()))
+        for source, target in self._groups:
+            if self._rank == source:
+                self.send(token, target).wait()
+            elif self._rank == target:
+                self.receive(token, source).wait()
+        torch.cuda.synchronize()
 
     def send(self, tensor: Tensor, target: int) -> dist.Work:
         """Starts to send `tensor` to the rank `target`."""
