@@ -65,10 +65,11 @@ def wrong_device(_: int) -> None:
 
     class Cuda:
         Stream, current_stream = torch.cuda.Stream, staticmethod(torch.cuda.current_stream)
+        current_device, synchronize = staticmethod(torch.cuda.current_device), staticmethod(torch.cuda.synchronize)
         stream = staticmethod(contextlib.nullcontext)
 
     class Torch:
-        cuda, device = Cuda, torch.device
+        cuda, device, zeros = Cuda, torch.device, staticmethod(torch.zeros)
 
     links.torch = Torch  # type: ignore[attr-defined, assignment]
 
