@@ -109,12 +109,14 @@ screenshots: .venv/installed
 
 # Uses $(PYTHON) as it is, with its own torch; docs/guides/calibrate.md says more.
 gpu-check:
+	$(PYTHON) -c 'import sys; sys.exit("scaleproof needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m scaleproof.validator.calibration.gpu_check --out out/gpu-check
 
 # What such a machine may lack, to be carried there.
 gpu-wheels:
 	$(PYTHON) -m pip download $(PIP_ARGS) --only-binary=:all: --implementation cp --python-version $(GPU_PYTHON) \
-		$(addprefix --platform ,$(GPU_PLATFORMS)) --constraint constraints.txt --dest wheels pydantic simpy
+		$(addprefix --platform ,$(GPU_PLATFORMS)) --constraint constraints.txt --dest wheels \
+		pydantic simpy numpy scipy pyarrow matplotlib networkx jinja2 rich pyyaml pillow
 
 clean:
 	rm -rf .venv .venv-older out .mypy_cache .ruff_cache .pytest_cache

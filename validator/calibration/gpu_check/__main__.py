@@ -24,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--wheels", type=Path, default=Path("wheels"), metavar="DIR", help="wheels of missing packages")
     parser.add_argument("--limit", type=float, default=_LIMIT_S, metavar="SECONDS", help="when to interrupt measuring (420)")
     parser.add_argument("--dry-run", action="store_true", help="run all in tiny sizes on the CPU, to see that it works")
+    parser.add_argument("--again", action="store_true", help="replace the results of a finished check")
     options = parser.parse_args(arguments)
     try:
         # commands lock the folder itself
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             site = dependencies.provide(options.out / "site", options.wheels)
             from scaleproof.validator.calibration.gpu_check.check import check
 
-            return check(options.out, options.dry_run, options.limit, site)
+            return check(options.out, options.dry_run, options.limit, site, options.again)
     except ScaleproofError as error:
         print(error, file=sys.stderr)
         return error.exit_code

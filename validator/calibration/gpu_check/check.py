@@ -57,12 +57,13 @@ _LABEL_BYTES: Final = 8
 _ROOT: Final = Path(__file__).resolve().parents[3]
 
 
-def check(out: Path, dry: bool, limit_s: float, site: Path | None) -> int:
+def check(out: Path, dry: bool, limit_s: float, site: Path | None, again: bool = False) -> int:
     """Runs all commands that fit into `limit_s` seconds; returns the exit code, 1 if one failed.
 
-    site: folder of packages that this Python lacks.
+    site: folder of packages that this Python lacks. again: replaces the results of a finished check. Raises InputError for a
+    finished check otherwise.
     """
-    ledger = Ledger.opened(out, TINY.label if dry else "", time.monotonic() + limit_s, site)
+    ledger = Ledger.opened(out, TINY.label if dry else "", time.monotonic() + limit_s, site, again)
     trainings, path = scenarios.DRY if dry else scenarios.FULL, out / _CLUSTER_FILE
     if not (ledger.has_done("calibrate") and path.exists()):
         size = "tiny" if dry else "full"
@@ -115,14 +116,17 @@ class Ledger:
     compared: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
-    def opened(cls, out: Path, label: str, until_s: float, site: Path | None = None) -> Ledger:
-        """The ledger of an interrupted check in `out`; otherwise a new one, and earlier results are removed."""
+    def opened(cls, out: Path, label: str, until_s: float, site: Path | None = None, again: bool = False) -> Ledger:
+        """The ledger of an interrupted check in `out`; otherwise a new one, and earlier results are removed. Raises InputError
+        for a finished check, unless it is to be done `again`."""
         try:
             kept = json.loads((out / RESULT_FILE).read_text())
-            is_same = (kept["version"], kept["label"], kept["complete"]) == (_VERSION, label, False)
-            steps = kept["steps"] if is_same else {}
+            is_same, is_complete = (kept["version"], kept["label"]) == (_VERSION, label), bool(kept["complete"])
+            steps = kept["steps"] if is_same and not is_complete else {}
         except (OSError, ValueError, LookupError, TypeError):
-            steps = {}
+            is_complete, steps = False, {}
+        if is_complete and not again:
+            raise InputError(f"{out} has the results of a finished check; give another --out, or replace them with --again")
         if not steps:
             for name in ("runs", "figures", "tables", "scenarios", _DEVICE, _FUNCTIONAL):
                 shutil.rmtree(out / name, ignore_errors=True)

@@ -15,10 +15,14 @@ from typing import Final
 
 from scaleproof.simulator.common.errors import MissingDependencyError
 
-# Packages whose wheels, with their dependencies, are copied (`make gpu-wheels`), because they are small.
-CARRIED: Final = ("pydantic", "simpy")
-# Import names of packages that the machine must provide: they are large or depend on the machine.
-_OWN: Final = ("torch", "numpy", "scipy", "pyarrow", "matplotlib", "networkx", "jinja2", "rich", "yaml", "PIL")
+# Packages whose wheels, with their dependencies, are copied (`make gpu-wheels`), by their import names.
+CARRIED: Final = {
+    **{name: name for name in ("pydantic", "simpy", "numpy", "scipy", "pyarrow", "matplotlib", "networkx", "jinja2", "rich")},
+    "yaml": "pyyaml",
+    "PIL": "pillow",
+}
+# Import names of packages that the machine must provide: they depend on it.
+_OWN: Final = ("torch",)
 _INSTALL_S: Final = 120.0
 
 
@@ -36,7 +40,7 @@ def provide(site: Path, wheels: Path) -> Path | None:
     remedy = f"run 'make gpu-wheels GPU_PYTHON={python}' on a connected machine and copy {wheels}/ here"
     if not any(wheels.glob("*.whl")):
         raise MissingDependencyError(f"{', '.join(missing)} missing, and there are no wheels in {wheels}/; {remedy}")
-    if why := _install(site, wheels):
+    if why := _install(site, wheels, [CARRIED[name] for name in missing]):
         raise MissingDependencyError(f"{', '.join(missing)} missing, and installing from {wheels}/ failed: {why}; {remedy}")
     # before all others, which may include older versions of their dependencies
     sys.path.insert(0, str(site.resolve()))
@@ -48,10 +52,10 @@ def _missing(names: Iterable[str]) -> list[str]:
     return [name for name in names if importlib.util.find_spec(name) is None]
 
 
-def _install(site: Path, wheels: Path) -> str:
-    """Installs the packages; returns the reason if it failed, otherwise ""."""
+def _install(site: Path, wheels: Path, packages: Iterable[str]) -> str:
+    """Installs packages; returns the reason if it failed, otherwise ""."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--upgrade"]
-    command += ["--find-links", str(wheels), "--target", str(site), *CARRIED]
+    command += ["--find-links", str(wheels), "--target", str(site), *packages]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL_S)
     except subprocess.TimeoutExpired:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.files import load_run
 from scaleproof.simulator.scenario.load import load
@@ -173,14 +174,17 @@ def test_a_check_of_another_kind_does_not_continue(tmp_path: Path) -> None:
     assert not Ledger.opened(tmp_path, DRY, 0.0).steps
 
 
-def test_after_a_complete_check_another_begins_anew(tmp_path: Path) -> None:
+def test_a_complete_check_is_kept_unless_it_is_to_be_done_again(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     ledger = Ledger(tmp_path, "", 0.0)
     ledger._record("calibrate", [], "done", 1.0)
     assert Ledger.opened(tmp_path, "", 0.0).steps == ledger.steps
     assert (tmp_path / "runs").exists()
     assert ledger.verdict() == 0
-    assert not Ledger.opened(tmp_path, "", 0.0).steps
+    with pytest.raises(InputError, match="finished check; give another --out, or replace them with --again"):
+        Ledger.opened(tmp_path, "", 0.0)
+    assert (tmp_path / "runs").exists()
+    assert not Ledger.opened(tmp_path, "", 0.0, again=True).steps
     assert not (tmp_path / "runs").exists()
 
 

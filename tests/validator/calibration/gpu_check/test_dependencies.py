@@ -17,7 +17,7 @@ NOWHERE = "a_package_that_is_nowhere"
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for wheels, on a machine that lacks one carried package."""
-    monkeypatch.setattr(dependencies, "CARRIED", (NOWHERE,))
+    monkeypatch.setattr(dependencies, "CARRIED", {NOWHERE: "nowhere"})
     monkeypatch.setattr(sys, "path", list(sys.path))
     folder = tmp_path / "wheels"
     folder.mkdir()
@@ -30,7 +30,8 @@ def test_nothing_is_installed_if_nothing_is_missing(tmp_path: Path) -> None:
 
 
 def test_installed_wheels_take_precedence_on_the_path(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def install(site: Path, _: Path) -> str:
+    def install(site: Path, _: Path, packages: list[str]) -> str:
+        assert packages == ["nowhere"]
         site.mkdir()
         (site / f"{NOWHERE}.py").write_text("here = True\n")
         return ""
