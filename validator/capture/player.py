@@ -15,24 +15,16 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, NamedTuple, NoReturn
 
-import torch
-
 from scaleproof.simulator.captured.record import ProcessGroup, RecordedRanks
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import ScaleproofError
-from scaleproof.validator.capture.backend import abi, cuda_api, registration
 from scaleproof.validator.capture.backend.calls import OperatorCall
-from scaleproof.validator.capture.backend.kernels import Kernels, UnknownShapeError
-from scaleproof.validator.capture.backend.memory import Arena
-from scaleproof.validator.capture.backend.values import Values
-from scaleproof.validator.capture.communication.distributed_api import DistributedApi
+from scaleproof.validator.capture.backend.kernels import UnknownShapeError
 from scaleproof.validator.capture.communication.mailbox import Mailbox
-from scaleproof.validator.capture.communication.recording import Recording
 from scaleproof.validator.capture.compiled.regions import CompiledRegions
 from scaleproof.validator.capture.context import ScriptContext
-from scaleproof.validator.capture.host_clock import HostClock
 from scaleproof.validator.capture.job import CaptureJob, Script
-from scaleproof.validator.capture.policies import policy_of
+from scaleproof.validator.capture.rank_device import RankDevice
 from scaleproof.validator.capture.replaced import sharded_modules, unsupported
 from scaleproof.validator.capture.replaced.checkpoints import Checkpoints
 from scaleproof.validator.capture.steps import KeptStep, Steps, local_part
@@ -43,10 +35,8 @@ FAILURE: Final = "failure-{}.json"
 PLACE: Final = "place-{}.json"
 # Steps that it takes to compare two after the first one.
 _COMPARABLE: Final = 3
-_PORT: Final = 29500
 # Relative difference of moved bytes up to which ranks count as equal.
 _NEAR: Final = 0.02
-_LISTED: Final = 64
 
 
 class RankRecord(NamedTuple):
@@ -75,7 +65,6 @@ class Player:
 
     def __init__(self, job: CaptureJob, rank: int, folder: Path) -> None:
         self._job, self._rank, self._folder = job, rank, folder
-        self._local = rank % job.ranks_per_node
 
     def play(self) -> NoReturn:
         """Runs the script until enough steps are recorded, and ends this process."""
@@ -87,38 +76,18 @@ class Player:
         self._finish()
 
     def _install(self) -> None:
-        job, rank = self._job, self._rank
-        self._set_environment()
-        abi.install_device(min(job.ranks_per_node, job.world_size), self._local)
+        job = self._job
         self._context = ScriptContext(folder_of(job.script))
         self._trace = RankTrace(self._context)
-        arena = Arena(self._local, self._trace)
-        arena.install_storage()
-        values = Values(arena, policy_of(job.values), self._trace.answer)
-        registration.register(Kernels(arena, values, self._trace, job.keeps_calls))
-        cuda_api.install(self._trace, arena, job.device, self._local, min(job.ranks_per_node, job.world_size))
-        abi.check_training()
-        _calibrate(self._trace.host)
-        self._recording = Recording(self._trace, arena, rank)
-        DistributedApi(self._recording, values, Mailbox(self._folder, rank), job.world_size).install()
-        self._context.install()
-        sharded_modules.install(self._context)
-        CompiledRegions(self._trace, arena).install()
+        device = RankDevice(job, self._rank, self._folder, self._trace)
+        device.install()
+        self._recording = device.recording
+        CompiledRegions(self._trace, device.arena).install()
         Checkpoints(self._trace).install()
-        unsupported.install(self._local)
-        self._steps = Steps(self._trace, arena, job.steps, self._finish)
+        unsupported.install(device.local)
+        self._steps = Steps(self._trace, device.arena, job.steps, self._finish)
         self._steps.install()
         signal.signal(signal.SIGUSR1, self._report_place)
-
-    def _set_environment(self) -> None:
-        job = self._job
-        os.environ.update(
-            RANK=str(self._rank), LOCAL_RANK=str(self._local), WORLD_SIZE=str(job.world_size),
-            LOCAL_WORLD_SIZE=str(min(job.ranks_per_node, job.world_size)), GROUP_RANK=str(self._rank // job.ranks_per_node),
-            NODE_RANK=str(self._rank // job.ranks_per_node), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_PORT),
-            OMP_NUM_THREADS="1", TORCHELASTIC_RUN_ID="capture",
-        )  # fmt: skip
-        torch.set_num_threads(1)
 
     def _finish(self) -> NoReturn:
         """Writes the record, and ends this process, whatever the script still does."""
@@ -174,14 +143,6 @@ class Player:
     def _write_failure(self, error: BaseException) -> None:
         plain = failure_plain(error, getattr(self, "_context", None), self._rank)
         write_atomically(self._folder / FAILURE.format(self._rank), json.dumps(plain).encode())
-
-
-def _calibrate(host: HostClock) -> None:
-    """Measures the host's time for calling a recorded operator, on zeros."""
-    host.ignore_collections()
-    one = torch.zeros(1, device="cuda")
-    several = [one] * _LISTED
-    host.calibrate(lambda: one.neg_(), lambda: torch._foreach_neg_(several), _LISTED)
 
 
 def _warnings(kept: KeptStep) -> Iterator[str]:

@@ -1,0 +1,71 @@
+"""The GPU of one rank that does not exist, and the communication of that rank with others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from scaleproof.validator.capture.backend import abi, cuda_api, registration
+from scaleproof.validator.capture.backend.kernels import Kernels
+from scaleproof.validator.capture.backend.memory import Arena
+from scaleproof.validator.capture.backend.values import Values
+from scaleproof.validator.capture.communication.distributed_api import DistributedApi
+from scaleproof.validator.capture.communication.mailbox import Mailbox
+from scaleproof.validator.capture.communication.recording import Recording
+from scaleproof.validator.capture.host_clock import HostClock
+from scaleproof.validator.capture.job import CaptureJob
+from scaleproof.validator.capture.policies import policy_of
+from scaleproof.validator.capture.replaced import sharded_modules
+from scaleproof.validator.capture.trace import RankTrace
+
+_PORT: Final = 29500
+_LISTED: Final = 64
+
+
+class RankDevice:
+    """The parts of a rank's device, once it is installed. api: of communication. local: the rank's number on its node."""
+
+    def __init__(
+        self, job: CaptureJob, rank: int, folder: Path, trace: RankTrace, api: type[DistributedApi] = DistributedApi
+    ) -> None:
+        """folder: of all ranks, for values that they send to one another."""
+        self.local = rank % job.ranks_per_node
+        self._job, self._rank, self._folder, self._api = job, rank, folder, api
+        self.trace, self.arena = trace, Arena(self.local, trace)
+        self.recording = Recording(trace, self.arena, rank)
+
+    def install(self) -> None:
+        """Replaces the parts of PyTorch that use a GPU or other ranks. Raises RunError for builds that cannot be replaced."""
+        job, trace = self._job, self.trace
+        devices = min(job.ranks_per_node, job.world_size)
+        self._set_environment(devices)
+        abi.install_device(devices, self.local)
+        self.arena.install_storage()
+        values = Values(self.arena, policy_of(job.values), trace.answer)
+        registration.register(Kernels(self.arena, values, trace, job.keeps_calls))
+        cuda_api.install(trace, self.arena, job.device, self.local, devices)
+        abi.check_training()
+        _calibrate(trace.host)
+        self._api(self.recording, values, Mailbox(self._folder, self._rank), job.world_size).install()
+        trace.context.install()
+        sharded_modules.install(trace.context)
+
+    def _set_environment(self, local_ranks: int) -> None:
+        node = str(self._rank // self._job.ranks_per_node)
+        os.environ.update(
+            RANK=str(self._rank), LOCAL_RANK=str(self.local), WORLD_SIZE=str(self._job.world_size),
+            LOCAL_WORLD_SIZE=str(local_ranks), GROUP_RANK=node, NODE_RANK=node, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_PORT),
+            OMP_NUM_THREADS="1", TORCHELASTIC_RUN_ID="capture",
+        )  # fmt: skip
+        torch.set_num_threads(1)
+
+
+def _calibrate(host: HostClock) -> None:
+    """Measures the host's time for calling a recorded operator, on zeros."""
+    host.ignore_collections()
+    one = torch.zeros(1, device="cuda")
+    several = [one] * _LISTED
+    host.calibrate(lambda: one.neg_(), lambda: torch._foreach_neg_(several), _LISTED)
