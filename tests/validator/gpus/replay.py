@@ -1,14 +1,14 @@
 """Replays the kernels of all ranks by NCCL's rules, and says which of them never complete.
 
 A communicator runs the kernels of a rank one after the other, in the order of their launch. Those of a group have one
-communicator. Unless communicators are created eagerly, each pair of ranks has a further one for messages outside of batches, and
-a communicator is created by the first kernel on it, for which the launching threads of all its ranks wait.
+communicator. Unless communicators are created eagerly, each pair of ranks has a further one for messages outside of batches,
+and a communicator is created by the first kernel on it, for which the launching threads of all its ranks wait.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 from tests.validator.gpus.kernels import RECEIVE, SEND, Kernel, Operation
@@ -28,37 +28,69 @@ class MismatchError(Exception):
 def faults(logs: Sequence[Log], eager: bool = False) -> list[str]:
     """A sentence for each communicator of a rank whose kernels never complete, or for the first mismatch. logs: kernels of each
     rank, in the order of their launch. eager: whether communicators are created with their groups."""
-    ranks = [_Rank(number, log, eager) for number, log in enumerate(logs)]
-    created: set[Communicator] = set()
-    if eager:
-        created.update(*(rank.first for rank in ranks))
+    replay = Replay(len(logs), eager)
+    for number, log in enumerate(logs):
+        replay.add(number, log)
     try:
-        while _create(ranks, created) | _progress(ranks, created):
-            pass
+        replay.advance()
     except MismatchError as error:
         return [str(error)]
-    return [sentence for rank in ranks for sentence in rank.stuck(created)]
+    return replay.stuck()
+
+
+class Replay:
+    """Kernels of all ranks, which may be added while ranks go on."""
+
+    def __init__(self, ranks: int, eager: bool = False) -> None:
+        self._ranks = [_Rank(number, eager) for number in range(ranks)]
+        self._eager = eager
+        self._created: set[Communicator] = set()
+
+    def add(self, rank: int, kernels: Iterable[Kernel]) -> None:
+        """Adds kernels that a rank has launched."""
+        for kernel in kernels:
+            self._ranks[rank].add(kernel)
+        if self._eager:
+            self._created.update(self._ranks[rank].first)
+
+    def advance(self) -> None:
+        """Completes what can be completed. Raises MismatchError."""
+        while _create(self._ranks, self._created) | _progress(self._ranks, self._created):
+            pass
+
+    def complete(self, rank: int) -> Set[int]:
+        """The numbers of a rank's complete kernels."""
+        return self._ranks[rank].complete
+
+    def stuck(self) -> list[str]:
+        """A sentence for each communicator of a rank with kernels that are not complete."""
+        return [sentence for rank in self._ranks for sentence in rank.stuck(self._created)]
 
 
 class _Rank:
     """first: number of the first kernel on each communicator."""
 
-    def __init__(self, number: int, log: Log, eager: bool) -> None:
-        self.number, self.log = number, log
+    def __init__(self, number: int, eager: bool) -> None:
+        self.number, self._eager = number, eager
+        self.log: list[Kernel] = []
         self.complete: set[int] = set()
         self.queues: dict[Communicator, deque[int]] = {}
         # operations of the kernels that are not complete
-        self.open = [list(kernel.operations) for kernel in log]
+        self.open: list[list[Operation]] = []
         self.first: dict[Communicator, int] = {}
         # communicators for whose creation the launching thread waits before it launches a kernel
         self._before: list[tuple[Communicator, ...]] = []
-        of_thread: dict[int, tuple[Communicator, ...]] = {}
-        for place, kernel in enumerate(log):
-            communicator = _communicator(number, kernel, eager)
-            self.queues.setdefault(communicator, deque()).append(place)
-            self._before.append(of_thread.get(kernel.thread, ()))
-            if self.first.setdefault(communicator, place) == place:
-                of_thread[kernel.thread] = (*of_thread.get(kernel.thread, ()), communicator)
+        self._of_thread: dict[int, tuple[Communicator, ...]] = {}
+
+    def add(self, kernel: Kernel) -> None:
+        place = len(self.log)
+        self.log.append(kernel)
+        self.open.append(list(kernel.operations))
+        communicator = _communicator(self.number, kernel, self._eager)
+        self.queues.setdefault(communicator, deque()).append(place)
+        self._before.append(self._of_thread.get(kernel.thread, ()))
+        if self.first.setdefault(communicator, place) == place:
+            self._of_thread[kernel.thread] = (*self._before[-1], communicator)
 
     def launches(self, place: int, created: set[Communicator]) -> bool:
         """Whether a kernel's thread gets to its launch."""
@@ -89,7 +121,8 @@ class _Rank:
                     why = "its thread does not get there" if after is None else f"it waits for {_text(self.log[after])}"
                 else:
                     why = "its peers do not get there"
-                yield f"rank {self.number} is stuck in {_text(kernel, self.open[place])} among ranks {communicator.members}: {why}"
+                what = f"{_text(kernel, self.open[place])} among ranks {communicator.members}"
+                yield f"rank {self.number} is stuck in {what}: {why}"
 
 
 def _create(ranks: Sequence[_Rank], created: set[Communicator]) -> bool:
@@ -116,9 +149,7 @@ def _progress(ranks: Sequence[_Rank], created: set[Communicator]) -> bool:
     return moved
 
 
-def _collect(
-    ranks: Sequence[_Rank], rank: _Rank, communicator: Communicator, place: int, created: set[Communicator]
-) -> bool:
+def _collect(ranks: Sequence[_Rank], rank: _Rank, communicator: Communicator, place: int, created: set[Communicator]) -> bool:
     members = [ranks[member] for member in communicator.members]
     places = [member.running(communicator, created) for member in members]
     if None in places:
@@ -134,9 +165,7 @@ def _collect(
     return True
 
 
-def _exchange(
-    ranks: Sequence[_Rank], rank: _Rank, communicator: Communicator, place: int, created: set[Communicator]
-) -> bool:
+def _exchange(ranks: Sequence[_Rank], rank: _Rank, communicator: Communicator, place: int, created: set[Communicator]) -> bool:
     moved = False
     for operation in list(rank.open[place]):
         peer = ranks[operation.peer]
@@ -177,5 +206,5 @@ def _text(kernel: Kernel, operations: Sequence[Operation] | None = None) -> str:
     parts = []
     for operation in operations or kernel.operations:
         with_peer = {SEND: f" to rank {operation.peer}", RECEIVE: f" from rank {operation.peer}"}.get(operation.kind, "")
-        parts.append(f"a {operation.kind} of {operation.size_bytes} bytes{with_peer}")
+        parts.append(f"{operation.kind} of {operation.size_bytes} bytes{with_peer}")
     return f"{' with '.join(parts)} in group {kernel.group!r} ({kernel.line})"

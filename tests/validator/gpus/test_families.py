@@ -1,0 +1,48 @@
+"""Every way to train, on GPUs that do not exist.
+
+Theory: collectives and messages complete where NCCL's communicators run them in the order in which ranks launch them, with
+communicators that are created by their first use, and with those created with their groups. Except for the time that they take,
+ranks go through the phases that they go through on CPUs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.validator.launch.launch import run_on_ranks
+from tests.validator.gpus.families import FAMILIES, QUICK
+from tests.validator.gpus.player import Job, Phases, phases_on_gloo, play
+from tests.validator.gpus.replay import faults
+from tests.validator.verdicts import in_bulk
+
+# Waits for gathered parameters and scattered gradients interrupt passes on CPUs only.
+_INTERRUPTED = {(Stream.MAIN, phase) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.SYNCHRONISE)}
+
+
+@pytest.mark.parametrize("name", [*QUICK, *in_bulk(*(name for name in FAMILIES if name not in QUICK))])
+def test_ranks_train_on_gpus_as_on_cpus(name: str, tmp_path: Path) -> None:
+    scenario = FAMILIES[name].scenario()
+
+    ranks = play(Job(scenario), tmp_path)
+
+    assert [rank.error for rank in ranks] == [""] * len(ranks)
+    logs = [rank.kernels for rank in ranks]
+    assert all(logs), "all ranks communicate"
+    assert faults(logs) == []
+    assert faults(logs, eager=True) == []
+    on_cpus = [_phases(plain) for plain in run_on_ranks(phases_on_gloo, len(ranks), scenario)]
+    left_out = _INTERRUPTED if scenario.training.zero == 3 else set()
+    assert [_without(rank.phases, left_out) for rank in ranks] == [_without(phases, left_out) for phases in on_cpus]
+
+
+def _phases(plain: dict[str, int]) -> Phases:
+    pairs = ((*map(int, key.split()),) for key in plain)
+    return Counter({(stream, phase): count for (stream, phase), count in zip(pairs, plain.values(), strict=True)})
+
+
+def _without(phases: Phases, left_out: set[tuple[Stream, Phase]]) -> Phases:
+    return Counter({pair: count for pair, count in phases.items() if pair not in left_out})
