@@ -151,3 +151,11 @@ def test_a_recommender_has_the_samples_of_its_dense_part_and_the_bytes_of_its_lo
     indices = 8 * (8 * batch * pooling + 8 * batch)
     assert one.columns["bytes_read"][row] == looked_up + indices
     assert one.columns["bytes_written"][row] >= 8 * batch * width * 4
+
+
+def test_copies_to_pinned_memory_are_recorded() -> None:
+    (one,) = captured(SCRIPTS / "pinned.py", ranks=1).classes
+
+    copies = [one.text("name", row) for row in one.rows(EventKind.COPY).tolist()]
+    assert copies.count("device to host") == 2
+    assert not len(one.rows(EventKind.SYNCHRONIZE)), "nobody waits for them"

@@ -45,6 +45,9 @@ FAMILIES: Final = {
     "zero 1": Family(_WORKERS, {"zero": 1, "optimizer": "adam"}),
     "zero 2": Family(_WORKERS, {"zero": 2, "optimizer": "adam"}),
     "fsdp": Family({"kind": "data_parallel", "workers": 2}, {"zero": 3}),
+    "fsdp with offload": Family(
+        {"kind": "data_parallel", "workers": 2}, {"zero": 3, "offload": ["optimizer", "parameters"], "optimizer": "adam"}
+    ),
     "fsdp of groups": Family({"kind": "data_parallel", "workers": 4, "shard_over": 2}, {"zero": 3}),
     "local SGD": Family({"kind": "local_sgd", "workers": 2, "period": 2}),
     "gather and average": Family({"kind": "gather_average", "workers": 3}),

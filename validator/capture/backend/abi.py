@@ -30,6 +30,7 @@ _HOOKS: Final = "_ZTVN2at18CUDAHooksInterfaceE"
 _HEADER: Final = 2
 _VIRTUAL: Final = re.compile(r"virtual\s+[^;{]*?(~?\w+)\s*\(")
 _POINTER: Final = ctypes.sizeof(ctypes.c_void_p)
+_CPU_ALLOCATOR: Final = "_ZN3c1015GetCPUAllocatorEv"
 _READ_WRITE: Final = 3
 _FUNCTION: Final = ctypes.CFUNCTYPE
 # What ctypes and PyTorch refer to by address only.
@@ -136,6 +137,8 @@ def _install_hooks(devices: int, index: int) -> None:
     if protect(ctypes.c_void_p(page), ctypes.c_size_t(table - page + _POINTER * (_HEADER + len(places))), _READ_WRITE):
         raise ValueError("the table of CUDAHooksInterface cannot be made writable")
     this, one = ctypes.c_void_p, ctypes.c_int8
+    allocator = _library("libc10.so")[_CPU_ALLOCATOR]
+    allocator.restype = ctypes.c_void_p
     functions: dict[str, tuple[Any, Callable[..., Any]]] = {
         "hasCUDA": (_FUNCTION(ctypes.c_bool, this), lambda _: True),
         "isBuilt": (_FUNCTION(ctypes.c_bool, this), lambda _: True),
@@ -148,6 +151,8 @@ def _install_hooks(devices: int, index: int) -> None:
         "current_device": (_FUNCTION(one, this), lambda _: index),
         "deviceSynchronize": (_FUNCTION(None, this, one), lambda *_: None),
         "setCurrentDevice": (_FUNCTION(None, this, one), lambda *_: None),
+        # pinned memory is the host's
+        "getPinnedMemoryAllocator": (_FUNCTION(ctypes.c_void_p, this), lambda _: allocator()),
     }
     for name, (kind, function) in functions.items():
         callback = kind(function)
