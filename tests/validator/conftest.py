@@ -33,7 +33,8 @@ def make(
 ) -> Scenario:  # fmt: skip
     if strategy.get("schedule") in V_SHAPED and not supports_v_shape():
         pytest.skip("torch's pipelines hand nothing on within a rank before 2.13")
-    parts = {"model": model or TINY_GPT, "cluster": cluster or CLUSTER, "strategy": strategy, "batch": {"total": batch}, "steps": steps}
+    parts: dict[str, Any] = {"model": model or TINY_GPT, "cluster": cluster or CLUSTER, "strategy": strategy}
+    parts |= {"batch": {"total": batch}, "steps": steps}
     return Scenario.model_validate({"name": "small", "training": {"warmup_steps": 2, **training}, **parts})
 
 

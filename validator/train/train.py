@@ -155,7 +155,7 @@ def _clock(device: torch.device) -> DeviceClock:
     if device.type == "cpu":
         return CpuClock()
     new_event: Callable[[], DeviceEvent] = partial(torch.cuda.Event, enable_timing=True)
-    return CudaClock(new_event, partial(torch.cuda.synchronize, device))
+    return CudaClock(new_event, partial(torch.cuda.synchronize, device), partial(torch.cuda.current_stream, device))
 
 
 def _memory_bytes(device: torch.device) -> dict[str, float]:

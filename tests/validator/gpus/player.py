@@ -17,6 +17,7 @@ import numpy as np
 
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.validator.gpus.kernels import Kernel
+from tests.validator.gpus.published import FAILED
 
 Fault = Callable[[int], None]
 # Stream and phase of spans in the last step.
@@ -77,6 +78,7 @@ def _play_rank(job: Job, rank: int, folder: Path) -> None:
     try:
         played = _played(job, rank, folder)
     except BaseException as error:
+        (folder / FAILED).touch()
         traceback.print_exc()
         lines = traceback.format_list(traceback.extract_tb(error.__traceback__)[-4:])
         played = PlayedRank((), Counter(), f"{type(error).__name__}: {error}\n{''.join(lines)}")

@@ -39,6 +39,13 @@ def test_ranks_train_on_gpus_as_on_cpus(name: str, tmp_path: Path) -> None:
     assert [_without(rank.phases, left_out) for rank in ranks] == [_without(phases, left_out) for phases in on_cpus]
 
 
+@pytest.mark.parametrize("name", ["ddp", *in_bulk("fsdp", "zero 1", "ddp after the backward pass")])
+def test_marks_taken_in_a_backends_threads_are_on_the_ranks_own_gpu(name: str, tmp_path: Path) -> None:
+    ranks = play(Job(FAMILIES[name].scenario(), staged=True), tmp_path)
+
+    assert [rank.error for rank in ranks] == [""] * len(ranks)
+
+
 def _phases(plain: dict[str, int]) -> Phases:
     pairs = ((*map(int, key.split()),) for key in plain)
     return Counter({(stream, phase): count for (stream, phase), count in zip(pairs, plain.values(), strict=True)})
