@@ -16,7 +16,6 @@ import torch.distributed as dist
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch import rank
-from scaleproof.validator.record import clock_sync
 from scaleproof.validator.record import provenance as environment
 from scaleproof.validator.record.clock_sync import Alignment
 from scaleproof.validator.record.device_clock import CpuClock, CudaClock, DeviceClock, DeviceEvent
@@ -67,7 +66,7 @@ def _train(
     scenario: Scenario, sink: Callable[[bytes], Any], parameters_folder: Path | None, traces_folder: Path | None
 ) -> RankOutcome:
     me = rank.here()
-    machine = clock_sync.machine()
+    machine = environment.machine()
     alignment = Alignment(machine)
     profiler = Profiler(traces_folder, me.rank, me.device) if traces_folder else None
     recorder = Recorder(me.status, profiler.noting(sink) if profiler else sink, _clock(me.device))
