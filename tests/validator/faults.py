@@ -20,7 +20,7 @@ from torch.distributed.pipelining import PipelineStage
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import train_here
-from scaleproof.validator.record import clock_sync
+from scaleproof.validator.record import provenance
 from scaleproof.validator.record.clock_sync import Alignment
 from scaleproof.validator.strategy import base
 from scaleproof.validator.strategy.data_parallel.buckets import BucketedAllreduce
@@ -117,6 +117,6 @@ def train_on_two_machines(scenario: Scenario, parameters_folder: Path | None) ->
     """The last rank is on a machine whose clock is two hours ahead, and gains 100 ppm."""
     reported = time.perf_counter
     if here().rank == here().ranks - 1:
-        clock_sync.machine = lambda: "elsewhere"
+        provenance.machine = lambda: "elsewhere"
         time.perf_counter = lambda: reported() * (1 + 100e-6) + 7200.0
     return train_here(scenario, parameters_folder)

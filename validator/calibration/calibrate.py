@@ -20,7 +20,7 @@ from scaleproof.validator.launch.launch import require_torch, run_on_ranks
 from scaleproof.validator.launch.rank_environment import ContactLostError
 from scaleproof.validator.measure import MeasureOptions, On, where_to
 from scaleproof.validator.probe.points import FAILED, Point
-from scaleproof.validator.record import clock_sync
+from scaleproof.validator.record import provenance as environment
 from scaleproof.validator.record.provenance import Usage, disturbance, foreign_loads
 
 Progress = Callable[[str], None]
@@ -106,7 +106,7 @@ def observe(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str, di
     """The result of a probe on a rank, the rank's machine, and the usage of its processors meanwhile."""
     began = Usage.now()
     result = function(*arguments)
-    return result, clock_sync.machine(), Usage.now().since(began)
+    return result, environment.machine(), Usage.now().since(began)
 
 
 @dataclass

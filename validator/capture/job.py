@@ -51,14 +51,15 @@ class DeviceProperties:
             capability=_CAPABILITIES.get(generation, _USUAL_CAPABILITY),
         )
 
-    def plain(self) -> types.SimpleNamespace:
-        """As `torch.cuda.get_device_properties` returns it."""
+    def plain(self, index: int) -> types.SimpleNamespace:
+        """As `torch.cuda.get_device_properties` returns it. index: of the device on its machine."""
         major, minor = self.capability
         return types.SimpleNamespace(
             name=self.name, major=major, minor=minor, total_memory=self.memory_bytes, multi_processor_count=self.processors,
             L2_cache_size=self.l2_bytes, warp_size=32, max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536,
             shared_memory_per_block=49152, shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472,
-            gcnArchName="", uuid="0", is_integrated=0, is_multi_gpu_board=0, pci_bus_id=0, pci_device_id=0, pci_domain_id=0,
+            gcnArchName="", uuid=str(index), is_integrated=0, is_multi_gpu_board=0, pci_bus_id=0, pci_device_id=0,
+            pci_domain_id=0,
         )  # fmt: skip
 
 

@@ -23,10 +23,10 @@ from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import one_line
 from scaleproof.validator.launch import status_board as status
+from scaleproof.validator.launch.backend import agreed
 from scaleproof.validator.launch.job import JobFolder
 from scaleproof.validator.launch.rank_environment import RankEnvironment
 from scaleproof.validator.launch.status_board import Board, Status
-from scaleproof.validator.train import host_staged_backend
 
 # Results of NCCL's functions that the calling rank causes (nccl.h), in lower case.
 _OWN_FAULTS: Final = ("ncclinvalidusage", "ncclinvalidargument", "ncclunhandledcudaerror")
@@ -99,12 +99,8 @@ def join(
     own_status: Status | None = None,
 ) -> None:
     """Joins the process group. store: by which the group is formed. own_status: None if nobody watches this process."""
-    device = _device(place.local_rank, accelerator)
-    backend = "gloo"
-    if device.type == "cuda":
-        # NCCL allows one rank per GPU
-        backend = "nccl" if torch.cuda.device_count() >= place.local_ranks else host_staged_backend.BACKEND
-    timeout = timedelta(seconds=timeout_s)
+    device, timeout = _device(place.local_rank, accelerator), timedelta(seconds=timeout_s)
+    backend = agreed(place, store, device, timeout) if accelerator else "gloo"
     dist.init_process_group(backend, timeout=timeout, store=store, rank=place.rank, world_size=place.ranks)
     _here[:] = [Rank(place.rank, place.ranks, device, own_status or Status(Board.private(), 0), record)]
 

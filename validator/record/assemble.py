@@ -23,7 +23,7 @@ from scaleproof.simulator.strategy import Strategy
 from scaleproof.simulator.strategy.layout.mesh import Axis
 from scaleproof.validator.record.async_run import asynchronous_run, is_asynchronous
 from scaleproof.validator.record.clock_correction import Correction
-from scaleproof.validator.record.provenance import combined, disturbance, foreign_loads, load_warning, warned
+from scaleproof.validator.record.provenance import combined, disturbance, foreign_loads, load_warning, staged_warning, warned
 from scaleproof.validator.record.recorder import END_OF_STEP, RAW_SPAN
 from scaleproof.validator.record.server_spans import cut_pulls, extend_messages, stretch_pushes
 from scaleproof.validator.record.step_time import including, slope_interval_s
@@ -78,7 +78,7 @@ def gathered(scenario: Scenario, recorded: Sequence[bytes], outcomes: Sequence[M
         update_losses=by_update(scenario, outcomes),
         memory_bytes_per_rank=_allocated(memory_bytes) or None,
         memory_bytes=memory_bytes or None,
-        provenance=provenance | late | load | clocks | warned([busy, lateness_warning, unaligned]),
+        provenance=provenance | late | load | clocks | warned([staged_warning(provenance), busy, lateness_warning, unaligned]),
     )
 
 

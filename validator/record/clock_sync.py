@@ -6,9 +6,7 @@ Processes of one machine share time.perf_counter's clock on Linux. Clocks of dif
 
 from __future__ import annotations
 
-import platform
 import time
-from pathlib import Path
 from typing import Final
 
 import torch
@@ -18,12 +16,6 @@ from scaleproof.validator.launch.rank import exchange, here
 from scaleproof.validator.record.clock_correction import Correction, Reading, RoundTrip, between, read
 
 _ROUNDS: Final = 32
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-
-
-def machine() -> str:
-    """An identifier of this machine, equal for processes that share a clock."""
-    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else platform.node()
 
 
 class Alignment:

@@ -50,10 +50,10 @@ class CpuClock:
 
 
 class DeviceEvent(Protocol):
-    """The used part of torch.cuda.Event; `record` puts the event into the current stream."""
+    """The used part of torch.cuda.Event."""
 
-    def record(self) -> object:
-        """Puts the event into the current stream."""
+    def record(self, stream: Any) -> object:
+        """Puts the event into a stream."""
 
     def query(self) -> bool:
         """Whether the stream has passed the event."""
@@ -66,7 +66,8 @@ class DeviceEvent(Protocol):
 
 
 class CudaClock:
-    """Clock of a GPU: a mark is an event on the stream that is current when the mark is taken.
+    """Clock of a GPU: a mark is an event on the stream of that GPU that is current when the mark is taken. In a thread of a
+    library, such as gloo's, another GPU may be the current one.
 
     A collective of NCCL runs on a stream of its own. In a callback of its future torch makes a stream current that waits for
     it, so that a mark taken there is passed at the end of the collective on the device.
@@ -76,8 +77,11 @@ class CudaClock:
     their marks are garbage collected.
     """
 
-    def __init__(self, new_event: Callable[[], DeviceEvent], synchronize: Callable[[], object]) -> None:
-        self._new_event = new_event
+    def __init__(
+        self, new_event: Callable[[], DeviceEvent], synchronize: Callable[[], object], stream: Callable[[], Any]
+    ) -> None:
+        """stream: returns the GPU's current stream."""
+        self._new_event, self._stream = new_event, stream
         self._synchronize = synchronize
         self._free: list[DeviceEvent] = []
         self._synchronize()
@@ -91,7 +95,7 @@ class CudaClock:
             event = self._free.pop()
         except IndexError:
             event = self._new_event()
-        event.record()
+        event.record(self._stream())
         return _Mark(event, self._free)
 
     def passed(self, marks: Iterable[_Mark]) -> bool:

@@ -21,6 +21,7 @@ from scaleproof.validator.record.cpu_usage import usable
 _SETTINGS: Final = ("NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_", "PYTORCH_", "CUDA_")
 _CPU_INFO: Final = Path("/proc/cpuinfo")
 _STAT: Final = Path("/proc/stat")
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
 # Columns of a core in /proc/stat that count as work: user, nice, system and steal; see proc_stat(5). Interrupts are left out,
 # as they include those of the run's own network.
@@ -30,6 +31,8 @@ _SHORTEST_S: Final = 0.5
 _MOST_VALUES: Final = 8
 # Share of a machine's cores taken by other work from which a run is not trusted.
 NOTICED_LOAD: Final = 0.3
+# Backend of ranks that share GPUs, whose messages pass through the host's memory.
+STAGED: Final = "staged"
 _LOAD: Final = "foreign_load"
 _OF_CORES: Final = "% of the cores"
 
@@ -64,6 +67,11 @@ def of_rank(device: Any) -> dict[str, str]:
         entries["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     settings = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SETTINGS)}
     return entries | ({"settings": " ".join(f"{name}={value}" for name, value in settings.items())} if settings else {})
+
+
+def machine() -> str:
+    """An identifier of this machine, equal for processes that share a clock."""
+    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else platform.node()
 
 
 def combined(everyones: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -134,6 +142,13 @@ def load_warning(load: float, what: str = "run", again: str = "measure") -> str:
     if load <= NOTICED_LOAD:
         return ""
     return f"other work used {format_percent(load, 0)} of the cores during the {what}; {again} on a quiet machine"
+
+
+def staged_warning(provenance: Mapping[str, str]) -> str:
+    """A warning where ranks share GPUs; else empty."""
+    if provenance.get("backend") != STAGED:
+        return ""
+    return "ranks share GPUs, so that messages pass through the host's memory; times are not those of ranks with a GPU each"
 
 
 def disturbance(load: float, what: str = "run", again: str = "measure") -> dict[str, str]:

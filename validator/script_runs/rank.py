@@ -20,7 +20,6 @@ from scaleproof.validator.capture.context import ScriptContext
 from scaleproof.validator.capture.job import DeviceProperties, Script
 from scaleproof.validator.capture.player import failure_plain, folder_of, run_script
 from scaleproof.validator.launch import rank
-from scaleproof.validator.record import clock_sync
 from scaleproof.validator.record import provenance as environment
 from scaleproof.validator.record.provenance import Usage
 from scaleproof.validator.script_runs import cuda_on_cpu, gloo_group
@@ -81,8 +80,8 @@ def run(job: ScriptRun) -> dict[str, Any]:
     provenance = environment.of_process() | {"cpu": environment.cpu_model(), "threads": str(torch.get_num_threads())}
     kinds = [list(kind) for kind in recorder.kinds]
     return {
-        "provenance": provenance, "losses": {}, "notes": {}, "machine": clock_sync.machine(), "usage": usage, "corrections": [],
-        "memory_bytes": {}, "steps": recorder.steps, "kinds": kinds,
+        "provenance": provenance, "losses": {}, "notes": {}, "machine": environment.machine(), "usage": usage,
+        "corrections": [], "memory_bytes": {}, "steps": recorder.steps, "kinds": kinds,
     }  # fmt: skip
 
 

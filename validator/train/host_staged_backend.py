@@ -17,7 +17,9 @@ from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[
 from torch.distributed import AllreduceOptions, ProcessGroupGloo
 from torch.distributed.distributed_c10d import _get_process_group_name
 
-BACKEND: Final = "staged"
+from scaleproof.validator.record.provenance import STAGED
+
+BACKEND: Final = STAGED
 _NO_TIMEOUT: Final = timedelta(0)
 
 

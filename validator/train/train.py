@@ -16,7 +16,6 @@ import torch.distributed as dist
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch import rank
-from scaleproof.validator.record import clock_sync
 from scaleproof.validator.record import provenance as environment
 from scaleproof.validator.record.clock_sync import Alignment
 from scaleproof.validator.record.device_clock import CpuClock, CudaClock, DeviceClock, DeviceEvent
@@ -67,7 +66,7 @@ def _train(
     scenario: Scenario, sink: Callable[[bytes], Any], parameters_folder: Path | None, traces_folder: Path | None
 ) -> RankOutcome:
     me = rank.here()
-    machine = clock_sync.machine()
+    machine = environment.machine()
     alignment = Alignment(machine)
     profiler = Profiler(traces_folder, me.rank, me.device) if traces_folder else None
     recorder = Recorder(me.status, profiler.noting(sink) if profiler else sink, _clock(me.device))
@@ -155,7 +154,7 @@ def _clock(device: torch.device) -> DeviceClock:
     if device.type == "cpu":
         return CpuClock()
     new_event: Callable[[], DeviceEvent] = partial(torch.cuda.Event, enable_timing=True)
-    return CudaClock(new_event, partial(torch.cuda.synchronize, device))
+    return CudaClock(new_event, partial(torch.cuda.synchronize, device), partial(torch.cuda.current_stream, device))
 
 
 def _memory_bytes(device: torch.device) -> dict[str, float]:

@@ -159,3 +159,12 @@ def test_copies_to_pinned_memory_are_recorded() -> None:
     copies = [one.text("name", row) for row in one.rows(EventKind.COPY).tolist()]
     assert copies.count("device to host") == 2
     assert not len(one.rows(EventKind.SYNCHRONIZE)), "nobody waits for them"
+
+
+def test_rows_are_repeated_as_often_as_a_policy_says() -> None:
+    (one,) = captured(SCRIPTS / "repeated.py", ranks=1).classes
+
+    # products of 512 and 768 rows, forward, and for the gradient of the weights
+    assert flops(one) == 2 * 2 * (512 + 768) * WIDTH**2
+    decisions = {(decision.operator, decision.policy) for decision in one.decisions}
+    assert ("aten::repeat_interleave", "each element equally often") in decisions

@@ -172,14 +172,19 @@ class LoggedGroup(RecordedGroup):
 
 
 class LoggedApi(DistributedApi):
-    """`torch.distributed` with logged groups. log: of this process."""
+    """`torch.distributed` with logged groups. log: of this process. backend: of the group of all ranks."""
 
     log: NcclLog
+    backend: str
 
     def install(self) -> None:
         super().install()
         self.log.install_batches()
         LoggedGroup.log, LoggedGroup.on_hosts = self.log, set()
+
+    def _init_process_group(self, backend: str, *_: Any, **__: Any) -> None:
+        LoggedApi.backend = backend
+        super()._init_process_group()
 
     def _group(self, store: Any, rank: int, size: int, timeout: Any = None) -> RecordedGroup:
         return LoggedGroup(rank, size, self._recording, self._values, self._mailbox)

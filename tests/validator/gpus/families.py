@@ -9,6 +9,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from tests.validator.conftest import CLUSTER, TINY_GPT, make
 
 _CLUSTER: Final = {**CLUSTER, "nodes": 4, "network": {"bandwidth": "10 Gbit/s", "latency": "20 us"}}
+_EXPERTS: Final = {**TINY_GPT, "experts": {"count": 4, "active": 2, "feedforward": 32}}
 _RESNET: Final = {"kind": "resnet", "image": 32, "classes": 10}
 _SMALL: Final = {"bucket": "4 KiB", "first_bucket": "1 KiB"}
 _WORKERS: Final = {"kind": "data_parallel", "workers": 2, **_SMALL}
@@ -65,6 +66,7 @@ FAMILIES: Final = {
     "overlapped tensor": Family({**_PAIR, "tensor": 2, "sequence_parallel": True, "overlap_tensor": True}),
     "context in a ring": Family({**_PAIR, "context": 2}),
     "context by Ulysses": Family({**_PAIR, "context": 2, "context_by": "ulysses"}),
+    "experts": Family({"kind": "hybrid", "workers": 2, "expert": 2}, model=_EXPERTS),
     "hybrid": Family(_HYBRID),
     "hybrid with zero 1": Family(_HYBRID, {"zero": 1}),
     "hybrid with fsdp": Family(_HYBRID, {"zero": 3}),

@@ -17,6 +17,7 @@ import numpy as np
 
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.validator.gpus.kernels import Kernel
+from tests.validator.gpus.published import FAILED
 
 Fault = Callable[[int], None]
 # Stream and phase of spans in the last step.
@@ -30,21 +31,24 @@ _servers.set_forkserver_preload(
 
 
 class PlayedRank(NamedTuple):
-    """A rank that was played. error: why it failed, with the last lines that led there."""
+    """A rank that was played. backend: that it chose. error: why it failed, with the last lines that led there."""
 
     kernels: tuple[Kernel, ...]
     phases: Phases
     error: str
+    backend: str = ""
 
 
 class Job(NamedTuple):
     """What is played. fault: called on each rank, with its number, before it trains. staged: whether futures are completed by
-    threads of the backend, as gloo's are. patience_s: as of `Published`."""
+    threads of the backend, as gloo's are. patience_s: as of `Published`. visible: number of
+    GPUs that each rank sees; as many as ranks if None."""
 
     scenario: Scenario
     fault: Fault | None = None
     staged: bool = False
     patience_s: float = 60.0
+    visible: int | None = None
 
 
 def play(job: Job, folder: Path) -> list[PlayedRank]:
@@ -77,6 +81,7 @@ def _play_rank(job: Job, rank: int, folder: Path) -> None:
     try:
         played = _played(job, rank, folder)
     except BaseException as error:
+        (folder / FAILED).touch()
         traceback.print_exc()
         lines = traceback.format_list(traceback.extract_tb(error.__traceback__)[-4:])
         played = PlayedRank((), Counter(), f"{type(error).__name__}: {error}\n{''.join(lines)}")
@@ -87,6 +92,8 @@ def _play_rank(job: Job, rank: int, folder: Path) -> None:
 
 
 def _played(job: Job, rank: int, folder: Path) -> PlayedRank:
+    from torch.distributed import FileStore  # type: ignore[attr-defined]
+
     from scaleproof.validator.calibration.gpus import shipped
     from scaleproof.validator.capture.context import ScriptContext
     from scaleproof.validator.capture.job import CaptureJob, DeviceProperties, Script
@@ -105,17 +112,20 @@ def _played(job: Job, rank: int, folder: Path) -> PlayedRank:
     gpu = shipped("h100-80gb-sxm")
     assert gpu is not None
     properties = DeviceProperties.of(gpu)
-    device = RankDevice(CaptureJob(Script(""), world, world, properties, 1, "balanced"), rank, folder, waits, LoggedApi)
+    device = RankDevice(
+        CaptureJob(Script(""), world, job.visible or world, properties, 1, "balanced"), rank, folder, waits, LoggedApi
+    )
     device.install()
     futures.install()
     follow_threads(waits)
     check_devices(device.local)
     if job.fault is not None:
         job.fault(rank)
-    ranks.join(RankEnvironment(rank, world, rank, world), None, 60.0, accelerator=True)  # type: ignore[arg-type]
+    store = FileStore(str(folder / "store"), world)
+    ranks.join(RankEnvironment(rank, world, rank, world), store, 60.0, accelerator=True)
     spans: list[bytes] = []
     train(job.scenario, spans.append, None)
-    return PlayedRank(tuple(log.kernels), phases_of(b"".join(spans)), "")
+    return PlayedRank(tuple(log.kernels), phases_of(b"".join(spans)), "", LoggedApi.backend)
 
 
 def phases_of(recorded: bytes) -> Phases:

@@ -15,6 +15,8 @@ from typing import BinaryIO, Final
 from tests.validator.gpus.kernels import Kernel
 from tests.validator.gpus.replay import MismatchError, Replay
 
+# File that a rank leaves when it fails, so that others do not wait for it.
+FAILED: Final = "failed"
 _POLL_S: Final = 0.002
 
 
@@ -23,6 +25,7 @@ class Published:
     longer waits, so that all is logged."""
 
     def __init__(self, folder: Path, rank: int, ranks: int, patience_s: float) -> None:
+        self._failed = folder / FAILED
         paths = [folder / f"kernels-{number}" for number in range(ranks)]
         self._rank, self._patience_s = rank, patience_s
         for path in paths:
@@ -37,9 +40,11 @@ class Published:
         self._own.write(pickle.dumps(kernel))
 
     def wait(self, kernels: frozenset[int]) -> None:
-        """Returns once kernels of this rank are complete."""
+        """Returns once kernels of this rank are complete. Raises RuntimeError where another rank has failed."""
         until_s = time.monotonic() + self._patience_s
         while not self._are_complete(kernels):
+            if self._failed.exists():
+                raise RuntimeError("another rank has failed")
             if time.monotonic() > until_s:
                 self._patience_s = 0.0
                 return

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.validator.launch.launch import run_on_ranks
@@ -37,6 +40,27 @@ def test_ranks_train_on_gpus_as_on_cpus(name: str, tmp_path: Path) -> None:
     on_cpus = [_phases(plain) for plain in run_on_ranks(phases_on_gloo, len(ranks), scenario)]
     left_out = _INTERRUPTED if scenario.training.zero == 3 else set()
     assert [_without(rank.phases, left_out) for rank in ranks] == [_without(phases, left_out) for phases in on_cpus]
+
+
+@pytest.mark.parametrize("name", ["ddp", *in_bulk("fsdp", "zero 1", "ddp after the backward pass")])
+def test_marks_taken_in_a_backends_threads_are_on_the_ranks_own_gpu(name: str, tmp_path: Path) -> None:
+    ranks = play(Job(FAMILIES[name].scenario(), staged=True), tmp_path)
+
+    assert [rank.error for rank in ranks] == [""] * len(ranks)
+
+
+@pytest.mark.parametrize(("own", "backend"), [(True, "nccl"), *in_bulk((False, "staged"))])
+def test_ranks_that_see_one_gpu_each_use_nccl_if_these_differ(own: bool, backend: str, tmp_path: Path) -> None:
+    job = Job(FAMILIES["ddp"].scenario(), separate_gpus if own else None, visible=1)
+
+    assert {rank.backend for rank in play(job, tmp_path)} == {backend}
+
+
+def separate_gpus(rank: int) -> None:
+    """Ranks see different GPUs."""
+    properties = vars(torch.cuda.get_device_properties(0)) | {"uuid": f"GPU-{rank}"}
+    replaced: Any = torch.cuda
+    replaced.get_device_properties = lambda _: SimpleNamespace(**properties)
 
 
 def _phases(plain: dict[str, int]) -> Phases:

@@ -55,4 +55,5 @@ def test_staged_training_gives_the_parameters_of_one_process(
     )
 
     assert run.provenance["backend"] == "staged"
+    assert "ranks share GPUs" in run.warnings[0]
     assert is_right(run)

@@ -61,7 +61,7 @@ def install(trace: RankTrace, arena: Arena, device: DeviceProperties, index: int
         "is_initialized": _always(True), "init": _always(None), "_lazy_init": _always(None), "current_device": _always(index),
         "set_device": _always(None), "device": _CurrentDevice, "device_of": _CurrentDevice, "Stream": stream, "Event": event,
         "ExternalStream": stream, "default_stream": _always(default), "stream": lambda of: on_stream(trace, of),
-        "get_device_properties": _always(device.plain()), "get_device_name": _always(device.name),
+        "get_device_properties": _always(device.plain(index)), "get_device_name": _always(device.name),
         "get_device_capability": _always(device.capability), "get_arch_list": _always([architecture]),
         "is_bf16_supported": _always(device.capability >= (8, 0)), "is_tf32_supported": _always(device.capability >= (8, 0)),
         "is_current_stream_capturing": _always(False), "can_device_access_peer": _always(True), "ipc_collect": _always(None),

@@ -92,6 +92,13 @@ def counted(values: Values, name: str, arguments: Sequence[Any], keywords: Any) 
         result = arena.empty((source.numel() // 2,), (1,), source.dtype)
         values.set_content([result], Content.UNKNOWN)
         return result
+    if name == "aten::repeat_interleave":
+        size = keywords.get("output_size")
+        elements = source.numel()
+        result = arena.empty((elements if size is None else int(size),), (1,), torch.int64)
+        host = torch.arange(result.numel()) * elements // max(result.numel(), 1)
+        values.fill(result, host, name, "each element equally often")
+        return result
     if name == "aten::bincount":
         given = arguments[2] if len(arguments) > 2 else keywords.get("minlength", 0)
         options = max(int(given), 1)

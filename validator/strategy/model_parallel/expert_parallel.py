@@ -40,7 +40,8 @@ class ShardedExperts(LocalExperts):
         sent, received = for_each.sum(1).tolist(), from_each.sum(1).tolist()
         # rows arrive sorted by source rank, then by expert
         expert = torch.arange(len(self), device=rows.device).repeat(self.team.size)
-        order = expert.repeat_interleave(from_each.flatten()).argsort(stable=True)
+        # the size is known already, so that the host need not wait for a GPU once more
+        order = expert.repeat_interleave(from_each.flatten(), output_size=sum(received)).argsort(stable=True)
         arrived = self.collectives.exchanged(rows, received, sent, self.dispatch, self.combine)
         results = self.computed(arrived[order], from_each.sum(0))
         return self.collectives.exchanged(results[order.argsort()], sent, received, self.combine, self.dispatch)
