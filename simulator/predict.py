@@ -9,8 +9,11 @@ from scaleproof.simulator.cluster.network.cards import one_card_warning
 from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
 from scaleproof.simulator.frameworks import Framework
+from scaleproof.simulator.frameworks.execution import WITHOUT_TENSOR_CORES
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.remedies import fit_by
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.operators import Convolution
 from scaleproof.simulator.program import MAIN_STREAM, Program
 from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.limits import WAITING_FOR_INPUT
@@ -133,16 +136,24 @@ def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
         framework_is_default=scenario.framework_is_default,
         provenance={
             name: text
-            for name, text in (("warnings", text), (DISTURBED, calibration), ("notes", _selective_note(scenario)))
+            for name, text in (("warnings", text), (DISTURBED, calibration), ("notes", _notes(scenario, costs.layers)))
             if text
         },
     )
 
 
-def _selective_note(scenario: Scenario) -> str:
-    """What selective recomputation is with the scenario's framework; empty where the scenario does not name it so."""
-    recompute = scenario.training.recompute
-    return f"recompute: selective is {recompute.meaning} with {scenario.framework.name}" if recompute.is_named else ""
+def _notes(scenario: Scenario, layers: Sequence[Layer]) -> str:
+    """What the scenario's framework takes words for, and does unless it is told otherwise; a line each."""
+    recompute, framework, kernels = scenario.training.recompute, scenario.framework, scenario.cluster.device.kernels
+    notes = [f"recompute: selective is {recompute.meaning} with {framework.name}"] if recompute.is_named else []
+    convolves = any(isinstance(one, Convolution) for layer in layers for one in layer.operators)
+    has_tensor_cores = kernels is not None and kernels.generation not in WITHOUT_TENSOR_CORES
+    if convolves and has_tensor_cores and framework.name == "pytorch-ddp" and scenario.training.precision in ("bf16", "fp16"):
+        notes.append(
+            "images are stored channel by channel, PyTorch's default; for a script that sets channels_last, add "
+            "--set framework=pytorch-ddp-channels-last"
+        )
+    return "\n".join(notes)
 
 
 def _loading_rates(scenario: Scenario, run: Run) -> LoadingRates | None:

@@ -206,3 +206,25 @@ def test_a_strategy_whose_compile_returns_nothing_gives_an_error(
     monkeypatch.setattr(DataParallel, "compile", lambda self, job: nothing)
     with pytest.raises(PluginError, match=r"'data_parallel' compiles to .*; make its compile return"):
         predict(small())
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_said"),
+    [
+        ({}, True),
+        ({"framework": "pytorch-ddp-channels-last"}, False),
+        ({"training.precision": "fp32"}, False),
+        ({"cluster.device": "p100-sxm2", "training.precision": "fp16"}, False),
+        ({"model": "bert-large"}, False),
+    ],
+)
+def test_a_layout_of_images_that_costs_time_is_said(changes: dict[str, str], is_said: bool) -> None:
+    fields = {
+        "model": "resnet50",
+        "cluster": "dgx-h100",
+        "strategy": {"kind": "data_parallel", "workers": 8},
+        "batch": {"per_worker": 32},
+        "training": {"precision": "bf16"},
+    }
+    notes = predict(load(fields, changes), interval=False).notes
+    assert any("channels_last" in note for note in notes) is is_said

@@ -39,6 +39,7 @@ def test_traffic_comes_from_a_host_whose_link_carries_all_of_it() -> None:
 
 
 @needs_netlab
+@pytest.mark.alone
 @pytest.mark.parametrize("rule", [{"share": 0.5}, {"nodes": [1], "share": 0.5}])
 def test_messages_take_as_long_as_predicted_next_to_traffic(rule: dict[str, Any]) -> None:
     fields = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -168,8 +169,10 @@ def test_asynchronous_servers_have_elasticities_too() -> None:
 
 
 def test_a_note_reports_elasticities_that_do_not_add_up(small: Make) -> None:
-    queued = "strategy={kind: parameter_server, workers: 4, servers: 3, mode: asynchronous}"
-    found = sensitivity(small(queued, "cluster.network.bandwidth=1 Gbit/s"))
+    """Those of queues may: a little more of each of several things that are nearly full helps by as much as one of them."""
+    found = sensitivity(small())
+    doubled = [replace(one, value=one.value and 1.2 * one.value) for one in found.cluster]
+    found = replace(found, cluster=tuple(doubled))
     assert found.rest < -0.1
     assert "add up to more than the step" in " ".join(describe(found).split())
 
