@@ -143,7 +143,7 @@ def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
 
 
 def _notes(scenario: Scenario, layers: Sequence[Layer]) -> str:
-    """What the scenario's framework takes words for, and does unless it is told otherwise; a line each."""
+    """What the scenario's framework takes words for, and what it does by default; a line each."""
     recompute, framework, kernels = scenario.training.recompute, scenario.framework, scenario.cluster.device.kernels
     notes = [f"recompute: selective is {recompute.meaning} with {framework.name}"] if recompute.is_named else []
     convolves = any(isinstance(one, Convolution) for layer in layers for one in layer.operators)
