@@ -33,7 +33,7 @@ class NcclLog:
         self.rank, self.waits, self.futures = rank, waits, futures
         self.kernels: list[Kernel] = []
         self._published = published
-        # held during a batch
+        # locked during a batch
         self._lock = threading.RLock()
         # operations of the batch under way
         self._batch: list[Operation] | None = None
