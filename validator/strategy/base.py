@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -58,15 +58,19 @@ class Context:
         """The model that ranks train."""
         return TrainedModel(self.scenario, self.pace)
 
-    def build(self, layers: Iterable[int]) -> dict[int, nn.Module]:
-        """The layers with these numbers and their initial parameters, on this rank's device."""
-        numbers = list(layers)
-        modules = self.model.build(numbers)
-        return {number: module.to(self.device, self.dtype) for number, module in zip(numbers, modules, strict=True)}
+    def build(self, layers: Iterable[int], finish: Callable[[nn.Module], object] = lambda _: None) -> dict[int, nn.Module]:
+        """The layers with these numbers and their initial parameters, on this rank's device.
 
-    def build_all(self) -> dict[int, nn.Module]:
-        """All layers of the model, by number."""
-        return self.build(self.model.numbers)
+        finish: called with each layer before the next one is built, so that its shard may be all that is left of it. Layers are
+        built together if some share weights.
+        """
+        numbers, built = list(layers), dict[int, nn.Module]()
+        for part in [numbers] if self.model.ties else [[number] for number in numbers]:
+            modules = [module.to(self.device, self.dtype) for module in self.model.build(part)]
+            for number, module in zip(part, modules, strict=True):
+                finish(module)
+                built[number] = module
+        return built
 
     def batches(self, worker: int) -> list[Batch]:
         """The worker's batches, one per step."""
@@ -189,9 +193,12 @@ class WholeModel(Trainer):
 
     def __init__(self, context: Context, worker: int) -> None:
         super().__init__(context)
-        self.layers = context.build_all()
+        self.layers = context.build(context.model.numbers, self.prepare)
         self.module: nn.Module = context.model.graph(self.layers)
         self.batches = context.batches(worker)
+
+    def prepare(self, layer: nn.Module) -> None:
+        """Prepares a layer for training before the next one is built."""
 
     def step(self, index: int) -> None:
         """Trains on the whole batch at once."""

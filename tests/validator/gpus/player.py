@@ -31,12 +31,14 @@ _servers.set_forkserver_preload(
 
 
 class PlayedRank(NamedTuple):
-    """A rank that was played. backend: that it chose. error: why it failed, with the last lines that led there."""
+    """A rank that was played. error: why it failed, with the last lines that led there. backend: that it chose. built_bytes:
+    most memory that was allocated before the first step."""
 
     kernels: tuple[Kernel, ...]
     phases: Phases
     error: str
     backend: str = ""
+    built_bytes: int = 0
 
 
 class Job(NamedTuple):
@@ -92,6 +94,7 @@ def _play_rank(job: Job, rank: int, folder: Path) -> None:
 
 
 def _played(job: Job, rank: int, folder: Path) -> PlayedRank:
+    import torch
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
     from scaleproof.validator.calibration.gpus import shipped
@@ -123,9 +126,18 @@ def _played(job: Job, rank: int, folder: Path) -> PlayedRank:
         job.fault(rank)
     store = FileStore(str(folder / "store"), world)
     ranks.join(RankEnvironment(rank, world, rank, world), store, 60.0, accelerator=True)
+    built_bytes: list[int] = []
+    cuda: Any = torch.cuda
+    reset = cuda.reset_peak_memory_stats
+
+    def reset_peak(_: Any) -> None:
+        built_bytes.append(device.arena.peak_bytes)
+        reset()
+
+    cuda.reset_peak_memory_stats = reset_peak
     spans: list[bytes] = []
     train(job.scenario, spans.append, None)
-    return PlayedRank(tuple(log.kernels), phases_of(b"".join(spans)), "", LoggedApi.backend)
+    return PlayedRank(tuple(log.kernels), phases_of(b"".join(spans)), "", LoggedApi.backend, built_bytes[0])
 
 
 def phases_of(recorded: bytes) -> Phases:

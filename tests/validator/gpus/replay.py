@@ -127,13 +127,13 @@ class _Rank:
 
 def _create(ranks: Sequence[_Rank], created: set[Communicator]) -> bool:
     """Creates communicators whose ranks have all got to their first kernel; returns whether there were any."""
-    requested = {communicator for rank in ranks for communicator in rank.first} - created
-    new = {one for one in requested if all(_requests(ranks[member], one, created) for member in one.members)}
+    needed = {communicator for rank in ranks for communicator in rank.first} - created
+    new = {one for one in needed if all(_gets_to(ranks[member], one, created) for member in one.members)}
     created |= new
     return bool(new)
 
 
-def _requests(rank: _Rank, communicator: Communicator, created: set[Communicator]) -> bool:
+def _gets_to(rank: _Rank, communicator: Communicator, created: set[Communicator]) -> bool:
     return communicator in rank.first and rank.launches(rank.first[communicator], created)
 
 

@@ -17,7 +17,8 @@ import torch
 
 from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.validator.launch.launch import run_on_ranks
-from tests.validator.gpus.families import FAMILIES, QUICK
+from tests.validator.conftest import TINY_GPT
+from tests.validator.gpus.families import FAMILIES, QUICK, Family
 from tests.validator.gpus.player import Job, Phases, phases_on_gloo, play
 from tests.validator.gpus.replay import faults
 from tests.validator.verdicts import in_bulk
@@ -54,6 +55,16 @@ def test_ranks_that_see_one_gpu_each_use_nccl_if_these_differ(own: bool, backend
     job = Job(FAMILIES["ddp"].scenario(), separate_gpus if own else None, visible=1)
 
     assert {rank.backend for rank in play(job, tmp_path)} == {backend}
+
+
+def test_a_sharded_model_never_is_on_one_gpu_as_a_whole(tmp_path: Path) -> None:
+    layers = Family(FAMILIES["fsdp"].strategy, {"zero": 3}, {**TINY_GPT, "layers": 10, "hidden": 64}).scenario()
+    whole_bytes = 4 * sum(layer.parameters for layer in layers.model.build_layers())
+
+    (rank, _) = play(Job(layers), tmp_path)
+
+    # half of all layers, and a few copies of the one that is sharded
+    assert 0.5 * whole_bytes < rank.built_bytes < 0.85 * whole_bytes
 
 
 def separate_gpus(rank: int) -> None:

@@ -22,6 +22,7 @@ from scaleproof.simulator.strategy import DataParallel
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.base import Context
+from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision
 from scaleproof.validator.strategy.data_parallel.microbatched import Microbatched, weight_of
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.mesh import divided
@@ -36,18 +37,20 @@ class FullySharded(Microbatched):
     """A worker with a shard of every layer."""
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:
-        super().__init__(context, strategy)
         plan = strategy.plan
         self.weight = plan.workers * weight_of(context)
-        shard, groups = (
+        self._shard, self._groups = (
             Team.of(teams, name) for teams, name in zip(divided([range(plan.workers)], plan.sharing), SHARDING, strict=True)
         )
-        sharder = LayerSharder(context, self.accumulator.precision.reduced, plan.workers)
-        layers = [[sharder.shard(layer, shard, groups)] for layer in self.layers.values()]
-        sharder.link(self.module, layers, shard)
-        self.prepare_backward = BackwardSettings(layers, plan)
-        # shards have replaced the parameters
-        self.optimizer = context.optimizer(self.module.parameters())
+        self._sharder = LayerSharder(context, GradientPrecision.of(context.scenario.training).reduced, plan.workers)
+        self._sharded: list[list[FSDPModule]] = []
+        super().__init__(context, strategy)
+        self._sharder.link(self.module, self._sharded, self._shard)
+        self.prepare_backward = BackwardSettings(self._sharded, plan)
+
+    def prepare(self, layer: nn.Module) -> None:
+        """Shards a layer before the next one is built: whole models may not fit into a device."""
+        self._sharded.append([self._sharder.shard(layer, self._shard, self._groups)])
 
     def train_on(self, part: Batch, microbatch: int) -> None:
         """Trains on a microbatch; scatters gradients after the last one, or after each."""

@@ -42,7 +42,7 @@ class Server(Trainer):
         super().__init__(context)
         self.strategy, self.links, self.pushers = strategy, links, pushers
         self.number = context.rank - strategy.workers
-        layers = context.build_all()
+        layers = context.build(context.model.numbers)
         self.layout = lay_out(layers, strategy)
         vector = self.layout.vector(list(nn.ModuleList(layers.values()).parameters()))
         numbered = [*enumerate(self.layout.buckets)][::-1]
