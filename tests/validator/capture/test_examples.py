@@ -11,6 +11,7 @@ import pytest
 from scaleproof.simulator.captured.record import EventKind
 from scaleproof.validator.capture.capture import CaptureOptions, capture
 from scaleproof.validator.capture.job import CaptureJob, DeviceProperties, Script
+from tests.validator.verdicts import at_night
 
 EXAMPLES: Final = Path(__file__).parents[3] / "examples" / "captured"
 DEVICE: Final = DeviceProperties("NVIDIA H100", 80 << 30, 132, 50 << 20, (9, 0))
@@ -20,6 +21,8 @@ CLASSES: Final = {
     "convnet_amp": 1, "gan": 1, "gpt_ddp": 2, "gradient_accumulation": 1, "hugging_face_trainer": 1, "lightning_fabric": 1,
     "llama_fsdp2": 1, "mixture_of_experts": 1, "pipeline_1f1b": 4, "tensor_parallel": 1,
 }  # fmt: skip
+# Kinds of scripts that are captured in tests of scripts, too.
+AT_NIGHT: Final = ("gan", "gradient_accumulation", "tensor_parallel")
 # What a capture says that it did not do, or otherwise.
 WARNINGS: Final = {
     "convnet_amp": ("convnet_amp.py:50 saves a checkpoint, which a capture does not write",),
@@ -36,7 +39,7 @@ def test_each_example_is_tested() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("ranks", [8, pytest.param(1024, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("name", list(CLASSES))
+@pytest.mark.parametrize("name", [*(name for name in CLASSES if name not in AT_NIGHT), *at_night(*AT_NIGHT)])
 def test_a_script_is_captured(name: str, ranks: int) -> None:
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed")

@@ -56,13 +56,15 @@ class Links:
     def _connect(self) -> None:
         """Lets each pair exchange a message, one pair after the other. NCCL creates a communicator with its first message, for
         which a rank must not wait while its device waits for messages of others."""
-        token = torch.zeros(1, device=torch.device("cuda", torch.cuda.current_device()))
+        on_gpus = dist.get_backend() == "nccl"
+        token = torch.zeros(1, device=torch.device("cuda", torch.cuda.current_device()) if on_gpus else None)
         for source, target in self._groups:
             if self._rank == source:
                 self.send(token, target).wait()
             elif self._rank == target:
                 self.receive(token, source).wait()
-        torch.cuda.synchronize()
+        if on_gpus:
+            torch.cuda.synchronize()
 
     def send(self, tensor: Tensor, target: int) -> dist.Work:
         """Starts to send `tensor` to the rank `target`."""
