@@ -9,7 +9,7 @@ from tests.trust.fuzz import Faults, fuzz, main
 
 pytestmark = pytest.mark.full
 
-_INPUTS = 440
+_INPUTS = 550
 
 
 # the same inputs each time; new ones are tried nightly

@@ -13,7 +13,7 @@ from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.validator.measure import MeasureOptions, measure
 from tests.validator import faults_sharded
 from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
-from tests.validator.verdicts import collectives, in_bulk
+from tests.validator.verdicts import at_night, collectives, in_bulk
 
 WORKERS = {"kind": "data_parallel", "workers": 2}
 STAGED = {"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2}
@@ -53,7 +53,7 @@ def deviation(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict
     return float(verified.deviation)
 
 
-@pytest.mark.parametrize(("strategy", "model", "training"), [*CASES, *in_bulk(*MORE_CASES)])
+@pytest.mark.parametrize(("strategy", "model", "training"), [*CASES, *in_bulk(*MORE_CASES[:6]), *at_night(*MORE_CASES[6:])])
 def test_parameters_equal_those_of_one_process(
     strategy: dict[str, Any], model: dict[str, Any], training: dict[str, Any], make_scenario: MakeScenario
 ) -> None:
