@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.run import DISTURBED
+from scaleproof.validator.record import gpu_facts
 from scaleproof.validator.record.cpu_usage import usable
 
 # Prefixes of environment variables that affect the speed of training. Others are private and not recorded.
@@ -63,6 +64,7 @@ def of_rank(device: Any) -> dict[str, str]:
     }
     if device.type == "cuda":
         entries |= {"device": torch.cuda.get_device_name(device), "cuda": str(torch.version.cuda), "driver": _driver()}
+        entries |= gpu_facts.settings(str(torch.cuda.get_device_properties(device).uuid))
     if entries["backend"] == "nccl":
         entries["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     settings = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SETTINGS)}

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch import rank
+from scaleproof.validator.record import gpu_facts
 from scaleproof.validator.record import provenance as environment
 from scaleproof.validator.record.clock_sync import Alignment
 from scaleproof.validator.record.device_clock import CpuClock, CudaClock, DeviceClock, DeviceEvent
@@ -81,8 +82,10 @@ def _train(
         gc.freeze()
         provenance = environment.of_rank(me.device)
         usage = _take_steps(trainer, profiler, loading)
-        # before parameters are gathered and copied
+        # before parameters are gathered and copied, and while clocks are those of training
         memory_bytes = _memory_bytes(me.device)
+        if me.device.type == "cuda":
+            provenance |= gpu_facts.state(str(torch.cuda.get_device_properties(me.device).uuid))
         corrections = (recorder.finish(), alignment.finish())
         if profiler is not None:
             profiler.write_table()
