@@ -89,39 +89,27 @@ class Contention:
     def delays(self, computing_s: Times, within_s: Times, samples: float, job: Job) -> Delays:
         """Delays of passes that compute for `computing_s` seconds without contention, shape (2, layers), and of the collectives
         next to them. within_s: collectives within passes, as in `Job.with_again`."""
+        resources, nothing = ContendedResources.of(job), np.zeros_like(computing_s)
+        shares_links = job.framework.link_contention and bool(np.any(within_s))
+        if resources is None and not shares_links:
+            return Delays(nothing, nothing, nothing)
+        bound = nothing if resources is None else job.of_layers(lambda layer: (job.memory_share(layer, samples),))[0]
         forward, backward = self.replicas.gathers
         every_microbatch = self._moved(job, forward, backward, self.replicas.passes)
         once_per_step = self._moved(job, self.replicas.first_gather, False, 0 if self.replicas.passes else 1)
         passes_s, shares = [], []
         for moved in (every_microbatch, once_per_step):
-            on_device_s = self._on_device_s(moved, computing_s, samples, job)
-            on_links_s, share = self._on_links_s(moved, computing_s, within_s, job)
+            on_device_s = nothing if resources is None else resources.delays_s(moved, computing_s, bound)
+            on_links_s, share = self._on_links_s(moved, computing_s, within_s) if shares_links else (nothing, nothing)
             passes_s.append(on_device_s + on_links_s)
             shares.append(share)
         return Delays(passes_s[0], passes_s[1], shares[0] + shares[1])
 
-    def _on_device_s(self, moved: _Moved, computing_s: Times, samples: float, job: Job) -> Times:
-        """Additional seconds of passes that share a device with collectives, shape (2, layers)."""
-        resources = ContendedResources.of(job)
-        if resources is None:
-            return np.zeros_like(computing_s)
-        bound = job.of_layers(lambda layer: (job.memory_share(layer, samples),))[0]
-        moved_s: Times = moved.seconds.sum(axis=0)
-        share = resources.taken(*per_second(moved.memory_bytes, moved.joules, moved_s), bound)
-        # collectives of a layer run next to passes over its neighbours, so the limit applies to the whole pass
-        layer_s, limit_s = share * moved_s, (share / (1 - share) * computing_s).sum(axis=1)
-        total_s = layer_s.sum(axis=1)
-        bounded = np.divide(np.minimum(total_s, limit_s), total_s, out=np.zeros_like(total_s), where=total_s > 0)
-        result: Times = layer_s * bounded[:, None]
-        return result
-
-    def _on_links_s(self, moved: _Moved, computing_s: Times, within_s: Times, job: Job) -> tuple[Times, Times]:
+    def _on_links_s(self, moved: _Moved, computing_s: Times, within_s: Times) -> tuple[Times, Times]:
         """Additional seconds of passes whose collectives share links with those of replicas, shape (2, layers), and the share
         by which the latter take longer, shape (2, layers)."""
-        if not job.framework.link_contention or not np.any(within_s):
-            return np.zeros_like(computing_s), np.zeros_like(computing_s)
         passes_s: Times = computing_s + within_s[:, 1].sum(axis=0)
-        stages = np.array_split(np.arange(len(job.layers)), self.replicas.stages)
+        stages = np.array_split(np.arange(computing_s.shape[-1]), self.replicas.stages)
         next_s = np.concatenate([together_s(moved.seconds[..., own], passes_s[:, own]) for own in stages], axis=-1)
         within_s, exposed_s = within_s.sum(axis=-1).swapaxes(0, 1)
         longer_s, delayed_s = delays_s(next_s.sum(axis=-1), within_s, exposed_s, passes_s.sum(axis=-1))
@@ -193,6 +181,17 @@ class ContendedResources:
             return None
         power = PowerBudget.of(device, processors) if framework.power else None
         return cls(processors, device.memory_bandwidth_Bps * device.kernels.memory_share, power)
+
+    def delays_s(self, moved: _Moved, computing_s: Times, bound: Times) -> Times:
+        """Additional seconds of passes that share the device with collectives, shape (2, layers). bound: as in `taken`."""
+        moved_s: Times = moved.seconds.sum(axis=0)
+        share = self.taken(*per_second(moved.memory_bytes, moved.joules, moved_s), bound)
+        # collectives of a layer run next to passes over its neighbours, so the limit applies to the whole pass
+        layer_s, limit_s = share * moved_s, (share / (1 - share) * computing_s).sum(axis=1)
+        total_s = layer_s.sum(axis=1)
+        bounded = np.divide(np.minimum(total_s, limit_s), total_s, out=np.zeros_like(total_s), where=total_s > 0)
+        result: Times = layer_s * bounded[:, None]
+        return result
 
     def taken(self, memory_Bps: Times, moved_W: Times, bound: Times) -> Times:
         """Share of a device that collectives take from kernels, of the resource of which kernels lose most.
