@@ -9,7 +9,6 @@ from scaleproof.simulator.cluster.network.cards import one_card_warning
 from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
 from scaleproof.simulator.frameworks import Framework
-from scaleproof.simulator.frameworks.execution import WITHOUT_TENSOR_CORES
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.model.layers import Layer
@@ -147,8 +146,9 @@ def _notes(scenario: Scenario, layers: Sequence[Layer]) -> str:
     recompute, framework, kernels = scenario.training.recompute, scenario.framework, scenario.cluster.device.kernels
     notes = [f"recompute: selective is {recompute.meaning} with {framework.name}"] if recompute.is_named else []
     convolves = any(isinstance(one, Convolution) for layer in layers for one in layer.operators)
-    has_tensor_cores = kernels is not None and kernels.generation not in WITHOUT_TENSOR_CORES
-    if convolves and has_tensor_cores and framework.name == "pytorch-ddp" and scenario.training.precision in ("bf16", "fp16"):
+    transposes = kernels is not None and framework.transposes_images(kernels.generation, scenario.training.precision)
+    # the other framework stores images so in TF32, too
+    if convolves and transposes and framework.name == "pytorch-ddp" and scenario.training.precision != "tf32":
         notes.append(
             "images are stored channel by channel, PyTorch's default; for a script that sets channels_last, add "
             "--set framework=pytorch-ddp-channels-last"

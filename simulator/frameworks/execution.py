@@ -40,8 +40,6 @@ _SHARPNESS: Final = 4
 _DROPOUT: Final = "dropout"
 _DROPOUT_MASK: Final = "dropout mask"
 _ATTENTION_MASK: Final = "attention mask"
-# Generations whose convolutions run without tensor cores of NVIDIA's kind.
-WITHOUT_TENSOR_CORES: Final = ("kepler", "pascal", "cdna", "tpu", "cpu")
 # Operators that only the ends of a language model have.
 _ENDS: Final = frozenset({"embedding", "head", "loss"})
 
@@ -231,9 +229,7 @@ class Execution:
 
     def _transposes(self, operator: Convolution) -> bool:
         """Whether tensors are transposed around a convolution, since tensor cores read the channels of a position together."""
-        generation = self._kernels.generation
-        uses_tensor_cores = operator.groups == 1 and generation not in WITHOUT_TENSOR_CORES
-        return uses_tensor_cores and self.precision in self.framework.channels_first
+        return operator.groups == 1 and self.framework.transposes_images(self._kernels.generation, self.precision)
 
     def _score_passes(self, operator: Attention, samples: float) -> ScorePasses:
         return ScorePasses(self.framework, operator, samples, self.precision, self.work.autocast)

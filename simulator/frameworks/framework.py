@@ -396,6 +396,10 @@ class Framework(Spec):
         )
         return cluster.model_copy(update={"network": network})
 
+    def transposes_images(self, generation: str, precision: str) -> bool:
+        """Whether images are stored channel by channel, and transposed for the tensor cores of a generation of GPUs."""
+        return precision in self.channels_first and generation not in _WITHOUT_TENSOR_CORES
+
     def ablated(self, mechanism: str) -> Self:
         """The framework with one mechanism of `ABLATIONS` switched off. Raises InputError for an unknown name."""
         if mechanism not in ABLATIONS:
@@ -403,6 +407,8 @@ class Framework(Spec):
         return self.model_copy(update={**ABLATIONS[mechanism]})
 
 
+# Generations whose convolutions run without tensor cores of NVIDIA's kind.
+_WITHOUT_TENSOR_CORES: Final = ("kepler", "pascal", "cdna", "tpu", "cpu")
 # Attention as fast as the fastest version that is known for a device.
 _BEST_ATTENTION: Final = {"any": "best"}
 # No software cost: the bound that hardware sets.

@@ -153,17 +153,18 @@ class BoundedSearch:
     def _replayed(self, row: int) -> float:
         """A lower bound of the objective: as if nothing were shared, or if the most used resource were busy all the time."""
         self._progress(f"replaying {layout(self._configurations.row(row))}")
-        scenario, busy_s = self._configurations.scenario(row), np.zeros(1)
+        scenario, busy_s = self._configurations.scenario(row), 0.0
         # requests to parameter servers may overtake each other, which replay does not model
         engine = simulate_steady if self._configurations.is_served(row) else replay.simulate
 
         def simulate(program: Program, steps: int, variation: Variation = NONE) -> Timeline:
-            busy_s[0] = busiest_s(program) / scenario.strategy.program_steps / (1 + NEGLIGIBLE)
+            nonlocal busy_s
+            busy_s = busiest_s(program) / scenario.strategy.program_steps / (1 + NEGLIGIBLE)
             return engine(program, steps, variation)
 
         run = accounted(timed(scenario, simulate=simulate), scenario)
         self.replayed += 1
-        return max(self._value(run), float(self._values(busy_s, np.array([row]))[0]))
+        return max(self._value(run), float(self._values(np.array([busy_s]), np.array([row]))[0]))
 
     def prediction(self, row: int) -> PlanChoice:
         """A configuration with its prediction."""
