@@ -14,7 +14,7 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.validator.launch.rank_environment import RankEnvironment
-from scaleproof.validator.record import provenance
+from scaleproof.validator.record import gpu_facts, provenance
 from scaleproof.validator.train import host_staged_backend
 
 # Of a rank that computes on the CPU.
@@ -45,4 +45,4 @@ def backend_for(gpus: Sequence[str]) -> str:
 def _gpu(device: torch.device) -> str:
     if device.type == "cpu":
         return _NO_GPU
-    return f"{provenance.machine()} {torch.cuda.get_device_properties(device).uuid}"
+    return f"{provenance.machine()} {gpu_facts.uuid_of(device)}"

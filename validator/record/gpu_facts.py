@@ -26,13 +26,20 @@ _STATE: Final = {
 }
 
 
+def uuid_of(device: Any) -> str:
+    """The identifier of a GPU. device: torch's."""
+    import torch
+
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
 def settings(uuid: str) -> dict[str, str]:
-    """The provenance entry of a GPU's limits and modes; empty without nvidia-smi. uuid: as torch gives it."""
+    """The provenance entry of a GPU's limits and modes; empty without nvidia-smi. uuid: of `uuid_of`."""
     return _entry("gpu", uuid, _SETTINGS)
 
 
 def state(uuid: str) -> dict[str, str]:
-    """The provenance entry of a GPU's clocks, power and temperature now; empty without nvidia-smi. uuid: as torch gives it."""
+    """The provenance entry of a GPU's clocks, power and temperature now; empty without nvidia-smi. uuid: of `uuid_of`."""
     return _entry("gpu_after_training", uuid, _STATE)
 
 

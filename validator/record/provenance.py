@@ -64,7 +64,7 @@ def of_rank(device: Any) -> dict[str, str]:
     }
     if device.type == "cuda":
         entries |= {"device": torch.cuda.get_device_name(device), "cuda": str(torch.version.cuda), "driver": _driver()}
-        entries |= gpu_facts.settings(str(torch.cuda.get_device_properties(device).uuid))
+        entries |= gpu_facts.settings(gpu_facts.uuid_of(device))
     if entries["backend"] == "nccl":
         entries["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     settings = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SETTINGS)}

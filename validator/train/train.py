@@ -85,7 +85,7 @@ def _train(
         # before parameters are gathered and copied, and while clocks are those of training
         memory_bytes = _memory_bytes(me.device)
         if me.device.type == "cuda":
-            provenance |= gpu_facts.state(str(torch.cuda.get_device_properties(me.device).uuid))
+            provenance |= gpu_facts.state(gpu_facts.uuid_of(me.device))
         corrections = (recorder.finish(), alignment.finish())
         if profiler is not None:
             profiler.write_table()
