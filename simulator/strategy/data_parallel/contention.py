@@ -162,7 +162,7 @@ class Contention:
 
 @dataclass(frozen=True)
 class ContendedResources:
-    """ContendedResources of a device that collectives and kernels share.
+    """Resources of a device that collectives and kernels share.
 
     processors: share that a collective's channels occupy. memory_Bps: bytes per second that kernels reach. power: None if power
     is not shared.
