@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.simulator.run.records import Verification
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from scaleproof.validator.launch.rendezvous import Meeting
 
 On = Literal["local", "netlab", "cluster"]
+
+# Of ranks that survive the failure of another one, and go on with the next scenario. They report broken connections themselves;
+# NCCL's watchdog aborts communicators after the timeout (2), instead of the process.
+_TORCH_SETTINGS: Final = {
+    "TORCH_CPP_LOG_LEVEL": "FATAL", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCH_NCCL_ENABLE_MONITORING": "0",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -149,8 +155,9 @@ def check_interface(where: On, interface: str | None) -> None:
 
 def meet_others(watch: MeasureOptions) -> Meeting:
     """Joins the ranks that torchrun or srun has started; raises the errors of `rendezvous.meet`."""
-    # ranks report broken connections themselves; torch reads this when it is loaded
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    # torch reads some of them when it is loaded
+    for name, value in _TORCH_SETTINGS.items():
+        os.environ.setdefault(name, value)
     from scaleproof.validator.launch.rendezvous import meet
 
     place = place_in(os.environ)

@@ -1,4 +1,7 @@
-"""Script that torchrun starts in a test: the command line with a fault of the last rank in scenario `a` only."""
+"""Script that torchrun starts in a test: the command line with a fault of the last rank in scenario `a` only.
+
+After the fault "fail unseen" the others wait as in NCCL's kernels: nothing but aborting their communicators ends that.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from threading import Event
 from typing import Any
 
 import scaleproof
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch import failure_watch
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.train import train
 from scaleproof.validator.train.trained_model import RealModel
@@ -30,13 +35,20 @@ def die() -> None:
 
 def main() -> int:
     """`joinfaulty.py FAULT ARGUMENT…`."""
-    do: Callable[[], None] = {"fail": fail, "hang": hang, "die": die}[sys.argv[1]]
+    do: Callable[[], None] = {"fail": fail, "fail unseen": fail, "hang": hang, "die": die}[sys.argv[1]]
     real_train, loss = train.train, RealModel.loss
+    aborted = Event()
+    if sys.argv[1] == "fail unseen":
+        failure_watch.abort = aborted.set
 
     def faulty(scenario: Scenario, *args: Any) -> Any:
         def failing(*tensors: Any) -> Any:
-            if scenario.name == "a" and here().rank == here().ranks - 1 and here().status.activity.step == 3:
-                do()
+            if scenario.name == "a" and here().status.activity.step == 3:
+                if here().rank == here().ranks - 1:
+                    do()
+                elif sys.argv[1] == "fail unseen":
+                    aborted.wait()
+                    raise RuntimeError("the communicator was aborted")
             return loss(*tensors)
 
         RealModel.loss = failing  # type: ignore[method-assign]

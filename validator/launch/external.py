@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 from scaleproof.simulator.common.errors import RankError
 from scaleproof.validator.launch import rank
+from scaleproof.validator.launch.failure_watch import FailureWatch
 from scaleproof.validator.launch.launch import Ended, JobOptions, description
 from scaleproof.validator.launch.rank_environment import ContactLostError
 from scaleproof.validator.launch.rendezvous import Meeting
@@ -49,16 +50,19 @@ class ExternalRanks:
             if options.progress is not None:
                 options.progress(rank.here().status.activity.step)
 
-        try:
-            if place.rank < self.count:
-                rank.join(replace(place, ranks=self.count), store, options.timeout_s, options.accelerator, record)
-                # a rank that leaves before all have ended looks dead to its peers
-                everyones = rank.exchange(Ended(function(*args), b"".join(recorded)))
-        except Exception as error:
-            failure = rank.failure(error)
-            self.meeting.give("recorded", b"".join(recorded)[:_MOST_KEPT_BYTES])
-        finally:
-            rank.leave()
+        with FailureWatch(store) as watch:
+            try:
+                if place.rank < self.count:
+                    rank.join(replace(place, ranks=self.count), store, options.timeout_s, options.accelerator, record)
+                    # a rank that leaves before all have ended looks dead to its peers
+                    everyones = rank.exchange(Ended(function(*args), b"".join(recorded)))
+            except Exception as error:
+                failure = rank.failure(error)
+                failure["by_peer"] |= watch.has_seen_failure
+                watch.report()
+                self.meeting.give("recorded", b"".join(recorded)[:_MOST_KEPT_BYTES])
+            finally:
+                rank.leave()
         patience_s = options.timeout_s if self.patient else 0.0
         self._raise_failure(self.meeting.agree(failure, patience_s), patience_s, options)
         return everyones

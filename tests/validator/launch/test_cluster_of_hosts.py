@@ -96,9 +96,10 @@ def test_several_scenarios_run_in_one_group_and_only_rank_0_prints(folder: Path)
     assert sorted((path, path.stat().st_mtime_ns) for path in (folder / "out").rglob("*")) == before
 
 
-def test_a_failure_on_one_rank_is_reported_once_and_the_next_scenario_is_measured(folder: Path) -> None:
+@pytest.mark.parametrize("fault", ["fail", "fail unseen"])
+def test_a_failure_on_one_rank_is_reported_once_and_the_next_scenario_is_measured(fault: str, folder: Path) -> None:
     arguments = ["measure", "a.yaml", "b.yaml", "--timeout", "15", "--out", "out"]
-    reported, _ = run_all([[sys.executable, FAULTY, "fail", *arguments]] * 2, folder, slurm(0, 2), slurm(1, 2))
+    reported, _ = run_all([[sys.executable, FAULTY, fault, *arguments]] * 2, folder, slurm(0, 2), slurm(1, 2))
     assert reported.endswith("exit 1")
     (failure,) = (line for line in reported.splitlines() if line.startswith("a could not be measured"))
     assert "rank 1 (worker 1) failed in forward of step 3: ValueError: the weights are gone" in failure
