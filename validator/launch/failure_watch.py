@@ -1,7 +1,7 @@
 """Failures of other ranks while this one may wait in a kernel of NCCL, which does not notice them.
 
-gloo's connections break with a rank that leaves. NCCL's kernels wait for it for ever, so that a thread looks for failures in the
-store, and aborts the communicators.
+gloo's connections break with a rank that leaves. NCCL's kernels wait for it for ever, so that a thread looks for failures in
+the store, and aborts the communicators.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FailureWatch:
 
     def __init__(self, store: Store) -> None:
         # the group's waits block its connection
-        self._store = store.clone()
+        self._store: Store = store.clone()  # type: ignore[attr-defined]
         self._ended = Event()
         self._thread = Thread(target=self._look, daemon=True)
         self.has_seen_failure = False

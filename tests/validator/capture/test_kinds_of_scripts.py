@@ -131,6 +131,12 @@ def test_products_have_the_precision_that_the_flags_for_tf32_allow(
     assert {one.precision for one in operators if one.work.products} == {products}
 
 
+def test_groups_with_options_of_nccl_are_recorded_as_without() -> None:
+    (one,) = captured(SCRIPTS / "group_options.py", ranks=4).classes
+    # of a weight and a bias
+    assert collectives(one) == ["all_reduce", "all_reduce"]
+
+
 def test_a_recommender_has_the_samples_of_its_dense_part_and_the_bytes_of_its_lookups() -> None:
     capture = captured(SCRIPTS / "recommender.py", ranks=8)
     script = script_of_capture(capture, "recommender")

@@ -191,7 +191,7 @@ class LoggedApi(DistributedApi):
 
     def _make_group(self, *arguments: Any, **keywords: Any) -> Any:
         group = super()._make_group(*arguments, **keywords)
-        if self._signature.bind(*arguments, **keywords).arguments.get("backend") == "gloo":
+        if keywords.get("backend") == "gloo":
             LoggedGroup.on_hosts.add(distributed_c10d._world.pg_names.get(group, ""))
         return group
 

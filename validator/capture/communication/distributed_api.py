@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -17,6 +18,17 @@ from scaleproof.validator.capture.communication.recording import Recording
 
 _BACKEND: Final = "scaleproof"
 _ALL: Final = -1
+
+
+class NcclGroup:
+    """Stands for `ProcessGroupNCCL`, which builds for processors lack. Groups are recorded whatever their options are."""
+
+    class Options:
+        """Options of a group. config: NCCL's own."""
+
+        def __init__(self, is_high_priority_stream: bool = False) -> None:
+            self.is_high_priority_stream = is_high_priority_stream
+            self.config = SimpleNamespace()
 
 
 class DistributedApi:
@@ -37,6 +49,7 @@ class DistributedApi:
             "gather_object": self._gather_object, "broadcast_object_list": self._broadcast_object_list,
             "scatter_object_list": self._scatter_object_list, "send_object_list": self._send_object_list,
             "recv_object_list": self._recv_object_list, "monitored_barrier": lambda *_, **__: dist.barrier(),
+            "ProcessGroupNCCL": NcclGroup,
         }  # fmt: skip
         for module in (dist, distributed_c10d):
             for name, function in replaced.items():
@@ -54,7 +67,7 @@ class DistributedApi:
         self._init(_BACKEND, store=torch._C._distributed_c10d.HashStore(), rank=self._recording.rank, world_size=self._world)
         self._recording.add_group(_name_of(None), range(self._world), "world")
 
-    def _make_group(self, *arguments: Any, **keywords: Any) -> Any:
+    def _make_group(self, *arguments: Any, pg_options: Any = None, **keywords: Any) -> Any:
         call = self._signature.bind(*arguments, **keywords)
         call.arguments |= {"backend": _BACKEND, "backend_options": None, "device_id": None}
         group = self._new_group(*call.args, **call.kwargs)

@@ -6,8 +6,9 @@ with either library, so that messages move concurrently and are served in order 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import product
+from itertools import chain, product
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,9 @@ from scaleproof.validator.strategy.layout.streams import own_stream
 
 # A thread that has nothing left to do ends at once.
 _JOIN_S: Final = 0.5
+# Part of a GPU's processors that its waiting messages may take together, and most blocks of one message (NCCL_MAX_CTAS).
+_WAITING_SHARE: Final = 0.25
+_MOST_BLOCKS: Final = 32
 
 
 class Push(NamedTuple):
@@ -48,7 +52,7 @@ class Links:
     def __init__(self, leaders: Iterable[int], servers: Iterable[int], own: bool) -> None:
         """To be built on all ranks. own: whether each direction has a group of its own."""
         both = [pair for one in product(leaders, servers) for pair in (one, one[::-1])] if own else []
-        self._groups = {pair: dist.new_group(list(pair)) for pair in both}
+        self._groups = {pair: dist.new_group(list(pair), pg_options=_options(both)) for pair in both}
         self._rank = dist.get_rank()
         if own:
             self._connect()
@@ -73,6 +77,17 @@ class Links:
     def receive(self, tensor: Tensor, source: int) -> dist.Work:
         """Starts to receive `tensor` from the rank `source`."""
         return messages.receive(tensor, source, self._groups.get((source, self._rank)))
+
+
+def _options(pairs: Sequence[tuple[int, int]]) -> Any:
+    """Options of the pairs' groups of NCCL: messages that wait for their peers leave most processors to other kernels."""
+    if dist.get_backend() != "nccl":
+        return None
+    most_messages = max(Counter(chain(*pairs)).values())
+    processors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    options = dist.ProcessGroupNCCL.Options()
+    options.config.max_ctas = max(1, min(_MOST_BLOCKS, int(_WAITING_SHARE * processors / most_messages)))
+    return options
 
 
 class Arrivals(Thread):
