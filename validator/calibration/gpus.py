@@ -12,7 +12,8 @@ from scaleproof.simulator.scenario.read import load_device
 
 
 class GpuLinks(NamedTuple):
-    """nvlinks: number of links of a GPU, each with nvlink_Bps per direction. pcie_Bps: of its x16 slot, per direction."""
+    """nvlinks: number of links of a GPU, each with nvlink_Bps per direction; of AMD's GPUs those of Infinity Fabric. pcie_Bps:
+    of its x16 slot, per direction."""
 
     nvlinks: int
     nvlink_Bps: float
@@ -46,6 +47,14 @@ _SHIPPED: Final = {
     "Tesla P100-SXM2-16GB": "p100-sxm2",
     "Tesla P100-PCIE-16GB": "p100-pcie",
     "Tesla K80": "k80",
+    # AMD's, of which each die of an MI250X is a device
+    "AMD Instinct MI250X": "mi250x-gcd",
+    "AMD Instinct MI300X": "mi300x-192gb-oam",
+    "AMD Instinct MI300X OAM": "mi300x-192gb-oam",
+    "AMD Instinct MI325X": "mi325x-256gb-oam",
+    "AMD Instinct MI325X OAM": "mi325x-256gb-oam",
+    "AMD Instinct MI355X": "mi355x-288gb-oam",
+    "AMD Instinct MI355X OAM": "mi355x-288gb-oam",
 }
 _GBps: Final = 1e9
 # Latency between two GPUs of a node, as in the shipped clusters, if no latency is measured.
@@ -68,6 +77,9 @@ _LINKS: Final[dict[str, GpuLinks]] = {
     r"RTX PRO 6000|RTX 50[789]0": GpuLinks(0, 0.0, _PCIE5),
     r"L40S?|L4\b|A10G?\b|A30\b|RTX 40[789]0|RTX 6000 Ada": GpuLinks(0, 0.0, _PCIE4),
     r"T4\b|RTX 20[78]0|K80|M60|P40\b": GpuLinks(0, 0.0, _PCIE3),
+    # AMD's data sheets: one link of 64 GB/s per direction to each of seven others, of the MI350 series 76.8
+    r"MI3[02][05]X": GpuLinks(7, 64 * _GBps, _PCIE5),
+    r"MI35[05]X": GpuLinks(7, 76.8 * _GBps, _PCIE5),
 }
 
 

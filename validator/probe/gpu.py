@@ -20,6 +20,7 @@ from scaleproof.validator.probe.compute import averaged, rank_point
 from scaleproof.validator.probe.peers import collected
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.turns import in_rounds
+from scaleproof.validator.record import gpu_facts
 from scaleproof.validator.train.models.models import DTYPES
 from scaleproof.validator.train.optimizers import build_optimizer
 
@@ -35,11 +36,13 @@ _MODULE_KERNELS: Final = 3 + 6
 
 
 class DeviceFacts(TypedDict):
-    """Properties that the device reports. capability: (major, minor) on NVIDIA GPUs; (0, 0) on a CPU."""
+    """Properties that the device reports. capability: (major, minor) on NVIDIA GPUs; (0, 0) on a CPU.
+    architecture: of AMD's GPUs, such as "gfx942"; "" for others."""
 
     name: str
     devices: int
     capability: list[int]
+    architecture: str
     processors: int
     memory_bytes: int
 
@@ -48,12 +51,13 @@ def facts() -> DeviceFacts:
     """Properties of the rank's device."""
     device = here().device
     if device.type != "cuda":
-        return {"name": CPU, "devices": 1, "capability": [0, 0], "processors": 1, "memory_bytes": 2**33}
+        return {"name": CPU, "devices": 1, "capability": [0, 0], "architecture": "", "processors": 1, "memory_bytes": 2**33}
     properties = torch.cuda.get_device_properties(device)
     return {
         "name": properties.name,
         "devices": torch.cuda.device_count(),
         "capability": [properties.major, properties.minor],
+        "architecture": gpu_facts.architecture_of(device),
         "processors": properties.multi_processor_count,
         "memory_bytes": properties.total_memory,
     }

@@ -31,7 +31,7 @@ APPLICATION: Final = 0x7363616C
 # How long to wait while another process writes.
 _PATIENCE_S: Final = 30.0
 # Provenance of measured runs that changes over time.
-_VERSIONS: Final = ("system", "python", "torch", "nccl", "cuda", "driver")
+_VERSIONS: Final = ("system", "python", "torch", "nccl", "cuda", "rccl", "hip", "driver")
 # Times are in seconds, also in quantities; rates in bytes per second. A run that is reconciled again counts once.
 _TABLES: Final = (
     """create table reconciled (

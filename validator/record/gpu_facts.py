@@ -1,13 +1,25 @@
-"""Facts about a GPU on which its speed depends, as nvidia-smi reports them."""
+"""Facts about a GPU on which its speed depends: its identity and software, and what nvidia-smi reports.
+
+Builds of torch for AMD's GPUs (ROCm) call these CUDA devices too. Their limits, modes and clocks are not read.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 _PROGRAM: Final = "nvidia-smi"
+# Devices on which ranks train, and Apple's, on which nobody expects it.
+_KNOWN: Final = ("cuda", "mps")
+# Where the kernel modules of NVIDIA and AMD state their versions.
+_NVIDIA: Final = Path("/proc/driver/nvidia/version")
+_AMD: Final = Path("/sys/module/amdgpu/version")
+# Which of AMD's GPUs a process sees.
+_VISIBLE: Final = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _PATIENCE_S: Final = 10.0
 # Properties of `nvidia-smi --query-gpu` that stay the same, and those of the moment, with what they are called here.
 _SETTINGS: Final = {
@@ -26,11 +38,56 @@ _STATE: Final = {
 }
 
 
-def uuid_of(device: Any) -> str:
-    """The identifier of a GPU. device: torch's."""
+def is_amd() -> bool:
+    """Whether torch is built for AMD's GPUs."""
     import torch
 
-    return str(torch.cuda.get_device_properties(device).uuid)
+    return torch.version.hip is not None
+
+
+def unused() -> str:
+    """A note where this machine has devices on which ranks do not train, such as Intel's GPUs; else ""."""
+    import torch
+
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return f" ({found.type} devices are not supported)" if found is not None and found.type not in _KNOWN else ""
+
+
+def uuid_of(device: Any) -> str:
+    """The identifier of a GPU, different for all GPUs of a machine. device: torch's."""
+    import torch
+
+    properties: Any = torch.cuda.get_device_properties(device)
+    if (uuid := getattr(properties, "uuid", None)) is not None:
+        return str(uuid)
+    if (bus := getattr(properties, "pci_bus_id", None)) is not None:
+        return f"{properties.pci_domain_id:04x}:{bus:02x}:{properties.pci_device_id:02x}"
+    # older builds for AMD's GPUs
+    return "/".join([*(os.environ.get(name, "") for name in _VISIBLE), str(torch.device(device).index)])
+
+
+def architecture_of(device: Any) -> str:
+    """The architecture of one of AMD's GPUs, such as "gfx942"; "" for NVIDIA's. device: torch's."""
+    import torch
+
+    return str(torch.cuda.get_device_properties(device).gcnArchName).partition(":")[0] if is_amd() else ""
+
+
+def software() -> dict[str, str]:
+    """The provenance entries of the versions of CUDA or HIP, of the driver, and of NCCL or RCCL."""
+    import torch
+
+    collectives = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    if is_amd():
+        driver = _AMD.read_text().strip() if _AMD.exists() else "unknown"
+        return {"hip": str(torch.version.hip), "driver": driver, "rccl": collectives}
+    return {"cuda": str(torch.version.cuda), "driver": _nvidia_driver(), "nccl": collectives}
+
+
+def _nvidia_driver() -> str:
+    """The version of NVIDIA's kernel module: the first number in the first line."""
+    words = _NVIDIA.read_text().splitlines()[0].split() if _NVIDIA.exists() else []
+    return next((word for word in words if word[:1].isdigit()), "unknown")
 
 
 def settings(uuid: str) -> dict[str, str]:

@@ -18,12 +18,12 @@ from scaleproof.simulator.run.run import DISTURBED
 from scaleproof.validator.record import gpu_facts
 from scaleproof.validator.record.cpu_usage import usable
 
+_OF_AMD: Final = ("HIP_", "HIPBLASLT_", "HSA_", "RCCL_", "ROCR_")
 # Prefixes of environment variables that affect the speed of training. Others are private and not recorded.
-_SETTINGS: Final = ("NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_", "PYTORCH_", "CUDA_")
+_SETTINGS: Final = ("NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_", "PYTORCH_", "CUDA_", *_OF_AMD)
 _CPU_INFO: Final = Path("/proc/cpuinfo")
 _STAT: Final = Path("/proc/stat")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_DRIVER: Final = Path("/proc/driver/nvidia/version")
 # Columns of a core in /proc/stat that count as work: user, nice, system and steal; see proc_stat(5). Interrupts are left out,
 # as they include those of the run's own network.
 _WORK: Final = (1, 2, 3, 8)
@@ -60,13 +60,11 @@ def of_rank(device: Any) -> dict[str, str]:
         "cores": _numbers(usable()),
         "threads": str(torch.get_num_threads()),
         "load_average": f"{os.getloadavg()[0]:.2f}",
-        "device": "cpu, 1 thread per rank",
+        "device": f"cpu, 1 thread per rank{gpu_facts.unused()}",
     }
     if device.type == "cuda":
-        entries |= {"device": torch.cuda.get_device_name(device), "cuda": str(torch.version.cuda), "driver": _driver()}
+        entries |= {"device": torch.cuda.get_device_name(device)} | gpu_facts.software()
         entries |= gpu_facts.settings(gpu_facts.uuid_of(device))
-    if entries["backend"] == "nccl":
-        entries["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     settings = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SETTINGS)}
     return entries | ({"settings": " ".join(f"{name}={value}" for name, value in settings.items())} if settings else {})
 
@@ -180,12 +178,6 @@ def cpu_model() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _driver() -> str:
-    """The version of NVIDIA's kernel module: the first number in the first line."""
-    words = _DRIVER.read_text().splitlines()[0].split() if _DRIVER.exists() else []
-    return next((word for word in words if word[:1].isdigit()), "unknown")
 
 
 def _numbers(numbers: Sequence[int]) -> str:

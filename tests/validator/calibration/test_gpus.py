@@ -17,6 +17,13 @@ def test_a_device_has_several_names(name: str) -> None:
     assert gpus.shipped_device(name) == "h100-80gb-sxm"
 
 
+def test_links_of_amds_gpus_are_those_of_infinity_fabric() -> None:
+    # to each of seven others
+    assert gpus.shipped_device("AMD Instinct MI300X") == "mi300x-192gb-oam"
+    assert gpus.nominal_Bps("AMD Instinct MI300X") == 7 * 64e9
+    assert gpus.nominal_Bps("mi355x-288gb-oam") == 7 * 76.8e9
+
+
 def test_what_does_not_ship_is_unknown() -> None:
     assert gpus.shipped_device("Unheard Of") == ""
     assert gpus.shipped("Unheard Of") is None

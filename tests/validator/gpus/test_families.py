@@ -67,11 +67,31 @@ def test_a_sharded_model_never_is_on_one_gpu_as_a_whole(tmp_path: Path) -> None:
     assert 0.5 * whole_bytes < rank.built_bytes < 0.85 * whole_bytes
 
 
+@pytest.mark.parametrize("name", [*in_bulk("fsdp", "hybrid", "overlapped servers", "scaled losses", "experts"), "ddp"])
+def test_ranks_train_on_gpus_of_amd(name: str, tmp_path: Path) -> None:
+    """Builds for them have the same names, of RCCL too; their GPUs may lack an identifier."""
+    ranks = play(Job(FAMILIES[name].scenario(), amd_gpus), tmp_path)
+
+    assert [rank.error for rank in ranks] == [""] * len(ranks)
+    assert {rank.backend for rank in ranks} == {"nccl"}
+    assert faults([rank.kernels for rank in ranks]) == []
+
+
 def separate_gpus(rank: int) -> None:
     """Ranks see different GPUs."""
     properties = vars(torch.cuda.get_device_properties(0)) | {"uuid": f"GPU-{rank}"}
     replaced: Any = torch.cuda
     replaced.get_device_properties = lambda _: SimpleNamespace(**properties)
+
+
+def amd_gpus(rank: int) -> None:
+    """Torch is built for AMD's GPUs, in a version that states no identifier."""
+    properties = vars(torch.cuda.get_device_properties(0)) | {"name": "AMD Instinct MI300X", "gcnArchName": "gfx942"}
+    lacking = ("uuid", "pci_bus_id", "pci_domain_id", "pci_device_id")
+    known = {name: value for name, value in properties.items() if name not in lacking}
+    replaced: Any = torch.cuda
+    replaced.get_device_properties = lambda _: SimpleNamespace(**known)
+    torch.version.hip = "6.4.43483"
 
 
 def _phases(plain: dict[str, int]) -> Phases:

@@ -1,10 +1,12 @@
-"""What nvidia-smi says of a GPU is recorded, and nothing where it says nothing."""
+"""GPUs have identities and versions, and what nvidia-smi says of them is recorded; nothing where it says nothing."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from scaleproof.validator.record import gpu_facts
 
@@ -42,3 +44,55 @@ def test_a_program_that_knows_nothing_leaves_no_entry(script: str, tmp_path: Pat
 def test_without_the_program_there_is_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpu_facts.settings("abc") == {}
+
+
+@pytest.mark.parametrize(
+    ("properties", "identifier"),
+    [
+        ({"uuid": "abc"}, "abc"),
+        ({"pci_domain_id": 0, "pci_bus_id": 0x1B, "pci_device_id": 0}, "0000:1b:00"),
+        ({}, "//3/1"),
+    ],
+)
+def test_gpus_have_identifiers_also_in_builds_without_theirs(
+    properties: dict[str, object], identifier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in gpu_facts._VISIBLE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(**properties))
+
+    assert gpu_facts.uuid_of(torch.device("cuda", 1)) == identifier
+
+
+def test_builds_for_amds_gpus_state_versions_of_hip_and_rccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "version"
+    module.write_text("6.12.12\n")
+    monkeypatch.setattr(gpu_facts, "_AMD", module)
+    monkeypatch.setattr(torch.version, "hip", "6.4.43483")
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 22, 3))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(gcnArchName="gfx942:sramecc+:xnack-"))
+
+    assert gpu_facts.software() == {"hip": "6.4.43483", "driver": "6.12.12", "rccl": "2.22.3"}
+    assert gpu_facts.architecture_of(torch.device("cuda", 0)) == "gfx942"
+
+
+def test_builds_for_nvidias_gpus_state_versions_of_cuda_and_nccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "version"
+    module.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.133.20  Sun Mar 30\n")
+    monkeypatch.setattr(gpu_facts, "_NVIDIA", module)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 5))
+
+    assert gpu_facts.software() == {"cuda": "12.8", "driver": "570.133.20", "nccl": "2.27.5"}
+    assert gpu_facts.architecture_of(torch.device("cuda", 0)) == ""
+
+
+@pytest.mark.parametrize(
+    ("found", "note"), [("xpu", " (xpu devices are not supported)"), ("cuda", ""), ("mps", ""), (None, "")]
+)
+def test_devices_on_which_ranks_do_not_train_are_named(found: str | None, note: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device(found) if found else None
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: device)
+
+    assert gpu_facts.unused() == note

@@ -36,6 +36,8 @@ _GENERATIONS: Final[dict[int, Generation]] = {
     3: "kepler", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell-rtx",
 }  # fmt: skip
 _MINOR: Final[dict[tuple[int, ...], Generation]] = {(7, 5): "turing", (8, 9): "ada"}
+# AMD's architectures whose kernels are modelled: MI200, MI300 and MI350 series.
+_CDNA: Final = ("gfx90a", "gfx94", "gfx95")
 # Framework of the ranks, if it supports their strategy.
 _FRAMEWORK: Final = "pytorch-ddp"
 # Candidates for shares of the peak, from an eighth to all of it.
@@ -210,9 +212,20 @@ def _kernel_fields(kernels: Kernels) -> dict[str, Any]:
 
 
 def _unmeasured(facts: DeviceFacts) -> Kernels:
-    """Kernels of a device that does not ship, before measuring."""
-    capability = facts["capability"]
-    generation = _MINOR.get(tuple(capability)) or _GENERATIONS.get(capability[0], "cpu")
+    """Kernels of a device that does not ship, before measuring. Raises InputError for AMD's GPUs that are not modelled."""
     # launch and issue times are those of shipped GPUs
     assumed = {"tile_share": 1.0, "memory_share": 1.0, "launch": "3 us", "issue": "5 us"}
-    return Kernels.model_validate({"generation": generation, "processors": facts["processors"], **assumed})
+    return Kernels.model_validate({"generation": _generation(facts), "processors": facts["processors"], **assumed})
+
+
+def _generation(facts: DeviceFacts) -> Generation:
+    # AMD's builds of torch give numbers of architectures as those of NVIDIA's capabilities: 9.4 is gfx94
+    architecture, capability = facts["architecture"], facts["capability"]
+    if architecture and not architecture.startswith(_CDNA):
+        raise InputError(
+            f"{facts['name']} ({architecture}): of AMD's GPUs only the Instinct MI200, MI300 and MI350 series are modelled; "
+            "describe this one by hand in the cluster file (docs/reference/devices.md)"
+        )
+    if architecture:
+        return "cdna"
+    return _MINOR.get((capability[0], capability[1])) or _GENERATIONS.get(capability[0], "cpu")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,14 +23,23 @@ from scaleproof.validator.calibration.fit.gpu import fitted_shares, machine
 from scaleproof.validator.calibration.gpus import shipped
 from scaleproof.validator.kernels.products import ProductShapes, predicted_s
 from scaleproof.validator.probe import points as tables
+from scaleproof.validator.probe.gpu import DeviceFacts
 from scaleproof.validator.probe.points import Point
 
 SHAPES = [(side, side, side) for side in (512, 1024, 2048, 4096, 8192)] + [(8192, 2304, 768), (8192, 768, 3072)]
 
 
-def facts(name: str = "NVIDIA H200", capability: Sequence[int] = (9, 0), devices: int = 1) -> Any:
-    memory_bytes = 140 * 2**30
-    return {"name": name, "devices": devices, "capability": list(capability), "processors": 132, "memory_bytes": memory_bytes}
+def facts(
+    name: str = "NVIDIA H200", capability: Sequence[int] = (9, 0), devices: int = 1, architecture: str = ""
+) -> DeviceFacts:
+    return {
+        "name": name,
+        "devices": devices,
+        "capability": list(capability),
+        "architecture": architecture,
+        "processors": 132,
+        "memory_bytes": 140 * 2**30,
+    }
 
 
 def point(probe: str, what: str, size: float, seconds: float, group: str = "", **numbers: float) -> Point:
@@ -45,7 +53,7 @@ def products(seconds: Sequence[float], precision: str = "bf16") -> list[Point]:
     ]
 
 
-def read_back(points: Sequence[Point], folder: Path, found: Any, sizes: gpu_sizes.GpuSizes = gpu_sizes.FULL) -> Cluster:
+def read_back(points: Sequence[Point], folder: Path, found: DeviceFacts, sizes: gpu_sizes.GpuSizes = gpu_sizes.FULL) -> Cluster:
     base = machine(found, sizes)
     context = CalibrationFacts("local", tuple([0] * base["node"]["devices"]), "fp32", base, {"host": "here"}, on_gpus=True)
     path = folder / "cluster.yaml"
@@ -113,26 +121,34 @@ def test_shares_that_are_fitted_explain_the_times_they_were_fitted_on(shares: tu
 
 
 @pytest.mark.parametrize(
-    ("capability", "generation"),
+    ("capability", "architecture", "generation"),
     [
-        ((7, 0), "volta"),
-        ((7, 5), "turing"),
-        ((8, 6), "ampere"),
-        ((8, 9), "ada"),
-        ((9, 0), "hopper"),
-        ((10, 0), "blackwell"),
-        ((12, 0), "blackwell-rtx"),
+        ((7, 0), "", "volta"),
+        ((7, 5), "", "turing"),
+        ((8, 6), "", "ampere"),
+        ((8, 9), "", "ada"),
+        ((9, 0), "", "hopper"),
+        ((10, 0), "", "blackwell"),
+        ((12, 0), "", "blackwell-rtx"),
+        ((9, 0), "gfx90a", "cdna"),
+        ((9, 4), "gfx942", "cdna"),
     ],
 )
 def test_a_device_that_does_not_ship_has_the_peaks_that_were_reached(
-    capability: tuple[int, int], generation: str, tmp_path: Path
+    capability: tuple[int, int], architecture: str, generation: str, tmp_path: Path
 ) -> None:
     points = [*products([1e-3] * len(SHAPES)), point("memory", "add", 3e9, 1e-3)]
-    device = read_back(points, tmp_path, facts("Unheard Of", capability)).device
+    device = read_back(points, tmp_path, facts("Unheard Of", capability, architecture=architecture)).device
     assert device.kernels is not None
     assert device.kernels.generation == generation
     assert device.peak_flops == {"bf16": pytest.approx(2 * 8192**3 / 1e-3, rel=1e-3)}
     assert device.memory_bandwidth_Bps == pytest.approx(3e12)
+
+
+def test_gpus_of_amd_that_are_not_modelled_are_refused() -> None:
+    found = facts("AMD Radeon RX 7900 XTX", (11, 0), architecture="gfx1100")
+    with pytest.raises(InputError, match=r"RX 7900 XTX \(gfx1100\): of AMD's GPUs only the Instinct"):
+        machine(found, gpu_sizes.FULL)
 
 
 def test_a_device_of_which_nothing_is_known_is_refused(tmp_path: Path) -> None:
