@@ -80,7 +80,7 @@ def main(path: Path, rank: int) -> int:
             write_atomically(folder.result(rank), json.dumps(result).encode())
             # a rank that leaves early looks dead to its peers; those that have ended have their results
             with contextlib.suppress(Exception):
-                dist.barrier()
+                barrier()
             return 0
         except Exception as error:
             fields = failure(error)
@@ -115,6 +115,13 @@ def leave() -> None:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         # NCCL of the next scenario allocates outside of torch's cache
         torch.cuda.empty_cache()
+
+
+def barrier() -> None:
+    """Waits until all ranks are here."""
+    device = here().device
+    # NCCL would guess the GPU
+    dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
 
 
 def exchange(own: Any) -> list[Any]:

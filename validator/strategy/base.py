@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -17,6 +16,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import GatherAverage, LocalSgd
+from scaleproof.validator.launch.rank import barrier
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.train.data import Batch, worker_batches
 from scaleproof.validator.train.emulated_compute import Pace
@@ -44,7 +44,7 @@ class Context:
 
     def begin_run(self) -> None:
         """Meets all other ranks, and begins the time of the scenario's perturbations; then a late rank waits."""
-        dist.barrier()
+        barrier()
         if self.perturbations is not None:
             self.perturbations.begin()
 

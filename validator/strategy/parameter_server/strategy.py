@@ -11,6 +11,7 @@ import torch.distributed as dist
 from scaleproof.simulator.program.consistency import SYNCHRONOUS
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
+from scaleproof.validator.launch.rank import barrier
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.parameter_server.links import Links
@@ -47,7 +48,7 @@ def create(context: Context, strategy: ParameterServer) -> Trainer:
     else:
         trainer = Worker(context, strategy, links, teams[0] if is_shared else None, requests)
     # asynchronous workers would stay as far from one another as they began
-    dist.barrier()
+    barrier()
     return trainer
 
 
