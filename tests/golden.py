@@ -63,7 +63,7 @@ _STUDY: Final = {
         "batch.per_worker": [16, 64, 128],
     },
 }  # fmt: skip
-_CALIBRATIONS: Final = {"processors": ("--budget", "35"), "groups": ("--groups", "2", "3"), "tiny": ("--gpu", "tiny")}
+_CALIBRATIONS: Final = {"processors": ("--budget", "35 s"), "groups": ("--groups", "2", "3"), "tiny": ("--gpu", "tiny")}
 
 
 class Part(NamedTuple):
@@ -202,7 +202,8 @@ def _constants(folder: Path) -> Iterator[tuple[str, Any]]:
     for name, options in _CALIBRATIONS.items():
         points = folder / f"{name}.points.parquet"
         if not points.exists():
-            _command("calibrate", "--on", "local", *options, "--out", folder / f"{name}.yaml")
+            text = _command("calibrate", "--on", "local", *options, "--out", folder / f"{name}.yaml")
+            assert points.exists(), text
         with tempfile.TemporaryDirectory() as out:
             copied, fitted = Path(out) / points.name, Path(out) / f"{name}.yaml"
             shutil.copy(points, copied)
