@@ -8,7 +8,7 @@ from typing import Final
 
 from scaleproof.simulator.cluster.device.kernels.attention_rates import USUAL
 from scaleproof.validator.calibration.cluster_file.section import timed
-from scaleproof.validator.kernels.table import ATTENTION, PRODUCT, SHAPES, TIME
+from scaleproof.validator.kernels.table import ATTENTION, BACKWARD, FORWARD, PRODUCT, SHAPES, TIME
 from scaleproof.validator.probe.points import Point
 
 # Probes of kernels, by the kind of their rows.
@@ -24,9 +24,10 @@ def kernels_path(cluster_file: Path) -> Path:
     return cluster_file.with_suffix(".kernels.csv")
 
 
-def _implementation(point: Point) -> str:
-    """The implementation of attention that a point timed. Torch's own flash attention is version 2."""
-    return _IMPLEMENTATIONS.get(int(point.numbers.get("backend", _FLASH)), "math")
+def _pass(point: Point) -> dict[str, str | float]:
+    """The implementation of attention that a point timed, and the direction. Torch's own flash attention is version 2."""
+    implementation = _IMPLEMENTATIONS.get(int(point.numbers.get("backend", _FLASH)), "math")
+    return {"implementation": implementation, "direction": BACKWARD if point.what.endswith(f" {BACKWARD}") else FORWARD}
 
 
 def rows(points: Sequence[Point], gpu: str, source: str) -> list[dict[str, str | float]]:
@@ -37,7 +38,7 @@ def rows(points: Sequence[Point], gpu: str, source: str) -> list[dict[str, str |
             "kind": kind,
             "precision": point.what.split()[0],
             **{name: int(point.numbers[name]) for name in SHAPES[kind]},
-            **({"implementation": _implementation(point)} if kind == ATTENTION else {}),
+            **(_pass(point) if kind == ATTENTION else {}),
             TIME: float(f"{point.median_s * 1e6:.6g}"),
             "source": source,
         }

@@ -8,6 +8,7 @@ times.
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,13 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from scaleproof.simulator.cluster.device.kernels.attention import BACKWARD_PRODUCTS
 from scaleproof.simulator.cluster.device.kernels.cpu_core import backward_work, forward_work
 from scaleproof.simulator.model import ModelSpec
 from scaleproof.simulator.model.operators import MemoryBound
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import DeviceTimer, Samples, Step, repeat, timed
 from scaleproof.validator.probe.peers import collected, wait_for_all
-from scaleproof.validator.probe.points import Point
+from scaleproof.validator.probe.points import FAILED, Point
 from scaleproof.validator.probe.probed_model import ProbedModel
 from scaleproof.validator.probe.turns import in_rounds
 from scaleproof.validator.train.models.models import DTYPES
@@ -71,25 +73,44 @@ def products(shapes: Sequence[tuple[int, int, int]], precisions: Sequence[str], 
 
 
 def attentions(shapes: Sequence[AttentionSize], precision: str, budget_s: float) -> list[dict[str, Any]]:
-    """Points of forward passes of causal attention ("attention"), by the kernel that torch chooses. Their FLOPs are those of
-    the scores that the mask leaves, their numbers have the names of columns of tables of kernels; "backend" is that of
-    torch.nn.attention.SDPBackend which runs."""
+    """Points of passes of causal attention ("attention"), by the kernel that torch chooses in training: of the forward pass,
+    and of the backward pass, whose "what" ends in "backward".
+
+    A backward pass lasts as long as both passes take longer than the forward pass does in the same round. FLOPs are those of
+    the scores that the mask leaves, numbers have the names of columns of tables of kernels; "backend" is that of
+    torch.nn.attention.SDPBackend which runs.
+    """
     device = here().device
 
     def one_round(budget_s: float) -> Iterator[Point]:
         for batch, seq, heads, kv_heads, head_dim in shapes:
             sizes = [(batch, count, seq, head_dim) for count in (heads, kv_heads, kv_heads)]
-            q, k, v = (torch.randn(size, device=device, dtype=DTYPES[precision]) for size in sizes)
+            q, k, v = (torch.randn(size, device=device, dtype=DTYPES[precision], requires_grad=True) for size in sizes)
             grouped = kv_heads < heads
-            step = partial(functional.scaled_dot_product_attention, q, k, v, is_causal=True, enable_gqa=grouped)
-            with torch.no_grad():
-                samples = repeat(averaged(step), budget_s / len(shapes))
-            what = f"{precision} {batch}x{seq} {heads}/{kv_heads}x{head_dim}"
+            forward = partial(functional.scaled_dot_product_attention, q, k, v, is_causal=True, enable_gqa=grouped)
+            alone, both = (repeat(averaged(step), budget_s / (2 * len(shapes))) for step in (forward, _both_passes(forward)))
+            what, flops = f"{precision} {batch}x{seq} {heads}/{kv_heads}x{head_dim}", 2.0 * batch * heads * seq**2 * head_dim
             numbers = {"batch": batch, "seq": seq, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
             numbers["backend"] = torch._fused_sdp_choice(q, k, v, is_causal=True, enable_gqa=grouped)
-            yield rank_point("attention", what, 2.0 * batch * heads * seq**2 * head_dim, "flops", samples, **numbers)
+            yield rank_point("attention", what, flops, "flops", alone, **numbers)
+            forward_s = statistics.median(alone.seconds)
+            longer = both._replace(seconds=tuple(max(second - forward_s, 0.0) for second in both.seconds))
+            yield rank_point("attention", f"{what} backward", BACKWARD_PRODUCTS * flops, "flops", longer, **numbers)
 
-    return collected(in_rounds(one_round, budget_s))
+    return collected([_with_positive_time(point) for point in in_rounds(one_round, budget_s)])
+
+
+def _both_passes(forward: partial[Tensor]) -> Callable[[], object]:
+    """Function that computes the gradients of a function's inputs."""
+    gradient = torch.randn_like(forward())
+    return lambda: torch.autograd.grad(forward(), forward.args, gradient)
+
+
+def _with_positive_time(point: Point) -> Point:
+    """The point, without times if their median, which is a difference, is not positive."""
+    if point.median_s > 0:
+        return point
+    return replace(point, seconds=(), stopped=f"{FAILED}: both passes take no longer than the forward pass")
 
 
 def memory(sizes_bytes: Sequence[int], precision: str, budget_s: float) -> list[dict[str, Any]]:

@@ -18,9 +18,9 @@ from scaleproof.simulator.scenario.dump import plain_spec
 from scaleproof.validator.calibration.cluster_file.section import Section, rate_text, seconds_text, timed
 from scaleproof.validator.calibration.fit.device import measured_layers, measured_optimizers
 from scaleproof.validator.calibration.gpus import ASSUMED_LATENCY, nominal_Bps, shipped
-from scaleproof.validator.kernels.fit import fit_device
+from scaleproof.validator.kernels.fit import LEAST_ROWS, fit_device, forward_only, kinds
 from scaleproof.validator.kernels.from_points import rows
-from scaleproof.validator.kernels.table import PRODUCT, of_rows
+from scaleproof.validator.kernels.table import of_rows
 from scaleproof.validator.probe.points import Point
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _RATIOS: Final = (
     "host_slowdown",
 )  # fmt: skip
 _SIXTEEN_BITS: Final = ("bf16", "fp16")
-# Number of shapes from which rates of products are fitted: several per parameter.
+# Number of shapes from which rates of a kind of kernel are fitted: several per parameter.
 _LEAST_SHAPES: Final = 24
 _FITTED_FIRST: Final = ("bf16", "fp16", "fp32")
 # Peaks in FLOP/s and bytes/s of a device that does not ship and of which nothing is measured.
@@ -186,15 +186,17 @@ def _kernels(nominal: Kernels, points: Sequence[Point], peak_flops: dict[str, fl
 def _with_rates(
     nominal: Device, kernels: Kernels, peak_flops: dict[Any, float], memory_Bps: float, points: Sequence[Point]
 ) -> Kernels:
-    """The kernels with rates of products that are fitted to those in 16 bits, if there are enough shapes."""
+    """The kernels with rates of products and of attention that are fitted to those in 16 bits, if there are enough shapes."""
     table = of_rows(rows(points, nominal.name, ""))
-    products = table.subset(table.rows(PRODUCT) & np.isin(table.precision, _SIXTEEN_BITS))
-    if len(products.merged()[0]) < _LEAST_SHAPES:
-        return kernels
-    device = nominal.model_copy(update={"kernels": kernels, "peak_flops": peak_flops, "memory_bandwidth_Bps": memory_Bps})
-    fitted = fit_device(device, products).device.kernels
-    assert fitted is not None
-    return fitted
+    table = table.subset(table.usable & np.isin(table.precision, _SIXTEEN_BITS))
+    update = {"kernels": kernels, "peak_flops": peak_flops, "memory_bandwidth_Bps": memory_Bps}
+    device = nominal.model_copy(update=update)
+    for _, _, own in kinds(table.merged()[0]):
+        # rates of the forward and of the backward pass are as many as those of products
+        if len(own) >= _LEAST_SHAPES and len(forward_only(own)) >= LEAST_ROWS:
+            device = fit_device(device, own).device
+    assert device.kernels is not None
+    return device.kernels
 
 
 def _kernel_fields(kernels: Kernels) -> dict[str, Any]:

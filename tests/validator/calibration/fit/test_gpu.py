@@ -22,6 +22,8 @@ from scaleproof.validator.calibration.cluster_file.files import points_path, wri
 from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, described
 from scaleproof.validator.calibration.fit.gpu import fitted_shares, machine
 from scaleproof.validator.calibration.gpus import shipped
+from scaleproof.validator.kernels.attention import AttentionShapes
+from scaleproof.validator.kernels.attention import predicted_s as predicted_attention_s
 from scaleproof.validator.kernels.products import ProductShapes, predicted_s
 from scaleproof.validator.probe import points as tables
 from scaleproof.validator.probe.points import Point
@@ -103,6 +105,30 @@ def test_rates_of_products_are_fitted_to_many_shapes_and_those_of_attention_kept
     assert found.kernels.products["bf16"].state == "measured"
     assert predicted_s(found, "bf16", own) == pytest.approx(slower_s, rel=0.25)
     assert np.median(np.abs(predicted_s(found, "bf16", own) / slower_s - 1)) < 0.05
+
+
+def test_rates_of_attention_are_fitted_to_both_passes(tmp_path: Path) -> None:
+    """Backward passes that are slower than an H100's change the shares of the backward pass alone."""
+    device = shipped("NVIDIA H100 80GB HBM3")
+    assert device is not None
+    assert device.kernels is not None
+    columns = np.array(gpu_sizes.FULL.attentions * 2, dtype=float).T  # type: ignore[operator]
+    is_backward = np.arange(columns.shape[1]) >= columns.shape[1] / 2
+    shapes = AttentionShapes(*columns, backward=is_backward, measured_s=np.ones(len(is_backward)))
+    seconds = predicted_attention_s(device, "bf16", shapes, "cudnn") * np.where(is_backward, 1.5, 1.0)
+    names = ("batch", "seq", "heads", "kv_heads", "head_dim")
+    points = [
+        point("attention", f"bf16 shape{' backward' * backward}", 1.0, s, backend=3, **dict(zip(names, sizes, strict=True)))
+        for sizes, s, backward in zip(columns.T.tolist(), seconds.tolist(), is_backward.tolist(), strict=True)
+    ]
+    found = read_back(points, tmp_path, facts("NVIDIA H100 80GB HBM3")).device
+    assert found.kernels is not None
+    rates, known = found.kernels.attention["cudnn"], device.kernels.attention_rates("cudnn")
+    assert known is not None
+    assert rates.state == "measured"
+    assert rates.backward_product_share is not None
+    assert rates.backward_product_share < 0.85 * rates.product_share * (known.backward_product_share or 0) / known.product_share
+    assert predicted_attention_s(found, "bf16", shapes, "cudnn") == pytest.approx(seconds, rel=0.1)
 
 
 @pytest.mark.parametrize("shares", [(0.8, 0.7), (0.5, 0.9), (0.9, 0.4)])
