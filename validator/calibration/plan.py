@@ -177,7 +177,7 @@ def _device(plan: ProbePlan, site: Site) -> Iterator[Task]:
     The layer probe includes the other device probes, since a file's device is fitted to all of them.
     """
     from scaleproof.validator.calibration.fit import device
-    from scaleproof.validator.probe import compute
+    from scaleproof.validator.probe import compute, products
 
     models, precision = tuple(plan.models), plan.precision
     if "layer" in plan.names or DEVICE.isdisjoint(plan.names):
@@ -188,7 +188,7 @@ def _device(plan: ProbePlan, site: Site) -> Iterator[Task]:
             yield Task("layer", what, device.probe, (models, precision), 0.2 * share, site.concurrent)
         return
     probes: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-        "matmul": (compute.products, (compute.SHAPES, (precision,))),
+        "matmul": (products.products, (products.SHAPES, (precision,))),
         "attention": (compute.attentions, (compute.ATTENTIONS, precision)),
         "memory": (compute.memory, (compute.SIZES_BYTES, precision)),
         "launch": (compute.launches, ()),
@@ -203,12 +203,15 @@ def _gpu(sizes: GpuSizes) -> Iterator[Task]:
     """Probes of one GPU, each with its seconds."""
     from scaleproof.validator.calibration.fit.gpu import layers
     from scaleproof.validator.launch.preflight.checks import OPTIMIZERS
-    from scaleproof.validator.probe import compute, gpu
+    from scaleproof.validator.probe import compute, gpu, products
 
-    yield Task("matmul", "matrix products", compute.products, (sizes.products, sizes.precisions), 12.0, 1)
+    yield Task("matmul", "matrix products", products.products, (sizes.products, sizes.precisions), 14.0, 1)
     precision = sizes.kernel_precision
-    yield Task("matmul", "more matrix products", compute.products, (sizes.more_products, [precision]), 8.0, 1)
-    yield Task("attention", "attention", compute.attentions, (sizes.attentions, precision), 7.0, 1)
+    yield Task("matmul", "more matrix products", products.products, (sizes.more_products, [precision]), 8.0, 1)
+    sustained_s = sizes.sustained_s * len(sizes.precisions)
+    arguments: tuple[Any, ...] = (sizes.sustained_side, sizes.precisions)
+    yield Task("matmul", "sustained matrix products", products.sustained, arguments, sustained_s, 1)
+    yield Task("attention", "attention", compute.attentions, (sizes.attentions, precision), 10.0, 1)
     yield Task("memory", "memory", compute.memory, (sizes.memory_bytes, "fp32"), 12.0, 1)
     yield Task("launch", "launches", gpu.launches, (), 3.0, 1)
     yield Task("host_copy", "copies from and to the host", compute.host_copies, (sizes.copy_bytes,), 6.0, 1)

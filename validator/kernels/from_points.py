@@ -9,7 +9,7 @@ from typing import Final
 from scaleproof.simulator.cluster.device.kernels.attention_rates import USUAL
 from scaleproof.validator.calibration.cluster_file.section import timed
 from scaleproof.validator.kernels.table import ATTENTION, BACKWARD, FORWARD, PRODUCT, SHAPES, TIME
-from scaleproof.validator.probe.points import Point
+from scaleproof.validator.probe.points import SUSTAINED, Point
 
 # Probes of kernels, by the kind of their rows.
 _PROBES: Final = {PRODUCT: "matmul", ATTENTION: "attention"}
@@ -31,7 +31,8 @@ def _pass(point: Point) -> dict[str, str | float]:
 
 
 def rows(points: Sequence[Point], gpu: str, source: str) -> list[dict[str, str | float]]:
-    """Rows of a table of kernels: the matrix products and attentions among the points, each with its median time."""
+    """Rows of a table of kernels: the matrix products in short bursts and attentions among the points, each with its median
+    time."""
     return [
         {
             "gpu": gpu,
@@ -44,4 +45,5 @@ def rows(points: Sequence[Point], gpu: str, source: str) -> list[dict[str, str |
         }
         for kind, probe in _PROBES.items()
         for point in timed(points, probe)
+        if point.group != SUSTAINED
     ]

@@ -1,4 +1,4 @@
-"""Compute times of a rank's device: matrix products, attention, memory-bound kernels, kernel launches, layers and optimizer
+"""Compute times of a rank's device: attention, memory-bound kernels, kernel launches, layers and optimizer
 steps of models.
 
 Ranks that call a probe concurrently compute at the same time, each independently, and each gets the points of all ranks. Points
@@ -11,7 +11,6 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -28,7 +27,7 @@ from scaleproof.simulator.model.operators import MemoryBound
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import DeviceTimer, Samples, Step, repeat, timed
 from scaleproof.validator.probe.peers import collected, wait_for_all
-from scaleproof.validator.probe.points import FAILED, Point
+from scaleproof.validator.probe.points import SKIPPED, Point
 from scaleproof.validator.probe.probed_model import ProbedModel
 from scaleproof.validator.probe.turns import in_rounds
 from scaleproof.validator.train.models.models import DTYPES
@@ -36,11 +35,6 @@ from scaleproof.validator.train.optimizers import build_optimizer
 
 # Group of points of the built-in reference models, see scaleproof.validator.calibration.fit.device.
 REFERENCE: Final = "reference"
-# (m, n, k): square products, and those of a transformer's layers and their gradients, with few rows and with many.
-SHAPES: Final = (
-    *((side, side, side) for side in (64, 128, 256, 512, 1024)),
-    (16, 1024, 1024), (256, 1024, 256), (256, 256, 1024), (1024, 256, 256), (64, 2048, 512), (512, 2048, 64), (2048, 512, 256),
-)  # fmt: skip
 # (sequences, tokens of each, heads, heads of keys, width) of causal attention.
 AttentionSize = tuple[int, int, int, int, int]
 ATTENTIONS: Final[tuple[AttentionSize, ...]] = ((1, 64, 4, 4, 32), (2, 256, 4, 2, 64))
@@ -52,24 +46,6 @@ _IN_A_ROW: Final = 100
 _LONG_S: Final = 1e-3
 # Samples of the training step that precedes each optimizer step.
 _OPTIMIZER_SAMPLES: Final = 2
-
-
-def products(shapes: Sequence[tuple[int, int, int]], precisions: Sequence[str], budget_s: float) -> list[dict[str, Any]]:
-    """Points of matrix products ("matmul"): m × k by k × n."""
-    device = here().device
-
-    def one_round(budget_s: float) -> Iterator[Point]:
-        each_s = budget_s / (len(shapes) * len(precisions))
-        for precision in precisions:
-            with _tf32(precision == "tf32"):
-                for m, n, k in shapes:
-                    a, b = (torch.randn(size, device=device, dtype=DTYPES[precision]) for size in ((m, k), (k, n)))
-                    out = torch.empty(m, n, device=device, dtype=DTYPES[precision])
-                    samples = repeat(averaged(partial(torch.mm, a, b, out=out)), each_s)
-                    what = f"{precision} {m}x{n}x{k}"
-                    yield rank_point("matmul", what, 2.0 * m * n * k, "flops", samples, m=m, n=n, k=k)
-
-    return collected(in_rounds(one_round, budget_s))
 
 
 def attentions(shapes: Sequence[AttentionSize], precision: str, budget_s: float) -> list[dict[str, Any]]:
@@ -110,7 +86,7 @@ def _with_positive_time(point: Point) -> Point:
     """The point, without times if their median, which is a difference, is not positive."""
     if point.median_s > 0:
         return point
-    return replace(point, seconds=(), stopped=f"{FAILED}: both passes take no longer than the forward pass")
+    return replace(point, seconds=(), stopped=f"{SKIPPED}: both passes take no longer than the forward pass")
 
 
 def memory(sizes_bytes: Sequence[int], precision: str, budget_s: float) -> list[dict[str, Any]]:
@@ -276,12 +252,13 @@ def _update(model: ProbedModel, optimizer: torch.optim.Optimizer) -> Step:
     return update
 
 
-def averaged(step: Callable[[], object]) -> Step:
-    """Step that returns the seconds of `step`, averaged over enough repetitions to be long compared with the timer marks."""
+def averaged(step: Callable[[], object], long_s: float = _LONG_S) -> Step:
+    """Step that returns the seconds of `step`, averaged over repetitions that last for about `long_s` seconds or are a hundred,
+    by default long compared with the timer marks."""
     once = timed(step)
     for _ in range(2):
         once()
-    count = max(1, min(_IN_A_ROW, round(_LONG_S / max(once(), 1e-9))))
+    count = max(1, min(_IN_A_ROW, round(long_s / max(once(), 1e-9))))
 
     def repeated() -> None:
         for _ in range(count):
@@ -295,14 +272,3 @@ def rank_point(probe: str, what: str, size: float, unit: str, samples: Samples, 
     me = here().rank
     given = {name: float(value) for name, value in numbers.items()}
     return Point(probe, what, f"rank {me}", (me,), "", size, unit, samples.seconds, samples.stopped, samples.cores_busy, given)
-
-
-@contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
-    """Sets whether products of 32-bit floats may be computed as tf32 within the context."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

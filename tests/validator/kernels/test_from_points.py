@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ POINTS = [
     point("matmul", "bf16 512x1024x256", 20e-6, m=512, n=1024, k=256),
     point("attention", "bf16 4x1024 32/8x128", 90e-6, batch=4, seq=1024, heads=32, kv_heads=8, head_dim=128),
     point("attention", "bf16 4x1024 32/8x128 backward", 250e-6, batch=4, seq=1024, heads=32, kv_heads=8, head_dim=128),
+    replace(point("matmul", "sustained bf16 8192x8192x8192", 2e-3, m=8192, n=8192, k=8192), group="sustained"),
     point("memory", "copy", 1e-3),
     Point("matmul", "bf16 8x8x8", "", (), "", 0.0, "", (), "failed: no memory"),
 ]

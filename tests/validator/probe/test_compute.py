@@ -19,15 +19,6 @@ MLP = Mlp(layers=3, inputs=4, hidden=8, outputs=3)
 NORMED = "python:tests.validator.train.models.users:normed_batches"
 
 
-def test_products_are_timed_by_shape_and_precision() -> None:
-    points = probed(compute.products, 1, [(16, 16, 16), (512, 256, 512)], ["fp32", "bf16"], 1.0)
-    expected = [f"{precision} {shape}" for precision in ("fp32", "bf16") for shape in ("16x16x16", "512x256x512")]
-    assert [point.what for point in points] == expected
-    assert [point.size for point in points] == 2 * [2.0 * 16**3, 2.0 * 512 * 256 * 512]
-    assert points[1].numbers == {"m": 512, "n": 256, "k": 512}
-    assert least_s(points, expected[1], points[1].size) > least_s(points, expected[0], points[0].size)
-
-
 def test_attention_is_timed_in_both_passes() -> None:
     shapes = [(1, 64, 4, 4, 32), (2, 256, 4, 2, 64)]
     points = probed(compute.attentions, 1, shapes, "fp32", 1.0)
@@ -46,7 +37,7 @@ def test_a_backward_pass_that_takes_no_time_is_left_out_with_the_reason(alone: N
     monkeypatch.setattr(compute, "collected", lambda points: [point.plain() for point in points])
     forward, backward = map(Point.of, compute.attentions([(1, 64, 4, 4, 32)], "fp32", 0.1))
     assert (forward.median_s, backward.seconds) == (1e-3, ())
-    assert backward.stopped == "failed: both passes take no longer than the forward pass"
+    assert backward.stopped == "skipped: both passes take no longer than the forward pass"
 
 
 def test_memory_bandwidth_counts_bytes_read_and_written() -> None:

@@ -7,20 +7,33 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from scaleproof.simulator.common.units import format_time_s
+from scaleproof.simulator.common.units import format_percent, format_time_s
 from scaleproof.validator.calibration.cluster_file.section import timed
 from scaleproof.validator.calibration.fit.curve_fitting import groups
-from scaleproof.validator.probe.points import FAILED, NARROW, TIME, Point
+from scaleproof.validator.probe.points import FAILED, NARROW, SKIPPED, SUSTAINED, TIME, Point
 
-NAMES: Final = ("overlap", "update", "loading")
+NAMES: Final = ("matmul", "overlap", "update", "loading")
+# Numbers of sustained products, and their units.
+_STATE: Final = {"clock_MHz": "MHz", "power_W": "W", "temperature_C": "°C"}
 # Fewest members to compare: of two that differ, either may be the slow one.
 _ENOUGH: Final = 3
 
 
 def asides(points: Sequence[Point]) -> dict[str, str]:
     """Text by the probe's name; nothing for a probe that did not run."""
-    parts_of = {"overlap": _overlap(points), "update": _update(points), "loading": _loading(points)}
+    of_name = {"matmul": _sustained, "overlap": _overlap, "update": _update, "loading": _loading}
+    parts_of = {name: of_name[name](points) for name in NAMES}
     return {name: ", ".join(lines) for name, parts in parts_of.items() if (lines := list(parts))}
+
+
+def _sustained(points: Sequence[Point]) -> Iterator[str]:
+    """Rates of products over seconds, and the state of the GPU at the end."""
+    for point in timed(points, "matmul"):
+        if point.group == SUSTAINED:
+            of_fastest = format_percent(min(point.seconds) / point.median_s, 0)
+            state = [f"{point.numbers[name]:g} {unit}" for name, unit in _STATE.items() if name in point.numbers]
+            at = f"at {' and '.join(state)}" if state else "nvidia-smi reports no clock"
+            yield f"{point.what} {point.size / point.median_s / 1e12:.4g} TFLOP/s, {of_fastest} of the fastest sample ({at})"
 
 
 def _overlap(points: Sequence[Point]) -> Iterator[str]:
@@ -61,8 +74,8 @@ def slow_ranks(points: Sequence[Point]) -> list[str]:
 
 
 def failed(points: Sequence[Point]) -> list[str]:
-    """The probes that failed, each with the reason."""
-    return [f"{point.what} {point.stopped}" for point in points if point.stopped.startswith(FAILED)]
+    """The probes that failed or were skipped, each with the reason."""
+    return [f"{point.what} {point.stopped}" for point in points if point.stopped.startswith((FAILED, SKIPPED))]
 
 
 def stops(points: Sequence[Point]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaleproof.commands.text.calibration import table
-from scaleproof.validator.calibration.cluster_file.asides import NAMES, asides
+from scaleproof.validator.calibration.cluster_file.asides import NAMES, asides, failed
 from scaleproof.validator.probe.points import Point
 
 
@@ -14,6 +14,20 @@ def _point(probe: str, what: str, size: float, seconds: float, **numbers: float)
 
 
 POINTS = [
+    Point(
+        "matmul",
+        "sustained bf16 8x8x8",
+        "rank 0",
+        (0,),
+        "sustained",
+        1e12,
+        "flops",
+        (1e-3, 1.25e-3, 1.25e-3),
+        "time",
+        numbers={"clock_MHz": 1410, "power_W": 699, "temperature_C": 63},
+    ),
+    Point("matmul", "sustained fp32 8x8x8", "rank 0", (0,), "sustained", 1e12, "flops", (1e-2,), "time"),
+    _point("matmul", "bf16 8x8x8", 1e12, 1e-3),
     _point("overlap", "compute", 1e6, 0.0, alone_s=0.01, together_s=0.012),
     _point("overlap", "communication", 1e6, 0.0, alone_s=0.01, together_s=0.03),
     _point("update", "sgd of 4 gradients", 1000, 1e-3, workers=4),
@@ -25,6 +39,9 @@ POINTS = [
 def test_each_probe_result_is_shown_in_its_unit() -> None:
     reported = asides(POINTS)
     assert tuple(reported) == NAMES
+    clocked = "sustained bf16 8x8x8 800 TFLOP/s, 80 % of the fastest sample (at 1410 MHz and 699 W and 63 °C)"
+    unknown = "sustained fp32 8x8x8 100 TFLOP/s, 100 % of the fastest sample (nvidia-smi reports no clock)"
+    assert reported["matmul"] == f"{clocked}, {unknown}"
     products, sums = (
         "matrix products take 1.20 times as long while an all-reduce runs",
         "the all-reduce takes 3.00 times as long",
@@ -38,6 +55,12 @@ def test_each_probe_result_is_shown_in_its_unit() -> None:
 def test_skipped_and_failed_probes_are_omitted(name: str) -> None:
     assert name not in asides([point for point in POINTS if point.probe != name])
     assert name not in asides([Point(name, "anything", "", (), "", 0, "", (), "failed: it timed out")])
+
+
+def test_skipped_and_failed_points_are_noted() -> None:
+    skipped = Point("matmul", "products in fp8", "rank 0", (0,), "", 0.0, "", (), "skipped: needs a newer GPU")
+    broken = Point("overlap", "overlap", "", (), "", 0.0, "", (), "failed: no")
+    assert failed([*POINTS, skipped, broken]) == ["products in fp8 skipped: needs a newer GPU", "overlap failed: no"]
 
 
 def test_the_table_prints_results_from_the_file() -> None:

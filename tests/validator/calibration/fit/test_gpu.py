@@ -107,6 +107,26 @@ def test_rates_of_products_are_fitted_to_many_shapes_and_those_of_attention_kept
     assert np.median(np.abs(predicted_s(found, "bf16", own) / slower_s - 1)) < 0.05
 
 
+@pytest.mark.parametrize("name", ["NVIDIA H200", "Unheard Of"])
+def test_training_sustains_what_a_product_sustained_over_seconds(name: str, tmp_path: Path) -> None:
+    """Bursts reach more; without sustained products the power limit is fitted to bursts."""
+    bursts = [*timed(speed(0.8, 0.75)), point("memory", "copy", 4e9, 1e-3)]
+    side, rate_flops = 8192, 480e12
+    over_seconds = point("matmul", "sustained bf16 8192x8192x8192", 2.0 * side**3, 2.0 * side**3 / rate_flops, "sustained")
+    over_seconds = replace(over_seconds, numbers={"m": side, "n": side, "k": side})
+    other = replace(over_seconds, what="sustained fp16 8192x8192x8192", seconds=(1.0,))
+    without, found = (read_back(points, tmp_path, facts(name)).device for points in (bursts, [*bursts, other, over_seconds]))
+    assert found.peak_flops == without.peak_flops
+    assert without.kernels is not None
+    assert found.kernels is not None
+    assert found.kernels.tile_share == without.kernels.tile_share
+    size = np.array([float(side)])
+    moved_bytes = 4 * size**2, 2 * size**2
+    in_training_s = products_s(found.speed("bf16", found.kernels), size, size, size, np.ones(1), *moved_bytes)
+    assert in_training_s == pytest.approx(2.0 * side**3 / rate_flops, rel=0.01)
+    assert found.kernels.sustained_share < without.kernels.sustained_share
+
+
 def test_rates_of_attention_are_fitted_to_both_passes(tmp_path: Path) -> None:
     """Backward passes that are slower than an H100's change the shares of the backward pass alone."""
     device = shipped("NVIDIA H100 80GB HBM3")
