@@ -21,7 +21,8 @@ class GpuSizes:
 
     more_products: timed in the first precision of 16 bits alone. attentions: (sequences, tokens of each, heads, heads of keys,
     width), in that precision. sustained_side: of the square product that is computed without a pause in each precision, for
-    sustained_s seconds of the budget. layers: (model, precision, samples of a batch) whose layers are timed.
+    sustained_s seconds of the budget. overlap_bytes, overlap_side: of the all-reduces and the products that
+    overlap. layers: (model, precision, samples of a batch) whose layers are timed.
     optimizer_parameters: numbers of parameters of a step. devices: number of devices, None for those present. label: note on
     all results, if they are not accurate. budget_s: seconds for all probes together.
     """
@@ -33,6 +34,8 @@ class GpuSizes:
     sustained_side: int
     sustained_s: float
     memory_bytes: Sequence[int]
+    overlap_bytes: int
+    overlap_side: int
     copy_bytes: Sequence[int]
     message_bytes: Sequence[int]
     layers: Sequence[tuple[Gpt | ResNet, str, Sequence[int]]]
@@ -77,6 +80,8 @@ FULL: Final = GpuSizes(
     sustained_side=8192,
     sustained_s=10.0,
     memory_bytes=[2**24, 2**26, 2**28, 2**30],
+    overlap_bytes=2**28,
+    overlap_side=4096,
     copy_bytes=[2**16, 2**20, 2**24, 2**28],
     message_bytes=[4, 2**12, 2**16, 2**20, 2**24, 2**28],
     layers=[
@@ -97,6 +102,8 @@ TINY: Final = GpuSizes(
     sustained_side=128,
     sustained_s=1.0,
     memory_bytes=[2**16, 2**20],
+    overlap_bytes=2**16,
+    overlap_side=64,
     copy_bytes=[2**12, 2**20],
     message_bytes=[4, 2**10, 2**14, 2**18],
     layers=[(model_of(GPT_TINY), "fp32", (1, 4)), (model_of(RESNET_TINY), "fp32", (2, 4))],

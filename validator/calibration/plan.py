@@ -35,6 +35,8 @@ DEVICE: Final = frozenset({"matmul", "attention", "memory", "launch", "host_copy
 MESSAGE_BYTES: Final = (4, 64, 1024, *(4**power for power in range(6, 13)))
 STREAM_BYTES: Final = (4, 256, 4096, 2**16, 2**18)
 COLLECTIVE_BYTES: Final = (4, 2**12, *(4**power for power in range(8, 13)))
+# Bytes of the all-reduces, and side and precision of the products that overlap with them.
+_OVERLAP: Final = (2**22, 256, "fp32")
 _EXAMPLES: Final = 2
 # Messages and collectives over a network take longer than those within a machine's memory.
 _NETWORK_WEIGHT: Final = 2.0
@@ -102,10 +104,7 @@ def tasks(plan: ProbePlan, site: Site, cluster: Cluster | None) -> list[Task]:
     if (most := max(plan.groups, default=0)) > site.ranks:
         raise InputError(f"--groups {most}: there are {site.ranks} ranks; give groups of at most {site.ranks}")
     network = _network(plan, site, cluster)
-    if plan.gpu is None:
-        chosen = [*_device(plan, site), *network, *_host(plan)]
-    else:
-        chosen = [*_gpu(plan.gpu), *(task for task in network if task.name != "overlap")]
+    chosen = [*_gpu(plan.gpu), *network] if plan.gpu else [*_device(plan, site), *network, *_host(plan)]
     if plan.names:
         chosen = [task for task in chosen if task.name in plan.names]
     scale = plan.budget_s / sum(task.budget_s for task in chosen) if chosen else 0.0
@@ -166,9 +165,8 @@ def _network(plan: ProbePlan, site: Site, cluster: Cluster | None) -> Iterator[T
     for what, ops in (("allreduce", sums), ("other collectives", others)):
         title = f"{what} over {', '.join(dict.fromkeys(str(len(ranks)) for ranks in groups))} ranks"
         yield task("collective", title, collectives.collectives, 0.5, groups, site.nodes, ops, collective_bytes)
-    yield task(
-        "overlap", "overlap of computation and communication", overlap.overlap, 1.0, [list(range(site.ranks))], 2**22, 256
-    )
+    sizes = (plan.gpu.overlap_bytes, plan.gpu.overlap_side, plan.gpu.kernel_precision) if plan.gpu else _OVERLAP
+    yield task("overlap", "overlap of computation and communication", overlap.overlap, 1.0, [list(range(site.ranks))], *sizes)
 
 
 def _device(plan: ProbePlan, site: Site) -> Iterator[Task]:
@@ -200,7 +198,8 @@ def _device(plan: ProbePlan, site: Site) -> Iterator[Task]:
 
 
 def _gpu(sizes: GpuSizes) -> Iterator[Task]:
-    """Probes of one GPU, each with its seconds."""
+    """Probes of one GPU, each with its seconds. Updates of servers consist of additions and optimizer steps, which are among
+    them."""
     from scaleproof.validator.calibration.fit.gpu import layers
     from scaleproof.validator.launch.preflight.checks import OPTIMIZERS
     from scaleproof.validator.probe import compute, gpu, products

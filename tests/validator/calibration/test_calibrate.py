@@ -13,10 +13,11 @@ from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.simulator.model import Mlp
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.calibration import gpu_sizes
 from scaleproof.validator.calibration.calibrate import calibrate, probe
 from scaleproof.validator.calibration.cluster_file.from_points import described
 from scaleproof.validator.calibration.fit import device
-from scaleproof.validator.calibration.plan import NAMES, ProbePlan, Task, groups_of, tasks
+from scaleproof.validator.calibration.plan import DEVICE, NAMES, ProbePlan, Task, groups_of, tasks
 from scaleproof.validator.calibration.sites import Site
 from scaleproof.validator.launch.launch import Ended, JobOptions
 from scaleproof.validator.launch.rank_environment import ContactLostError
@@ -123,6 +124,14 @@ def test_groups_are_one_node_one_rank_per_node_and_all_ranks() -> None:
 def test_each_probe_can_be_run_separately() -> None:
     for name in NAMES:
         assert {task.name for task in tasks(ProbePlan([TINY], names=[name]), site(0, 0, 1, 1), LAB)} == {name}
+
+
+def test_probes_of_gpus_include_communication_and_overlap() -> None:
+    planned = tasks(ProbePlan([], budget_s=30.0, gpu=gpu_sizes.FULL), site(0, 0, 0, 0), None)
+    assert {task.name for task in planned} == DEVICE | {"message", "collective", "overlap"}
+    [overlapped] = (task for task in planned if task.name == "overlap")
+    assert overlapped.arguments == ([[0, 1, 2, 3]], 2**28, 4096, "bf16")
+    assert sum(task.budget_s for task in planned) == pytest.approx(30.0)
 
 
 def test_the_layer_probe_includes_probes_fitted_with_it() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from scaleproof.simulator.common.units import format_percent, format_time_s
@@ -19,9 +20,15 @@ _STATE: Final = {"clock_MHz": "MHz", "power_W": "W", "temperature_C": "°C"}
 _ENOUGH: Final = 3
 
 
-def asides(points: Sequence[Point]) -> dict[str, str]:
-    """Text by the probe's name; nothing for a probe that did not run."""
-    of_name = {"matmul": _sustained, "overlap": _overlap, "update": _update, "loading": _loading}
+def asides(points: Sequence[Point], taken: float = 0.0) -> dict[str, str]:
+    """Text by the probe's name; nothing for a probe that did not run. taken: share of the processors that predictions leave to
+    collectives next to products."""
+    of_name: dict[str, Callable[[Sequence[Point]], Iterator[str]]] = {
+        "matmul": _sustained,
+        "overlap": partial(_overlap, taken),
+        "update": _update,
+        "loading": _loading,
+    }
     parts_of = {name: of_name[name](points) for name in NAMES}
     return {name: ", ".join(lines) for name, parts in parts_of.items() if (lines := list(parts))}
 
@@ -36,10 +43,11 @@ def _sustained(points: Sequence[Point]) -> Iterator[str]:
             yield f"{point.what} {point.size / point.median_s / 1e12:.4g} TFLOP/s, {of_fastest} of the fastest sample ({at})"
 
 
-def _overlap(points: Sequence[Point]) -> Iterator[str]:
+def _overlap(taken: float, points: Sequence[Point]) -> Iterator[str]:
     slower = {point.what: point.numbers["together_s"] / point.numbers["alone_s"] for point in timed(points, "overlap")}
     if slower.keys() >= {"compute", "communication"}:
-        yield f"matrix products take {slower['compute']:.2f} times as long while an all-reduce runs"
+        predicted = f" ({1 / (1 - taken):.2f} times by the processors that NCCL's channels occupy)" if taken else ""
+        yield f"matrix products take {slower['compute']:.2f} times as long while an all-reduce runs{predicted}"
         yield f"the all-reduce takes {slower['communication']:.2f} times as long"
 
 

@@ -51,6 +51,11 @@ def test_each_probe_result_is_shown_in_its_unit() -> None:
     assert reported["loading"] == "8 samples (gpt, random) 3.00 ms"
 
 
+def test_the_slowdown_of_products_is_compared_with_the_predicted_one() -> None:
+    measured = asides(POINTS, 16 / 128)["overlap"]
+    assert measured.startswith("matrix products take 1.20 times as long while an all-reduce runs (1.14 times by the processors")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_skipped_and_failed_probes_are_omitted(name: str) -> None:
     assert name not in asides([point for point in POINTS if point.probe != name])
