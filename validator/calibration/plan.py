@@ -157,7 +157,10 @@ def _network(plan: ProbePlan, site: Site, cluster: Cluster | None) -> Iterator[T
     yield task("message", f"messages between {between}", network.messages, 0.5, chosen, message_bytes)
     if several:
         yield task("message", "messages in a row", network.streams, 0.3, examples, STREAM_BYTES)
-        yield task("message", "messages with other traffic", network.loaded, 0.1, examples[:1], (2**20,))
+        yield task("message", "messages behind a long one", network.behind_streams, 0.06, examples[:1], (2**20,))
+    if several or plan.gpu:
+        exchanged = (0.2, examples, message_bytes[-2:]) if plan.gpu else (0.04, examples[:1], (2**20,))
+        yield task("message", "messages in both directions", network.exchanges, *exchanged)
     if len(site.heads) > 2:
         yield task("message", "messages from many ranks to one", network.incast, 0.1, [site.heads], (4096, 2**20))
     groups = groups_of(plan, site)
@@ -166,6 +169,9 @@ def _network(plan: ProbePlan, site: Site, cluster: Cluster | None) -> Iterator[T
         title = f"{what} over {', '.join(dict.fromkeys(str(len(ranks)) for ranks in groups))} ranks"
         yield task("collective", title, collectives.collectives, 0.5, groups, site.nodes, ops, collective_bytes)
     sizes = (plan.gpu.overlap_bytes, plan.gpu.overlap_side, plan.gpu.kernel_precision) if plan.gpu else _OVERLAP
+    if plan.gpu:
+        uneven = (groups, site.nodes, collective_bytes[-2:])
+        yield task("collective", "all-to-alls of unequal parts", collectives.uneven_all_to_alls, 0.1, *uneven)
     yield task("overlap", "overlap of computation and communication", overlap.overlap, 1.0, [list(range(site.ranks))], *sizes)
 
 

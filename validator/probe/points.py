@@ -21,6 +21,8 @@ FAILED: Final = "failed"
 SKIPPED: Final = "skipped"
 # Group of matrix products that were computed for seconds without a pause.
 SUSTAINED: Final = "sustained"
+# Name of all-to-alls in which one rank receives twice the mean, which no prediction uses.
+UNEVEN_ALL_TO_ALL: Final = "alltoall uneven"
 
 _COLUMNS: Final = (
     "probe", "what", "where", "ranks", "group", "size", "unit", "seconds", "stopped", "cores_busy", "numbers",

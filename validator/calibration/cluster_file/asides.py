@@ -11,9 +11,9 @@ from typing import Final
 from scaleproof.simulator.common.units import format_percent, format_time_s
 from scaleproof.validator.calibration.cluster_file.section import timed
 from scaleproof.validator.calibration.fit.curve_fitting import groups
-from scaleproof.validator.probe.points import FAILED, NARROW, SKIPPED, SUSTAINED, TIME, Point
+from scaleproof.validator.probe.points import FAILED, NARROW, SKIPPED, SUSTAINED, TIME, UNEVEN_ALL_TO_ALL, Point
 
-NAMES: Final = ("matmul", "overlap", "update", "loading")
+NAMES: Final = ("matmul", "message", "collective", "overlap", "update", "loading")
 # Numbers of sustained products, and their units.
 _STATE: Final = {"clock_MHz": "MHz", "power_W": "W", "temperature_C": "°C"}
 # Fewest members to compare: of two that differ, either may be the slow one.
@@ -25,6 +25,8 @@ def asides(points: Sequence[Point], taken: float = 0.0) -> dict[str, str]:
     collectives next to products."""
     of_name: dict[str, Callable[[Sequence[Point]], Iterator[str]]] = {
         "matmul": _sustained,
+        "message": partial(_longer, "exchange", "send", "messages in both directions"),
+        "collective": partial(_longer, UNEVEN_ALL_TO_ALL, "alltoall", "all-to-alls whose busiest rank receives twice the mean"),
         "overlap": partial(_overlap, taken),
         "update": _update,
         "loading": _loading,
@@ -41,6 +43,20 @@ def _sustained(points: Sequence[Point]) -> Iterator[str]:
             state = [f"{point.numbers[name]:g} {unit}" for name, unit in _STATE.items() if name in point.numbers]
             at = f"at {' and '.join(state)}" if state else "nvidia-smi reports no clock"
             yield f"{point.what} {point.size / point.median_s / 1e12:.4g} TFLOP/s, {of_fastest} of the fastest sample ({at})"
+
+
+def _longer(what: str, usual: str, name: str, points: Sequence[Point]) -> Iterator[str]:
+    """Times of a kind of communication over those of the usual one, by group, at the largest size that both have."""
+    usual_s = {
+        (point.probe, point.ranks, point.size): point.median_s for point in points if point.what == usual and point.seconds
+    }
+    of_group: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for point in points:
+        key = (point.probe, point.ranks, point.size)
+        if point.what == what and point.seconds and key in usual_s:
+            of_group[point.group][point.size].append(point.median_s / usual_s[key])
+    for group, ratios in of_group.items():
+        yield f"{name} take {statistics.median(ratios[max(ratios)]):.2f} times as long ({group})"
 
 
 def _overlap(taken: float, points: Sequence[Point]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from scaleproof.validator.probe.points import Point
 
 
 def _point(probe: str, what: str, size: float, seconds: float, **numbers: float) -> Point:
-    return Point(probe, what, "rank 0", (0, 1), "", size, "", (seconds,), "narrow", numbers=numbers)
+    return Point(probe, what, "rank 0", (0, 1), "same node", size, "", (seconds,), "narrow", numbers=numbers)
 
 
 POINTS = [
@@ -33,6 +33,14 @@ POINTS = [
     _point("update", "sgd of 4 gradients", 1000, 1e-3, workers=4),
     _point("update", "sgd of 4 gradients", 1e6, 2e-3, workers=4),
     _point("loading", "gpt, random", 8, 3e-3),
+    *(
+        _point("message", what, size, seconds)
+        for size in (4, 2**20)
+        for what, seconds in (("send", 1e-3), ("exchange", 1.5e-3))
+    ),
+    _point("message", "exchange", 2**24, 1.0),
+    _point("collective", "alltoall", 2**20, 1e-3, nodes=1),
+    _point("collective", "alltoall uneven", 2**20, 1.8e-3, nodes=1),
 ]
 
 
@@ -42,6 +50,10 @@ def test_each_probe_result_is_shown_in_its_unit() -> None:
     clocked = "sustained bf16 8x8x8 800 TFLOP/s, 80 % of the fastest sample (at 1410 MHz and 699 W and 63 °C)"
     unknown = "sustained fp32 8x8x8 100 TFLOP/s, 100 % of the fastest sample (nvidia-smi reports no clock)"
     assert reported["matmul"] == f"{clocked}, {unknown}"
+    assert reported["message"] == "messages in both directions take 1.50 times as long (same node)"
+    assert (
+        reported["collective"] == "all-to-alls whose busiest rank receives twice the mean take 1.80 times as long (same node)"
+    )
     products, sums = (
         "matrix products take 1.20 times as long while an all-reduce runs",
         "the all-reduce takes 3.00 times as long",

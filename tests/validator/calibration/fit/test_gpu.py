@@ -220,6 +220,29 @@ def test_layers_optimizers_links_and_collectives_are_lines_through_what_was_time
     assert optimizer.optimizer == "adam"
 
 
+@pytest.mark.parametrize(("ratio", "duplex"), [(1.1, "full"), (1.9, "half")])
+def test_messages_in_both_directions_show_a_half_duplex_link(ratio: float, duplex: str, tmp_path: Path) -> None:
+    sizes = (4, 2**10, 2**14, 2**20)
+    sends = [replace(point("message", "send", n, 1e-5 + n * 1e-9, "same node"), ranks=(0, 1)) for n in sizes]
+    both = [replace(sends[-1], what="exchange", seconds=(ratio * sends[-1].median_s,))]
+    link = read_back([*sends, *both], tmp_path, facts(devices=2)).node.link
+    assert link is not None
+    assert link.duplex == duplex
+    assert (link.latency_s, link.bandwidth_Bps) == pytest.approx((1e-5, 1e9), rel=1e-2)
+
+
+def test_unequal_parts_do_not_change_what_equal_ones_show(tmp_path: Path) -> None:
+    points = [
+        replace(point("collective", "alltoall", n, 2e-5 + n * 2e-9, "2 ranks on 1 node", nodes=1), ranks=(0, 1))
+        for n in (2**14, 2**18, 2**22)
+    ]
+    uneven = [replace(one, what="alltoall uneven", seconds=(2 * one.median_s,)) for one in points]
+    before, after = (read_back(given, tmp_path, facts(devices=2)) for given in (points, [*points, *uneven]))
+    assert after.collectives == before.collectives
+    assert after.uncertainty == before.uncertainty
+    assert after.provenance["collective"].endswith("take 2.00 times as long (2 ranks on 1 node)")
+
+
 def test_scenarios_on_it_train_with_what_was_measured(tmp_path: Path) -> None:
     cluster = read_back([], tmp_path, facts())
     assert (cluster.name, cluster.framework) == ("NVIDIA H200", "pytorch-ddp")
