@@ -213,9 +213,6 @@ def _gpu(sizes: GpuSizes) -> Iterator[Task]:
     yield Task("matmul", "matrix products", products.products, (sizes.products, sizes.precisions), 14.0, 1)
     precision = sizes.kernel_precision
     yield Task("matmul", "more matrix products", products.products, (sizes.more_products, [precision]), 8.0, 1)
-    sustained_s = sizes.sustained_s * len(sizes.precisions)
-    arguments: tuple[Any, ...] = (sizes.sustained_side, sizes.precisions)
-    yield Task("matmul", "sustained matrix products", products.sustained, arguments, sustained_s, 1)
     yield Task("attention", "attention", compute.attentions, (sizes.attentions, precision), 10.0, 1)
     yield Task("memory", "memory", compute.memory, (sizes.memory_bytes, "fp32"), 12.0, 1)
     yield Task("launch", "launches", gpu.launches, (), 3.0, 1)
@@ -227,6 +224,9 @@ def _gpu(sizes: GpuSizes) -> Iterator[Task]:
     for precision in dict.fromkeys(precision for _, precision, _ in sizes.layers):
         arguments = (sizes.optimizer_parameters, precision, OPTIMIZERS)
         yield Task("optimizer", f"optimizers, {precision}", gpu.optimizers, arguments, 8.0, 1)
+    # last, since it heats the device
+    sustained_s, long = sizes.sustained_s * len(sizes.precisions), (sizes.sustained_side, sizes.precisions)
+    yield Task("matmul", "sustained matrix products", products.sustained, long, sustained_s, 1)
 
 
 def _host(plan: ProbePlan) -> Iterator[Task]:

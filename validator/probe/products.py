@@ -129,7 +129,8 @@ def _product(precision: str, m: int, n: int, k: int) -> Callable[[], object]:
 
         def multiply() -> None:
             left, right = next(narrow)
-            torch._scaled_mm(left.to(_FP8), right, one, one, out_dtype=dtype)
+            # with fast accumulation, as in forward passes of training software
+            torch._scaled_mm(left.to(_FP8), right, one, one, out_dtype=dtype, use_fast_accum=True)
 
         return multiply
     pairs = itertools.cycle(zip(first, second.view(count, k, n), strict=True))

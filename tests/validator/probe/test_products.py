@@ -50,9 +50,9 @@ def test_products_in_8_bits_cast_their_first_factor(here: None, monkeypatch: pyt
     given: list[Any] = []
     scaled = torch._scaled_mm
 
-    def recorded(left: torch.Tensor, right: torch.Tensor, *scales: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
-        given.append((left.dtype, left.shape, right.dtype, right.shape, out_dtype))
-        return scaled(left, right, *scales, out_dtype=out_dtype)
+    def recorded(left: torch.Tensor, right: torch.Tensor, *scales: torch.Tensor, **options: Any) -> torch.Tensor:
+        given.append((left.dtype, left.shape, right.dtype, right.shape, options["out_dtype"]))
+        return scaled(left, right, *scales, **options)
 
     monkeypatch.setattr(products, "_has_fp8", lambda _: True)
     monkeypatch.setattr(torch, "_scaled_mm", recorded)
