@@ -21,10 +21,10 @@ class GpuSizes:
 
     more_products: timed in the first precision of 16 bits alone. attentions: (sequences, tokens of each, heads, heads of keys,
     width), in that precision. sustained_side: of the square product that is computed without a pause in each precision, for
-    sustained_s seconds of the budget. overlap_bytes, overlap_side: of the all-reduces and the products that
-    overlap. layers: (model, precision, samples of a batch) whose layers are timed.
-    optimizer_parameters: numbers of parameters of a step. devices: number of devices, None for those present. label: note on
-    all results, if they are not accurate. budget_s: seconds for all probes together.
+    sustained_s seconds of the budget. overlap_bytes, overlap_side: of the all-reduces and the products that overlap. layers:
+    (model, precision, samples of a batch) whose layers are timed. optimizer_parameters: numbers of parameters of a step.
+    devices: number of devices, None for those present. label: note on all results, if they are not accurate. budget_s: seconds
+    for all probes together.
     """
 
     products: Sequence[tuple[int, int, int]]

@@ -138,6 +138,10 @@ class MeasuredAttention(NamedTuple):
     cache_bytes: float | None = None
     implementation: str = IMPLEMENTATION
 
+    def of_direction(self, *, backward: bool) -> Self:
+        """The passes in one direction."""
+        return self._replace(shapes=self.shapes.subset(self.shapes.backward == backward))
+
 
 def fit_attention(measured: MeasuredAttention) -> AttentionRates:
     """Rates of a GPU that minimise squared errors of logarithms, of which large ones count less; with the 5th and 95th
@@ -155,11 +159,10 @@ def fit_attention(measured: MeasuredAttention) -> AttentionRates:
 
 def _both_passes(measured: MeasuredAttention) -> AttentionRates:
     """Rates of the forward passes, and of the backward passes where there are any."""
-    shapes = measured.shapes
-    rates = _fitted([measured._replace(shapes=shapes.subset(~shapes.backward))])[0]
+    rates = _fitted([measured])[0]
     known = general(measured.implementation, measured.speed.kernels.generation)
     rates = rates.model_copy(update=_carried_over(rates, known))
-    return _with_backward(rates, measured._replace(shapes=shapes.subset(shapes.backward)))
+    return _with_backward(rates, measured.of_direction(backward=True))
 
 
 def _carried_over(rates: AttentionRates, known: AttentionRates | None) -> dict[str, float]:
@@ -246,9 +249,11 @@ def _with_rows(rates: AttentionRates, generation: str, implementation: str) -> A
 def _fitted(
     measured: Sequence[MeasuredAttention], other: Generation | None = None, other_cache_bytes: float | None = None
 ) -> list[AttentionRates]:
-    """Rates of each GPU, and of another generation at the end; all GPUs share the parameters, but families of generations."""
+    """Rates of forward passes of each GPU, and of another generation at the end; all GPUs share the parameters, but families of
+    generations."""
     from scipy.optimize import least_squares
 
+    measured = [one.of_direction(backward=False) for one in measured]
     implementation = measured[0].implementation
     absent = () if implementation == IMPLEMENTATION else _OF_PREPARATION
     widths = np.concatenate([one.shapes.head_dim for one in measured])

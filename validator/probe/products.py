@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from scaleproof.validator.launch.rank import here
-from scaleproof.validator.probe.adaptive import repeat, sustain
+from scaleproof.validator.probe.adaptive import Samples, repeat, sustain
 from scaleproof.validator.probe.compute import averaged, rank_point
 from scaleproof.validator.probe.peers import collected
 from scaleproof.validator.probe.points import SKIPPED, SUSTAINED, Point
@@ -82,7 +82,7 @@ def sustained(side: int, precisions: Sequence[str], budget_s: float) -> list[dic
     return collected([*points(), *_lacking(precisions)])
 
 
-def _point(what: str, shape: tuple[int, int, int], samples: Any, **numbers: float) -> Point:
+def _point(what: str, shape: tuple[int, int, int], samples: Samples, **numbers: float) -> Point:
     m, n, k = shape
     return rank_point("matmul", what, 2.0 * m * n * k, "flops", samples, m=m, n=n, k=k, **numbers)
 
