@@ -106,7 +106,8 @@ def _this_machine(sizes: GpuSizes, on: On | None) -> dict[str, Any]:
 
 
 class _Observed(NamedTuple):
-    """What a rank records of a probe: its points, the rank's machine, and the usage of its processors meanwhile."""
+    """What a rank records of a probe: its points, which only the first rank has, the rank's machine, and the usage of its
+    processors meanwhile."""
 
     points: Sequence[Mapping[str, Any]]
     machine: str
@@ -129,7 +130,9 @@ def observe(calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None
         here().status.begin_step(number)
         began = Usage.now()
         points = function(*arguments)
-        observed = _Observed(points, environment.machine(), Usage.now().since(began))
+        # every rank has the points of all
+        own = points if here().rank == 0 else []
+        observed = _Observed(own, environment.machine(), Usage.now().since(began))
         here().record(json.dumps(observed).encode() + b"\n")
         # modules and their hooks form reference cycles; torch keeps the memory of what is freed
         gc.collect()
