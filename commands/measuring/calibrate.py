@@ -28,7 +28,7 @@ def mount(commands: Any) -> None:
         "--from POINTS.parquet", "fit an existing table of measurements again, without measuring", type=Path, dest="source"
     )
     calibrate.add("--probe NAME", "run only this probe", repeated=True, dest="probes")
-    calibrate.add("--budget TIME", "time for all probes together (35 s; 2 min on several hosts; 115 s on GPUs)")
+    calibrate.add("--budget TIME", "time for all probes together (35 s; 2 min on several hosts; 180 s on GPUs)")
     calibrate.add("--model NAME", "model whose layers are timed (the demo's models)", repeated=True, dest="models")
     calibrate.add("--precision", "number format to time (fp32)", choices=["fp32", "fp64", "bf16"], default="fp32")
     calibrate.add(

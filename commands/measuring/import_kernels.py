@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from scaleproof.validator.kernels.table import KernelTable
 
 _TITLES: Final = ("kernels", "shapes", "median", "p95", "90 % interval", "in 90%")
-# What no table of forward kernels in short bursts says about a device.
-_ASSUMED: Final = (
-    "backward passes of attention, memory-bound kernels, launch and issue times, and what the power limit sustains in long runs"
-)
+# What no table of kernels in short bursts says about a device, and what one of forward passes does not say either.
+_ASSUMED: Final = "memory-bound kernels, launch and issue times, and what the power limit sustains in long runs"
+_OF_BACKWARD: Final = "backward passes of attention"
 
 
 def mount(tools: Any) -> None:
@@ -68,8 +67,16 @@ def _kernels(options: argparse.Namespace) -> int:
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     data = {"gpu": gpu, "like": nominal.name, "fits": [fit.plain() for fit in fitted.fits], "notes": notes}
-    data |= {"assumed": _ASSUMED, "out": str(options.out or "")}
-    return print_result(options, lambda: data, lambda: describe(fitted, gpu, nominal.name, options.out))
+    assumed = _assumed(rows)
+    data |= {"assumed": assumed, "out": str(options.out or "")}
+    return print_result(options, lambda: data, lambda: describe(fitted, gpu, nominal.name, assumed, options.out))
+
+
+def _assumed(rows: KernelTable) -> str:
+    """What a table does not say about a device."""
+    from scaleproof.validator.kernels.table import BACKWARD
+
+    return _ASSUMED if BACKWARD in rows.direction else f"{_OF_BACKWARD}, {_ASSUMED}"
 
 
 def _unused(fitted: FittedDevice) -> Iterator[str]:
@@ -116,13 +123,13 @@ def _nominal(gpu: str, like: str) -> Device:
     return device
 
 
-def describe(fitted: FittedDevice, gpu: str, like: str, out: Path | None) -> str:
-    """Console text of a fit."""
+def describe(fitted: FittedDevice, gpu: str, like: str, assumed: str, out: Path | None) -> str:
+    """Console text of a fit. assumed: what the table does not say about the device."""
     rows: list[Sequence[str]] = [_TITLES]
     for fit in fitted.fits:
         low, high = (format_change(end) for end in fit.error.shares)
         cells = format_percent(fit.median), format_percent(fit.p95), format_range(low, high), format_percent(fit.coverage, 0)
         rows.append((fit.name, f"{fit.rows:,}", *cells))
     lines = [f"{gpu}: data sheet of {like}; errors are those of shapes that were left out of the fit", *table(rows)]
-    lines += wrapped(f"assumed, as in {like}: {_ASSUMED}")
+    lines += wrapped(f"assumed, as in {like}: {assumed}")
     return "\n".join([*lines, *([f"wrote {out}"] if out else [])])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import InputError, RankError
@@ -102,11 +105,39 @@ def _this_machine(sizes: GpuSizes, on: On | None) -> dict[str, Any]:
     return machine(run_on_ranks(gpu.facts, 1, accelerator=True)[0], sizes)
 
 
-def observe(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str, dict[str, Any]]:
-    """The result of a probe on a rank, the rank's machine, and the usage of its processors meanwhile."""
-    began = Usage.now()
-    result = function(*arguments)
-    return result, environment.machine(), Usage.now().since(began)
+class _Observed(NamedTuple):
+    """What a rank records of a probe: its points, which only the first rank has, the rank's machine, and the usage of its
+    processors meanwhile."""
+
+    points: Sequence[Mapping[str, Any]]
+    machine: str
+    usage: dict[str, Any]
+
+    @classmethod
+    def all_of(cls, recorded: bytes) -> list[Self]:
+        """Those of probes that have ended, each in a line; a rank that is killed may leave a part of one."""
+        return [cls(*json.loads(line)) for line in recorded.splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def observe(calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
+    """Runs probes on a rank one after the other, and records what each found; each is a step of the rank's status. calls: their
+    functions and arguments."""
+    import torch
+
+    from scaleproof.validator.launch.rank import here
+
+    for number, (function, arguments) in enumerate(calls, start=1):
+        here().status.begin_step(number)
+        began = Usage.now()
+        points = function(*arguments)
+        # every rank has the points of all
+        own = points if here().rank == 0 else []
+        observed = _Observed(own, environment.machine(), Usage.now().since(began))
+        here().record(json.dumps(observed).encode() + b"\n")
+        # modules and their hooks form reference cycles; torch keeps the memory of what is freed
+        gc.collect()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
 
 
 @dataclass
@@ -118,6 +149,14 @@ class Probed:
     took_s: dict[str, float] = field(default_factory=dict)
     loads: list[tuple[float, float]] = field(default_factory=list)
 
+    def add(self, task: Task, ranks: Sequence[_Observed]) -> None:
+        """Adds a task that has ended. ranks: what each of its ranks recorded."""
+        first, elapsed_s = ranks[0], float(ranks[0].usage["elapsed_s"])
+        self.points += map(Point.of, first.points)
+        self.took_s[task.name] = self.took_s.get(task.name, 0.0) + elapsed_s
+        loads = foreign_loads([rank.machine for rank in ranks], [rank.usage for rank in ranks])
+        self.loads += [(max(loads.values()), elapsed_s)] if loads else []
+
     @property
     def load(self) -> float | None:
         """Share of the cores that other work used, over all tasks; None if it is not known."""
@@ -126,25 +165,59 @@ class Probed:
 
 
 def probe(tasks: Sequence[Task], site: Site, timeout_s: float, progress: Progress) -> Probed:
-    """Runs the tasks in order; a failed one does not end the calibration. Stops after a task whose ranks no longer respond,
-    because none are left to run the rest."""
+    """Runs the tasks, those on the same number of ranks in the same processes.
+
+    A failed one does not end the calibration, since new processes run those after it. Stops after a task whose ranks no longer
+    respond, because none are left to run the rest.
+    """
     probed = Probed()
-    for task in tasks:
-        progress(task.what)
-        begin_s = time.monotonic()
-        try:
-            # waiting for one another counts as no progress and may last for the whole budget
-            within_s = timeout_s + task.budget_s
-            call = (task.function, *task.arguments, task.budget_s)
-            results = site.run_on_all(observe, *call, ranks=task.ranks, timeout_s=within_s)
-            # None on a rank that takes no part
-            ranks = [one for one in results if one is not None]
-            probed.points += [Point.of(row) for rows, _, _ in ranks[:1] for row in rows]
-            loads = foreign_loads([machine for _, machine, _ in ranks], [usage for _, _, usage in ranks])
-            probed.loads += [(max(loads.values()), ranks[0][2]["elapsed_s"])] if loads else []
-        except RankError as error:
-            probed.points.append(Point(task.name, task.what, "", (), "", 0.0, "", (), f"{FAILED}: {error}"))
+    for left in _batches(tasks, site):
+        while left:
+            error = _run(left, probed, site, timeout_s, progress)
             if isinstance(error, ContactLostError):
-                break
-        probed.took_s[task.name] = probed.took_s.get(task.name, 0.0) + time.monotonic() - begin_s
+                return probed
     return probed
+
+
+def _batches(tasks: Sequence[Task], site: Site) -> Iterable[list[Task]]:
+    """Tasks that share processes, in their order: those on the same number of ranks where processes are started for them."""
+    if not site.starts_ranks:
+        return [[task] for task in tasks]
+    by_ranks: defaultdict[int, list[Task]] = defaultdict(list)
+    for task in tasks:
+        by_ranks[task.ranks or site.ranks].append(task)
+    return by_ranks.values()
+
+
+def _run(left: list[Task], probed: Probed, site: Site, timeout_s: float, progress: Progress) -> RankError | None:
+    """Runs tasks until one fails; removes it and those before it. Returns the error."""
+    reported = 0
+
+    def report(number: int) -> None:
+        nonlocal reported
+        for task in left[reported:number]:
+            progress(task.what)
+        reported = max(reported, number)
+
+    report(1)
+    begin_s = time.monotonic()
+    calls = [(task.function, (*task.arguments, task.budget_s)) for task in left]
+    # waiting for one another counts as no progress and may last for the whole budget
+    within_s = timeout_s + max(task.budget_s for task in left)
+    recorded, error = site.recorded_by_all(observe, calls, ranks=left[0].ranks, timeout_s=within_s, progress=report)
+    # on a rank that takes no part, nothing is recorded
+    ended = list(zip(*map(_Observed.all_of, recorded), strict=False))
+    for task, ranks in zip(left, ended, strict=False):
+        probed.add(task, ranks)
+    if error is None:
+        left.clear()
+        return None
+    failed = min(len(ended), len(left) - 1)
+    report(failed + 1)
+    task, spent_s = left[failed], sum(ranks[0].usage["elapsed_s"] for ranks in ended)
+    # the point names the task
+    why = str(error).replace(f" of step {failed + 1}", "", 1)
+    probed.points.append(Point(task.name, task.what, "", (), "", 0.0, "", (), f"{FAILED}: {why}"))
+    probed.took_s[task.name] = probed.took_s.get(task.name, 0.0) + time.monotonic() - begin_s - spent_s
+    del left[: failed + 1]
+    return error

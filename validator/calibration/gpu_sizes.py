@@ -20,16 +20,22 @@ class GpuSizes:
     """Sizes in bytes, or (m, n, k) for products.
 
     more_products: timed in the first precision of 16 bits alone. attentions: (sequences, tokens of each, heads, heads of keys,
-    width), in that precision. layers: (model, precision, samples of a batch) whose layers are timed. optimizer_parameters:
-    numbers of parameters of a step. devices: number of devices, None for those present. label: note on all results, if they are
-    not accurate. budget_s: seconds for all probes together.
+    width), in that precision. sustained_side: of the square product that is computed without a pause in each precision, for
+    sustained_s seconds of the budget. overlap_bytes, overlap_side: of the all-reduces and the products that overlap. layers:
+    (model, precision, samples of a batch) whose layers are timed. optimizer_parameters: numbers of parameters of a step.
+    devices: number of devices, None for those present. label: note on all results, if they are not accurate. budget_s: seconds
+    for all probes together.
     """
 
     products: Sequence[tuple[int, int, int]]
     more_products: Sequence[tuple[int, int, int]]
     attentions: Sequence[tuple[int, int, int, int, int]]
     precisions: Sequence[str]
+    sustained_side: int
+    sustained_s: float
     memory_bytes: Sequence[int]
+    overlap_bytes: int
+    overlap_side: int
     copy_bytes: Sequence[int]
     message_bytes: Sequence[int]
     layers: Sequence[tuple[Gpt | ResNet, str, Sequence[int]]]
@@ -70,8 +76,12 @@ FULL: Final = GpuSizes(
     products=[*_SQUARES, *_TRAINED],
     more_products=_LAYERS,
     attentions=_ATTENTIONS,
-    precisions=["fp32", "tf32", "bf16", "fp16"],
+    precisions=["fp32", "tf32", "bf16", "fp16", "fp8"],
+    sustained_side=8192,
+    sustained_s=10.0,
     memory_bytes=[2**24, 2**26, 2**28, 2**30],
+    overlap_bytes=2**28,
+    overlap_side=4096,
     copy_bytes=[2**16, 2**20, 2**24, 2**28],
     message_bytes=[4, 2**12, 2**16, 2**20, 2**24, 2**28],
     layers=[
@@ -81,7 +91,7 @@ FULL: Final = GpuSizes(
         (ResNet(), "fp32", (8, 16, 32, 64)),
     ],
     optimizer_parameters=[2**20, 2**24, 2**27],
-    budget_s=115.0,
+    budget_s=180.0,
 )
 
 TINY: Final = GpuSizes(
@@ -89,7 +99,11 @@ TINY: Final = GpuSizes(
     more_products=[(64, 64, 128), (128, 64, 32)],
     attentions=[(1, 64, 4, 4, 32), (2, 128, 4, 2, 64)],
     precisions=["fp32", "bf16"],
+    sustained_side=128,
+    sustained_s=1.0,
     memory_bytes=[2**16, 2**20],
+    overlap_bytes=2**16,
+    overlap_side=64,
     copy_bytes=[2**12, 2**20],
     message_bytes=[4, 2**10, 2**14, 2**18],
     layers=[(model_of(GPT_TINY), "fp32", (1, 4)), (model_of(RESNET_TINY), "fp32", (2, 4))],

@@ -35,6 +35,8 @@ DEVICE: Final = frozenset({"matmul", "attention", "memory", "launch", "host_copy
 MESSAGE_BYTES: Final = (4, 64, 1024, *(4**power for power in range(6, 13)))
 STREAM_BYTES: Final = (4, 256, 4096, 2**16, 2**18)
 COLLECTIVE_BYTES: Final = (4, 2**12, *(4**power for power in range(8, 13)))
+# Bytes of the all-reduces, and side and precision of the products that overlap with them.
+_OVERLAP: Final = (2**22, 256, "fp32")
 _EXAMPLES: Final = 2
 # Messages and collectives over a network take longer than those within a machine's memory.
 _NETWORK_WEIGHT: Final = 2.0
@@ -102,10 +104,7 @@ def tasks(plan: ProbePlan, site: Site, cluster: Cluster | None) -> list[Task]:
     if (most := max(plan.groups, default=0)) > site.ranks:
         raise InputError(f"--groups {most}: there are {site.ranks} ranks; give groups of at most {site.ranks}")
     network = _network(plan, site, cluster)
-    if plan.gpu is None:
-        chosen = [*_device(plan, site), *network, *_host(plan)]
-    else:
-        chosen = [*_gpu(plan.gpu), *(task for task in network if task.name != "overlap")]
+    chosen = [*_gpu(plan.gpu), *network] if plan.gpu else [*_device(plan, site), *network, *_host(plan)]
     if plan.names:
         chosen = [task for task in chosen if task.name in plan.names]
     scale = plan.budget_s / sum(task.budget_s for task in chosen) if chosen else 0.0
@@ -158,7 +157,10 @@ def _network(plan: ProbePlan, site: Site, cluster: Cluster | None) -> Iterator[T
     yield task("message", f"messages between {between}", network.messages, 0.5, chosen, message_bytes)
     if several:
         yield task("message", "messages in a row", network.streams, 0.3, examples, STREAM_BYTES)
-        yield task("message", "messages with other traffic", network.loaded, 0.1, examples[:1], (2**20,))
+        yield task("message", "messages behind a long one", network.behind_streams, 0.06, examples[:1], (2**20,))
+    if several or plan.gpu:
+        exchanged = (0.2, examples, message_bytes[-2:]) if plan.gpu else (0.04, examples[:1], (2**20,))
+        yield task("message", "messages in both directions", network.exchanges, *exchanged)
     if len(site.heads) > 2:
         yield task("message", "messages from many ranks to one", network.incast, 0.1, [site.heads], (4096, 2**20))
     groups = groups_of(plan, site)
@@ -166,9 +168,11 @@ def _network(plan: ProbePlan, site: Site, cluster: Cluster | None) -> Iterator[T
     for what, ops in (("allreduce", sums), ("other collectives", others)):
         title = f"{what} over {', '.join(dict.fromkeys(str(len(ranks)) for ranks in groups))} ranks"
         yield task("collective", title, collectives.collectives, 0.5, groups, site.nodes, ops, collective_bytes)
-    yield task(
-        "overlap", "overlap of computation and communication", overlap.overlap, 1.0, [list(range(site.ranks))], 2**22, 256
-    )
+    sizes = (plan.gpu.overlap_bytes, plan.gpu.overlap_side, plan.gpu.kernel_precision) if plan.gpu else _OVERLAP
+    if plan.gpu:
+        uneven = (groups, site.nodes, collective_bytes[-2:])
+        yield task("collective", "all-to-alls of unequal parts", collectives.uneven_all_to_alls, 0.1, *uneven)
+    yield task("overlap", "overlap of computation and communication", overlap.overlap, 1.0, [list(range(site.ranks))], *sizes)
 
 
 def _device(plan: ProbePlan, site: Site) -> Iterator[Task]:
@@ -177,7 +181,7 @@ def _device(plan: ProbePlan, site: Site) -> Iterator[Task]:
     The layer probe includes the other device probes, since a file's device is fitted to all of them.
     """
     from scaleproof.validator.calibration.fit import device
-    from scaleproof.validator.probe import compute
+    from scaleproof.validator.probe import compute, products
 
     models, precision = tuple(plan.models), plan.precision
     if "layer" in plan.names or DEVICE.isdisjoint(plan.names):
@@ -188,7 +192,7 @@ def _device(plan: ProbePlan, site: Site) -> Iterator[Task]:
             yield Task("layer", what, device.probe, (models, precision), 0.2 * share, site.concurrent)
         return
     probes: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-        "matmul": (compute.products, (compute.SHAPES, (precision,))),
+        "matmul": (products.products, (products.SHAPES, (precision,))),
         "attention": (compute.attentions, (compute.ATTENTIONS, precision)),
         "memory": (compute.memory, (compute.SIZES_BYTES, precision)),
         "launch": (compute.launches, ()),
@@ -200,15 +204,16 @@ def _device(plan: ProbePlan, site: Site) -> Iterator[Task]:
 
 
 def _gpu(sizes: GpuSizes) -> Iterator[Task]:
-    """Probes of one GPU, each with its seconds."""
+    """Probes of one GPU, each with its seconds. Updates of servers consist of additions and optimizer steps, which are among
+    them."""
     from scaleproof.validator.calibration.fit.gpu import layers
     from scaleproof.validator.launch.preflight.checks import OPTIMIZERS
-    from scaleproof.validator.probe import compute, gpu
+    from scaleproof.validator.probe import compute, gpu, products
 
-    yield Task("matmul", "matrix products", compute.products, (sizes.products, sizes.precisions), 12.0, 1)
+    yield Task("matmul", "matrix products", products.products, (sizes.products, sizes.precisions), 14.0, 1)
     precision = sizes.kernel_precision
-    yield Task("matmul", "more matrix products", compute.products, (sizes.more_products, [precision]), 8.0, 1)
-    yield Task("attention", "attention", compute.attentions, (sizes.attentions, precision), 7.0, 1)
+    yield Task("matmul", "more matrix products", products.products, (sizes.more_products, [precision]), 8.0, 1)
+    yield Task("attention", "attention", compute.attentions, (sizes.attentions, precision), 10.0, 1)
     yield Task("memory", "memory", compute.memory, (sizes.memory_bytes, "fp32"), 12.0, 1)
     yield Task("launch", "launches", gpu.launches, (), 3.0, 1)
     yield Task("host_copy", "copies from and to the host", compute.host_copies, (sizes.copy_bytes,), 6.0, 1)
@@ -219,6 +224,9 @@ def _gpu(sizes: GpuSizes) -> Iterator[Task]:
     for precision in dict.fromkeys(precision for _, precision, _ in sizes.layers):
         arguments = (sizes.optimizer_parameters, precision, OPTIMIZERS)
         yield Task("optimizer", f"optimizers, {precision}", gpu.optimizers, arguments, 8.0, 1)
+    # last, since it heats the device
+    sustained_s, long = sizes.sustained_s * len(sizes.precisions), (sizes.sustained_side, sizes.precisions)
+    yield Task("matmul", "sustained matrix products", products.sustained, long, sustained_s, 1)
 
 
 def _host(plan: ProbePlan) -> Iterator[Task]:

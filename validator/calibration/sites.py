@@ -4,15 +4,16 @@ interface."""
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.validator.launch.job import LOOPBACK, Host
-from scaleproof.validator.launch.launch import LocalRanks, Ranks, require_torch, run_on_ranks
+from scaleproof.validator.launch.launch import JobOptions, LocalRanks, Ranks, require_torch
 from scaleproof.validator.launch.preflight.memory_check import MOST_RANKS
 from scaleproof.validator.measure import MeasureOptions, On, check_interface, meet_others, where_to
 from scaleproof.validator.probe.pairs import socket as socket_of_cores
@@ -59,19 +60,30 @@ class Site:
         """Ranks on a node."""
         return [rank for rank, own in enumerate(self.nodes) if own == node]
 
-    def run(self, function: Callable[..., Any], *args: Any, ranks: int | None = None, timeout_s: float = 60.0) -> Any:
-        """The result of `run_on_all` on the first rank."""
-        return self.run_on_all(function, *args, ranks=ranks, timeout_s=timeout_s)[0]
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether each call starts new processes, rather than running in those that another launcher has started."""
+        return isinstance(self.group, LocalRanks)
 
-    def run_on_all(
-        self, function: Callable[..., Any], *args: Any, ranks: int | None = None, timeout_s: float = 60.0
-    ) -> list[Any]:
-        """The results of `run_on_ranks` with the first `ranks` ranks, all of them if None, in rank order.
+    def recorded_by_all(
+        self, function: Callable[..., Any], *args: Any, ranks: int | None, timeout_s: float, progress: Callable[[int], None]
+    ) -> tuple[Sequence[bytes], RankError | None]:
+        """What the first `ranks` ranks record while each calls `function(*args)`, and the error that ended it, if any.
 
-        None on a rank that was started from outside and takes no part. Raises ContactLostError if nothing more can be run.
+        ranks: all if None. progress: called with the step of the slowest rank when it changes. What ranks record that another
+        launcher has started is lost if there is an error.
         """
-        group = self.group.first(ranks or self.ranks)
-        return run_on_ranks(function, group, *args, timeout_s=timeout_s, accelerator=self.accelerator)
+        kept: list[bytes] = []
+
+        def keep(recorded: Sequence[bytes], logs: Sequence[Path]) -> str:
+            kept[:] = recorded
+            return ""
+
+        options = JobOptions(timeout_s, self.accelerator, progress=progress, keep=keep)
+        try:
+            return [ended.recorded for ended in self.group.first(ranks or self.ranks).run(function, args, options)], None
+        except RankError as error:
+            return kept, error
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Forward passes of causal attention in a table: their shapes, the fit of rates to them, and their predicted times.
+"""Passes of causal attention in a table: their shapes, the fit of rates to them, and their predicted times.
 
 Tables that do not name the implementation have TensorRT-LLM's, whose kernel is preceded by one that rotates queries and keys
-and copies keys and values to a cache: a row has the time of both.
+and copies keys and values to a cache: a row of a forward pass has the time of both.
 """
 
 from __future__ import annotations
@@ -15,10 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.kernels.attention import AttentionWork, attention_s, flash_s, preparation_s
+from scaleproof.simulator.cluster.device.kernels.attention import (
+    AttentionWork,
+    attention_s,
+    backward_shares,
+    flash_s,
+    preparation_s,
+)
 from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates, Preparation, general
 from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Speed
 from scaleproof.simulator.model.operators import Attention
+from scaleproof.validator.kernels.least_squares import minimum
 
 Values = NDArray[np.float64]
 
@@ -47,13 +54,15 @@ _FEWEST_WIDE: Final = 16
 
 @dataclass(frozen=True)
 class AttentionShapes:
-    """Forward passes of causal attention that were measured on one GPU, columns of shape (rows,)."""
+    """Passes of causal attention that were measured on one GPU, columns of shape (rows,). backward: whether each is a backward
+    pass."""
 
     batch: Values
     seq: Values
     heads: Values
     kv_heads: Values
     head_dim: Values
+    backward: NDArray[np.bool_]
     measured_s: Values
 
     def subset(self, mask: NDArray[np.bool_]) -> Self:
@@ -87,6 +96,11 @@ _PARAMETERS: Final[Mapping[str, _Parameter]] = {
     "slowdown_192": _Parameter(1.1, 0.5, 3.0),
     "slowdown_256": _Parameter(1.0, 0.5, 3.0),
 }
+# Parameters of the backward pass, their upper bounds, and the standard deviation of their logarithms around what the forward
+# pass implies, which matters where a table does not determine them.
+_BACKWARD: Final = ("backward_product_share", "backward_exponential_share", "backward_moved")
+_MOST_BACKWARD: Final = (2.0, 4.0, 100.0)
+_BACKWARD_DEVIATION: Final = 0.5
 # Parameters of the kernel before that of attention.
 _OF_PREPARATION: Final = ("memory_share", "cached_gain")
 # Parameters that families of generations do not share.
@@ -94,18 +108,18 @@ _OF_FAMILY: Final = ("sustained_share",)
 
 
 def predicted_s(device: Device, precision: Precision, shapes: AttentionShapes, implementation: str = IMPLEMENTATION) -> Values:
-    """Seconds of the forward passes of an implementation, by the functions that `predict` uses."""
+    """Seconds of the passes of an implementation, by the functions that `predict` uses."""
     assert device.kernels is not None
     speed = device.speed(precision, device.kernels, burst=True)
     rates = rates_of(device, implementation)
     if rates is not None:
         return _table_s(rates, speed, shapes)
     columns = (shapes.batch, shapes.seq, shapes.heads, shapes.kv_heads, shapes.head_dim)
-    rows = zip(*(column.astype(int).tolist() for column in columns), strict=True)
+    rows = zip(*(column.astype(int).tolist() for column in columns), shapes.backward.tolist(), strict=True)
     return np.array(
         [
-            flash_s(Attention("", heads, shared, seq, seq, width, width, flash=True), batch, speed)
-            for batch, seq, heads, shared, width in rows
+            flash_s(Attention("", heads, shared, seq, seq, width, width, flash=True), batch, speed, backward=backward)
+            for batch, seq, heads, shared, width, backward in rows
         ]
     )
 
@@ -124,23 +138,35 @@ class MeasuredAttention(NamedTuple):
     cache_bytes: float | None = None
     implementation: str = IMPLEMENTATION
 
+    def of_direction(self, *, backward: bool) -> Self:
+        """The passes in one direction."""
+        return self._replace(shapes=self.shapes.subset(self.shapes.backward == backward))
+
 
 def fit_attention(measured: MeasuredAttention) -> AttentionRates:
     """Rates of a GPU that minimise squared errors of logarithms, of which large ones count less; with the 5th and 95th
-    percentile of those of left-out shapes."""
+    percentile of those of left-out shapes. Needs forward passes."""
     shapes = measured.shapes
-    fold = np.random.default_rng(_SEED).integers(_FOLDS, size=len(shapes.seq))
+    random, fold = np.random.default_rng(_SEED), np.empty(len(shapes.seq), dtype=np.int64)
+    for direction in (~shapes.backward, shapes.backward):
+        fold[direction] = random.integers(_FOLDS, size=int(direction.sum()))
     errors = np.empty(len(shapes.seq))
     for left in range(_FOLDS):
-        rates = _fitted([measured._replace(shapes=shapes.subset(fold != left))])[0]
+        rates = _both_passes(measured._replace(shapes=shapes.subset(fold != left)))
         errors[fold == left] = log_errors(rates, measured._replace(shapes=shapes.subset(fold == left)))
+    return _both_passes(measured).model_copy(update={"log_error": _interval(errors), "state": "measured"})
+
+
+def _both_passes(measured: MeasuredAttention) -> AttentionRates:
+    """Rates of the forward passes, and of the backward passes where there are any."""
     rates = _fitted([measured])[0]
-    backward = _backward(rates, general(measured.implementation, measured.speed.kernels.generation))
-    return rates.model_copy(update={**backward, "log_error": _interval(errors), "state": "measured"})
+    known = general(measured.implementation, measured.speed.kernels.generation)
+    rates = rates.model_copy(update=_carried_over(rates, known))
+    return _with_backward(rates, measured.of_direction(backward=True))
 
 
-def _backward(rates: AttentionRates, known: AttentionRates | None) -> dict[str, float]:
-    """Rates of the backward pass, which tables do not have: as far from those of the forward pass as known ones are."""
+def _carried_over(rates: AttentionRates, known: AttentionRates | None) -> dict[str, float]:
+    """Rates of a backward pass that was not measured: as far from those of the forward pass as known ones are."""
     if known is None or known.backward_product_share is None or known.backward_exponential_share is None:
         return {}
     product = rates.product_share * known.backward_product_share / known.product_share
@@ -150,6 +176,25 @@ def _backward(rates: AttentionRates, known: AttentionRates | None) -> dict[str, 
         "backward_exponential_share": float(f"{exponential:.{_DIGITS}g}"),
         "backward_moved": known.backward_moved,
     }
+
+
+def _with_backward(rates: AttentionRates, measured: MeasuredAttention) -> AttentionRates:
+    """The rates with those of the backward pass fitted to backward passes, near those that the rates state or imply."""
+    if not len(measured.shapes.seq):
+        return rates
+    product_share, exponential_share = backward_shares(rates)
+    expected = np.log([product_share, exponential_share, rates.backward_moved])
+
+    def of(logs: Values) -> AttentionRates:
+        bounded = np.minimum(np.exp(logs), _MOST_BACKWARD).tolist()
+        return rates.model_copy(update=dict(zip(_BACKWARD, bounded, strict=True)))
+
+    def residuals(logs: Values) -> Values:
+        errors = log_errors(of(logs), measured) / _ROBUST
+        robust = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors * errors) - 1))
+        return np.concatenate([robust, (logs - expected) / _BACKWARD_DEVIATION])
+
+    return of(minimum(residuals, expected))
 
 
 def fit_general(
@@ -175,8 +220,15 @@ def log_errors(rates: AttentionRates, measured: MeasuredAttention) -> Values:
 
 
 def _table_s(rates: AttentionRates, speed: Speed, shapes: AttentionShapes) -> Values:
-    """Seconds of rows of a table: of the kernel and of the one before it."""
-    return np.asarray(attention_s(shapes.work, rates, speed) + preparation_s(shapes.work, rates, speed), dtype=np.float64)
+    """Seconds of rows of a table: of the kernel and, in forward passes, of the one before it."""
+    result = np.empty(len(shapes.seq))
+    for backward in np.unique(shapes.backward).tolist():
+        own = shapes.backward == backward
+        work = shapes.subset(own).work
+        result[own] = attention_s(work, rates, speed, backward=backward)
+        if not backward:
+            result[own] += preparation_s(work, rates, speed)
+    return result
 
 
 def _interval(errors: Values) -> tuple[float, float]:
@@ -197,9 +249,11 @@ def _with_rows(rates: AttentionRates, generation: str, implementation: str) -> A
 def _fitted(
     measured: Sequence[MeasuredAttention], other: Generation | None = None, other_cache_bytes: float | None = None
 ) -> list[AttentionRates]:
-    """Rates of each GPU, and of another generation at the end; all GPUs share the parameters, but families of generations."""
+    """Rates of forward passes of each GPU, and of another generation at the end; all GPUs share the parameters, but families of
+    generations."""
     from scipy.optimize import least_squares
 
+    measured = [one.of_direction(backward=False) for one in measured]
     implementation = measured[0].implementation
     absent = () if implementation == IMPLEMENTATION else _OF_PREPARATION
     widths = np.concatenate([one.shapes.head_dim for one in measured])

@@ -20,14 +20,16 @@ from scaleproof.simulator.analysis.device_rates import (
     sixteen_bits,
 )
 from scaleproof.simulator.cluster.device.device import Device, Precision
+from scaleproof.simulator.cluster.device.kernels.attention import BACKWARD_PRODUCTS
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.kernels import attention, products
 from scaleproof.validator.kernels.attention import AttentionShapes
 from scaleproof.validator.kernels.devices import device_of
+from scaleproof.validator.kernels.fit import forward_only
 from scaleproof.validator.kernels.plausibility import check_rates, flops
 from scaleproof.validator.kernels.products import ProductShapes
 from scaleproof.validator.kernels.rates import log_error
-from scaleproof.validator.kernels.table import ATTENTION, PRODUCT, Floats, KernelTable, Mask, check, read, shipped
+from scaleproof.validator.kernels.table import ATTENTION, BACKWARD, PRODUCT, Floats, KernelTable, Mask, check, read, shipped
 
 # Rows of products and lengths of sequences at which rates are drawn.
 _ROWS: Final = tuple(dict.fromkeys(int(128 * round(rows / 128)) for rows in np.geomspace(256, 32768, 43)))
@@ -89,7 +91,7 @@ def attention_series(device: Device, measured: KernelTable) -> list[RateSeries]:
     precision = sixteen_bits(device)
     if precision is None or device.kernels is None:
         return []
-    rows, series = _in_16_bits(measured, ATTENTION), []
+    rows, series = _in_16_bits(forward_only(measured), ATTENTION), []
     [(name, _)] = Counter(rows.implementation.tolist()).most_common(1) or [(attention.IMPLEMENTATION, 0)]
     rows = rows.subset(rows.implementation == name)
     if name in implementations(device.kernels):
@@ -103,7 +105,8 @@ def attention_series(device: Device, measured: KernelTable) -> list[RateSeries]:
         mask = np.all([rows.sizes[name] == size for name, size in zip(_COLUMNS, shape, strict=True)], axis=0)
         tokens = np.array(_LENGTHS, dtype=np.float64)
         fixed = {name: np.full_like(tokens, size) for name, size in zip(_COLUMNS, shape, strict=True)}
-        shapes = AttentionShapes(seq=tokens, **fixed, measured_s=np.ones_like(tokens))
+        forward = np.zeros(len(tokens), dtype=np.bool_)
+        shapes = AttentionShapes(seq=tokens, **fixed, backward=forward, measured_s=np.ones_like(tokens))
         rates_flops = 2 * batch * heads * tokens**2 * width / attention.predicted_s(device, precision, shapes, name)
         label = f"{batch} × {heads} heads of {width}, {key_heads} of keys"
         series.append(_series(device, ATTENTION, precision, label, (tokens, rates_flops), _points(rows, mask, "seq"), name))
@@ -140,7 +143,8 @@ def _moved_bytes(rows: KernelTable, kind: str) -> Floats:
     size = rows.sizes
     if kind == PRODUCT:
         return 2 * (size["m"] * size["k"] + size["k"] * size["n"] + size["m"] * size["n"])
-    return 2 * size["batch"] * size["seq"] * size["head_dim"] * 2 * (size["heads"] + size["kv_heads"])
+    forward = 2 * size["batch"] * size["seq"] * size["head_dim"] * 2 * (size["heads"] + size["kv_heads"])
+    return forward * np.where(rows.direction == BACKWARD, BACKWARD_PRODUCTS, 1.0)
 
 
 def _in_16_bits(table: KernelTable, kind: str) -> KernelTable:

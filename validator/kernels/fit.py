@@ -14,7 +14,7 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import counted
 from scaleproof.validator.kernels.devices import precision_of
 from scaleproof.validator.kernels.rates import LogError, fitted, predicted_s, with_error
-from scaleproof.validator.kernels.table import SHAPES, Floats, KernelTable, Mask
+from scaleproof.validator.kernels.table import BACKWARD, SHAPES, Floats, KernelTable, Mask
 
 # Number of shapes below which a kind of kernel is not fitted.
 LEAST_ROWS: Final = 8
@@ -73,8 +73,10 @@ def fit_device(nominal: Device, table: KernelTable) -> FittedDevice:
         if reason := _reason(nominal, precision):
             notes.append(f"{name}: not fitted, since {reason}")
             continue
-        if len(own) < LEAST_ROWS:
-            few = f"{counted(len(own), 'shape')} {'is' if len(own) == 1 else 'are'} fewer than {LEAST_ROWS}"
+        # rates of the backward pass are fitted after those of the forward pass
+        forward = len(forward_only(own))
+        if forward < LEAST_ROWS:
+            few = f"{counted(forward, 'shape')} {'is' if forward == 1 else 'are'} fewer than {LEAST_ROWS}"
             notes.append(f"{name}: not fitted, since {few}")
             continue
         one = cross_validated(device, kind, precision, own)
@@ -101,6 +103,11 @@ def kinds(table: KernelTable) -> Iterator[tuple[str, str, KernelTable]]:
             rows = table.subset(table.rows(kind, precision))
             for implementation in dict.fromkeys(rows.implementation.tolist()):
                 yield kind, precision, rows.subset(rows.implementation == implementation)
+
+
+def forward_only(rows: KernelTable) -> KernelTable:
+    """The rows without backward passes of attention."""
+    return rows.subset(rows.direction != BACKWARD)
 
 
 def _name(kind: str, precision: str, implementation: str) -> str:
@@ -131,8 +138,9 @@ def left_out(nominal: Device, kind: str, precision: str, rows: KernelTable) -> F
 
 
 def halves(rows: KernelTable) -> Mask:
-    """Whether each row is in the first half of the shapes: every second one in the order of a hash."""
-    order = np.argsort([hashlib.sha256(text.encode()).hexdigest() for text in rows.shape_texts()], kind="stable")
+    """Whether each row is in the first half of the shapes: every second one of a direction in the order of a hash."""
+    hashes = [hashlib.sha256(text.encode()).hexdigest() for text in rows.shape_texts()]
+    order = np.lexsort((np.array(hashes), rows.direction))
     result = np.zeros(len(rows), dtype=np.bool_)
     result[order[::2]] = True
     return result

@@ -8,8 +8,8 @@ from typing import Final
 
 from scaleproof.simulator.cluster.device.kernels.attention_rates import USUAL
 from scaleproof.validator.calibration.cluster_file.section import timed
-from scaleproof.validator.kernels.table import ATTENTION, PRODUCT, SHAPES, TIME
-from scaleproof.validator.probe.points import Point
+from scaleproof.validator.kernels.table import ATTENTION, BACKWARD, FORWARD, PRODUCT, SHAPES, TIME
+from scaleproof.validator.probe.points import SUSTAINED, Point
 
 # Probes of kernels, by the kind of their rows.
 _PROBES: Final = {PRODUCT: "matmul", ATTENTION: "attention"}
@@ -24,23 +24,26 @@ def kernels_path(cluster_file: Path) -> Path:
     return cluster_file.with_suffix(".kernels.csv")
 
 
-def _implementation(point: Point) -> str:
-    """The implementation of attention that a point timed. Torch's own flash attention is version 2."""
-    return _IMPLEMENTATIONS.get(int(point.numbers.get("backend", _FLASH)), "math")
+def _pass(point: Point) -> dict[str, str | float]:
+    """The implementation of attention that a point timed, and the direction. Torch's own flash attention is version 2."""
+    implementation = _IMPLEMENTATIONS.get(int(point.numbers.get("backend", _FLASH)), "math")
+    return {"implementation": implementation, "direction": BACKWARD if point.what.endswith(f" {BACKWARD}") else FORWARD}
 
 
 def rows(points: Sequence[Point], gpu: str, source: str) -> list[dict[str, str | float]]:
-    """Rows of a table of kernels: the matrix products and attentions among the points, each with its median time."""
+    """Rows of a table of kernels: the matrix products in short bursts and attentions among the points, each with its median
+    time."""
     return [
         {
             "gpu": gpu,
             "kind": kind,
             "precision": point.what.split()[0],
             **{name: int(point.numbers[name]) for name in SHAPES[kind]},
-            **({"implementation": _implementation(point)} if kind == ATTENTION else {}),
+            **(_pass(point) if kind == ATTENTION else {}),
             TIME: float(f"{point.median_s * 1e6:.6g}"),
             "source": source,
         }
         for kind, probe in _PROBES.items()
         for point in timed(points, probe)
+        if point.group != SUSTAINED
     ]

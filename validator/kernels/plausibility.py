@@ -8,10 +8,11 @@ from typing import Final
 import numpy as np
 
 from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.cluster.device.kernels.attention import BACKWARD_PRODUCTS
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_count
 from scaleproof.validator.kernels.devices import precision_of
-from scaleproof.validator.kernels.table import ATTENTION, MIXTURE, PRODUCT, Floats, KernelTable
+from scaleproof.validator.kernels.table import ATTENTION, BACKWARD, MIXTURE, PRODUCT, Floats, KernelTable
 
 # A kernel may exceed the peak of the data sheet by this factor, since short ones run at higher clocks.
 _ABOVE_PEAK: Final = 1.1
@@ -26,11 +27,12 @@ _SMALLER: Final = "times must be in microseconds: divide those in nanoseconds by
 
 
 def flops(table: KernelTable) -> Floats:
-    """FLOPs of each kernel: causal attention counts half of the scores, a mixture three matrices for each expert."""
-    size = table.sizes
+    """FLOPs of each kernel: causal attention counts half of the scores, which its backward pass computes again; a mixture three
+    matrices for each expert."""
+    size, passes = table.sizes, np.where(table.direction == BACKWARD, BACKWARD_PRODUCTS, 1.0)
     by_kind = {
         PRODUCT: 2 * size["m"] * size["n"] * size["k"],
-        ATTENTION: 2 * size["batch"] * size["heads"] * size["seq"] ** 2 * size["head_dim"],
+        ATTENTION: 2 * size["batch"] * size["heads"] * size["seq"] ** 2 * size["head_dim"] * passes,
         MIXTURE: 6 * size["tokens"] * size["topk"] * size["hidden"] * size["inter"] / (size["moe_tp"] * size["moe_ep"]),
     }
     result = np.full(len(table), np.nan)

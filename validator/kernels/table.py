@@ -47,7 +47,8 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
 PRECISIONS: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp4")
 # Columns of a written table, in order; those of shapes may be missing if no row is of their kind.
 COLUMNS: Final = (
-    "system", "gpu", "kind", "precision", *itertools.chain.from_iterable(SHAPES.values()), "implementation", TIME, "source"
+    "system", "gpu", "kind", "precision", *itertools.chain.from_iterable(SHAPES.values()), "implementation", "direction", TIME,
+    "source",
 )  # fmt: skip
 _REQUIRED: Final = ("kind", "precision", TIME)
 _ROUTING: Final = "routing"
@@ -55,11 +56,15 @@ _BALANCED: Final = "balanced"
 # Columns of shapes whose blank cells have a usual value.
 _USUAL: Final = ("kv_heads", "moe_tp", "moe_ep", _ROUTING)
 _IMPLEMENTATION: Final = "implementation"
+# Directions of passes of attention; rows without one are forward passes.
+_DIRECTION: Final = "direction"
+FORWARD: Final = "forward"
+BACKWARD: Final = "backward"
 # Names of implementations of attention; those in files of frameworks with another meaning are not among them.
 _NAMES: Final = re.compile(r"(?!(none|best)$)[a-z0-9][a-z0-9._-]{0,63}")
 _ROUTINGS: Final = re.compile(r"balanced|power_law_\d{1,3}(\.\d{1,3})?")
 # Columns of each row but for its sizes.
-_COLUMNS_OF_ROWS: Final = ("lines", "gpu", "kind", "precision", "routing", "implementation", "measured_s")
+_COLUMNS_OF_ROWS: Final = ("lines", "gpu", "kind", "precision", "routing", "implementation", "direction", "measured_s")
 # Largest sizes, far beyond any kernel, and the longest time in microseconds, an hour.
 _MOST: Final = 1e9
 _LONGEST_US: Final = 3.6e9
@@ -84,7 +89,7 @@ class Problem(NamedTuple):
 @dataclass(frozen=True)
 class KernelTable:
     """Rows of a table as columns, each of shape (rows,). lines: of each row in the file. sizes: by column, NaN where blank.
-    implementation: of attention; empty in rows of other kinds. problems: by index, of rows that cannot be used."""
+    implementation, direction: of attention; empty in rows of other kinds. problems: by index, of rows that cannot be used."""
 
     path: Path
     lines: Indices
@@ -93,6 +98,7 @@ class KernelTable:
     precision: Texts
     routing: Texts
     implementation: Texts
+    direction: Texts
     sizes: Mapping[str, Floats]
     measured_s: Floats
     problems: Mapping[int, Problem]
@@ -135,7 +141,7 @@ class KernelTable:
     @property
     def _names(self) -> tuple[Texts, ...]:
         """Columns of text by which rows differ."""
-        return self.gpu, self.kind, self.precision, self.routing, self.implementation
+        return self.gpu, self.kind, self.precision, self.routing, self.implementation, self.direction
 
     def rows(self, kind: str, precision: str | None = None) -> Mask:
         """Whether each row can be used and is of a kind, and of a precision if it is given."""
@@ -147,7 +153,7 @@ class KernelTable:
         return self._shapes(ProductShapes, self.rows(PRODUCT, precision))
 
     def attentions(self, precision: str | None = None) -> AttentionShapes:
-        """The forward passes of causal attention, in a precision if it is given."""
+        """The passes of causal attention, in a precision if it is given."""
         return self._shapes(AttentionShapes, self.rows(ATTENTION, precision))
 
     def mixtures(self, precision: str) -> MixtureShapes:
@@ -156,6 +162,7 @@ class KernelTable:
 
     def _shapes(self, of: Callable[..., _Shapes], mask: Mask) -> _Shapes:
         columns: dict[str, Any] = {**self.sizes, _ROUTING: self.routing, "measured_s": self.measured_s}
+        columns[BACKWARD] = self.direction == BACKWARD
         return of(**{field.name: columns[field.name][mask] for field in dataclasses.fields(of)})  # type: ignore[arg-type]
 
     def shape_texts(self) -> list[str]:
@@ -174,8 +181,8 @@ class KernelTable:
         return [f"{name}={size:.0f}" for size in self.sizes[name][where].tolist()]
 
     def merged(self) -> tuple[Self, int]:
-        """The usable rows, of which those with equal GPU, kind, precision and shape are one row with the median time; and the
-        number of rows that repeat another."""
+        """The usable rows, of which those that differ in their times alone are one row with the median time; and the number of
+        rows that repeat another."""
         rows = self.subset(self.usable)
         if not len(rows):
             return rows, 0
@@ -236,12 +243,13 @@ def _table(
     kind, precision = (np.array(cells[name]) for name in ("kind", "precision"))
     routing = np.array([text or _BALANCED for text in cells.get(_ROUTING, blank)])
     versions = np.array([text or attention for text in cells.get(_IMPLEMENTATION, blank)])
+    directions = np.array([text or FORWARD for text in cells.get(_DIRECTION, blank)])
     sizes = {name: _numbers(cells.get(name, blank)) for names in SHAPES.values() for name in names if name != _ROUTING}
     _fill(sizes, kind)
     measured_us = _numbers(cells[TIME])
     table = KernelTable(
         path, np.array(lines), np.array([printable(name) or gpu for name in cells.get("gpu", blank)]), kind, precision, routing,
-        np.where(kind == ATTENTION, versions, ""), sizes, measured_us * 1e-6, {},
+        np.where(kind == ATTENTION, versions, ""), np.where(kind == ATTENTION, directions, ""), sizes, measured_us * 1e-6, {},
     )  # fmt: skip
     return replace(table, problems=dict(reversed(list(_problems(table, cells)))))
 
@@ -320,6 +328,8 @@ def _problems(table: KernelTable, cells: Mapping[str, Sequence[str]]) -> Iterato
     yield from wrong(
         unnamed, _IMPLEMENTATION, "no name of an implementation of attention", "give one such as flash-2, flash-3 or cudnn"
     )
+    aimless = (table.kind == ATTENTION) & ~np.isin(table.direction, (FORWARD, BACKWARD))
+    yield from wrong(aimless, _DIRECTION, "unknown direction", f"give {FORWARD} or {BACKWARD}")
     heads, shared = table.sizes["heads"], table.sizes["kv_heads"]
     with np.errstate(invalid="ignore", divide="ignore"):
         uneven = (table.kind == ATTENTION) & (np.mod(heads, shared) != 0)

@@ -128,6 +128,15 @@ def repeat(step: Step, budget_s: float, peers: Peers = ALONE) -> Samples:
             return counted.samples(repetitions, NARROW)
 
 
+def sustain(step: Step, budget_s: float) -> Samples:
+    """Times of repetitions of a rank without a pause for `budget_s` seconds, in order, the first included."""
+    counted = _Batches(step, ALONE)
+    repetitions = counted.run(1)
+    while counted.spent_s < budget_s:
+        repetitions += counted.run(1)
+    return counted.samples(repetitions, TIME)
+
+
 def undisturbed(repetitions: Sequence[Repetition]) -> list[float]:
     """Seconds of the repetitions that the machine's host did not disturb, or of the half that it disturbed least."""
     lost = [repetition.lost_s / repetition.seconds if repetition.seconds > 0 else 0.0 for repetition in repetitions]

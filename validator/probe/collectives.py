@@ -18,7 +18,7 @@ from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import Step, by_size, timed
 from scaleproof.validator.probe.peers import GroupPeers, named
-from scaleproof.validator.probe.points import Point
+from scaleproof.validator.probe.points import UNEVEN_ALL_TO_ALL, Point
 from scaleproof.validator.probe.turns import groups_in_turn
 
 # torch before 2.13 has only the old names; from 2.13 on those warn
@@ -70,20 +70,45 @@ def collectives(
     def probe(peers: GroupPeers, budget_s: float) -> Iterable[Point]:
         nodes = len({nodes_of_ranks[rank] for rank in peers.ranks})
         for op in ops:
-            yield from _points(op, peers, nodes, sizes_bytes, budget_s / len(ops))
+            yield from _points(op, partial(_step, op, peers), peers, nodes, sizes_bytes, budget_s / len(ops))
 
     return groups_in_turn(groups, probe, budget_s)
 
 
-def _points(op: Op, peers: GroupPeers, nodes: int, sizes_bytes: Sequence[int], budget_s: float) -> list[Point]:
+def uneven_all_to_alls(
+    groups: Sequence[Sequence[int]], nodes_of_ranks: Sequence[int], sizes_bytes: Sequence[int], budget_s: float
+) -> list[dict[str, Any]]:
+    """Points of all-to-alls in which the first rank of a group receives twice the mean, and the others equal parts of the rest
+    ("alltoall uneven"), as experts do that more tokens choose. Arguments and sizes are as in `collectives`."""
+
+    def probe(peers: GroupPeers, budget_s: float) -> Iterable[Point]:
+        nodes = len({nodes_of_ranks[rank] for rank in peers.ranks})
+        return _points(UNEVEN_ALL_TO_ALL, partial(_uneven_step, peers), peers, nodes, sizes_bytes, budget_s)
+
+    return groups_in_turn(groups, probe, budget_s)
+
+
+def _points(
+    what: str, step: Callable[[int], Step], peers: GroupPeers, nodes: int, sizes_bytes: Sequence[int], budget_s: float
+) -> list[Point]:
     ranks = peers.ranks
     group = f"{len(ranks)} ranks on {nodes} {'node' if nodes == 1 else 'nodes'}"
     # 32-bit floats, the same number for each rank
     whole_bytes = [-(-size // (4 * len(ranks))) * 4 * len(ranks) for size in sizes_bytes]
     return [
-        samples.point("collective", op, named(ranks), ranks, size, "bytes", group, nodes=nodes)
-        for size, samples in by_size(partial(_step, op, peers), whole_bytes, budget_s, peers)
+        samples.point("collective", what, named(ranks), ranks, size, "bytes", group, nodes=nodes)
+        for size, samples in by_size(step, whole_bytes, budget_s, peers)
     ]
+
+
+def _uneven_step(peers: GroupPeers, size_bytes: int) -> Step:
+    count, ranks = size_bytes // 4, len(peers.ranks)
+    busiest = 2 * count // ranks
+    rest, more = divmod(count - busiest, ranks - 1)
+    sent = [busiest, *(rest + (other < more) for other in range(ranks - 1))]
+    received = [sent[peers.ranks.index(here().rank)]] * ranks
+    arriving, leaving = (torch.zeros(sum(parts), device=here().device) for parts in (received, sent))
+    return timed(partial(dist.all_to_all_single, arriving, leaving, received, sent, group=peers.group))
 
 
 def _step(op: Op, peers: GroupPeers, size_bytes: int) -> Step:

@@ -1,4 +1,4 @@
-"""Compute times of a rank's device: matrix products, attention, memory-bound kernels, kernel launches, layers and optimizer
+"""Compute times of a rank's device: attention, memory-bound kernels, kernel launches, layers and optimizer
 steps of models.
 
 Ranks that call a probe concurrently compute at the same time, each independently, and each gets the points of all ranks. Points
@@ -8,9 +8,9 @@ times.
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -20,13 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from scaleproof.simulator.cluster.device.kernels.attention import BACKWARD_PRODUCTS
 from scaleproof.simulator.cluster.device.kernels.cpu_core import backward_work, forward_work
 from scaleproof.simulator.model import ModelSpec
 from scaleproof.simulator.model.operators import MemoryBound
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import DeviceTimer, Samples, Step, repeat, timed
 from scaleproof.validator.probe.peers import collected, wait_for_all
-from scaleproof.validator.probe.points import Point
+from scaleproof.validator.probe.points import SKIPPED, Point
 from scaleproof.validator.probe.probed_model import ProbedModel
 from scaleproof.validator.probe.turns import in_rounds
 from scaleproof.validator.train.models.models import DTYPES
@@ -34,11 +35,6 @@ from scaleproof.validator.train.optimizers import build_optimizer
 
 # Group of points of the built-in reference models, see scaleproof.validator.calibration.fit.device.
 REFERENCE: Final = "reference"
-# (m, n, k): square products, and those of a transformer's layers and their gradients, with few rows and with many.
-SHAPES: Final = (
-    *((side, side, side) for side in (64, 128, 256, 512, 1024)),
-    (16, 1024, 1024), (256, 1024, 256), (256, 256, 1024), (1024, 256, 256), (64, 2048, 512), (512, 2048, 64), (2048, 512, 256),
-)  # fmt: skip
 # (sequences, tokens of each, heads, heads of keys, width) of causal attention.
 AttentionSize = tuple[int, int, int, int, int]
 ATTENTIONS: Final[tuple[AttentionSize, ...]] = ((1, 64, 4, 4, 32), (2, 256, 4, 2, 64))
@@ -52,44 +48,45 @@ _LONG_S: Final = 1e-3
 _OPTIMIZER_SAMPLES: Final = 2
 
 
-def products(shapes: Sequence[tuple[int, int, int]], precisions: Sequence[str], budget_s: float) -> list[dict[str, Any]]:
-    """Points of matrix products ("matmul"): m × k by k × n."""
-    device = here().device
-
-    def one_round(budget_s: float) -> Iterator[Point]:
-        each_s = budget_s / (len(shapes) * len(precisions))
-        for precision in precisions:
-            with _tf32(precision == "tf32"):
-                for m, n, k in shapes:
-                    a, b = (torch.randn(size, device=device, dtype=DTYPES[precision]) for size in ((m, k), (k, n)))
-                    out = torch.empty(m, n, device=device, dtype=DTYPES[precision])
-                    samples = repeat(averaged(partial(torch.mm, a, b, out=out)), each_s)
-                    what = f"{precision} {m}x{n}x{k}"
-                    yield rank_point("matmul", what, 2.0 * m * n * k, "flops", samples, m=m, n=n, k=k)
-
-    return collected(in_rounds(one_round, budget_s))
-
-
 def attentions(shapes: Sequence[AttentionSize], precision: str, budget_s: float) -> list[dict[str, Any]]:
-    """Points of forward passes of causal attention ("attention"), by the kernel that torch chooses. Their FLOPs are those of
-    the scores that the mask leaves, their numbers have the names of columns of tables of kernels; "backend" is that of
-    torch.nn.attention.SDPBackend which runs."""
+    """Points of passes of causal attention ("attention"), by the kernel that torch chooses in training: of the forward pass,
+    and of the backward pass, whose "what" ends in "backward".
+
+    A backward pass lasts as long as both passes take longer than the forward pass does in the same round. FLOPs are those of
+    the scores that the mask leaves, numbers have the names of columns of tables of kernels; "backend" is that of
+    torch.nn.attention.SDPBackend which runs.
+    """
     device = here().device
 
     def one_round(budget_s: float) -> Iterator[Point]:
         for batch, seq, heads, kv_heads, head_dim in shapes:
             sizes = [(batch, count, seq, head_dim) for count in (heads, kv_heads, kv_heads)]
-            q, k, v = (torch.randn(size, device=device, dtype=DTYPES[precision]) for size in sizes)
+            q, k, v = (torch.randn(size, device=device, dtype=DTYPES[precision], requires_grad=True) for size in sizes)
             grouped = kv_heads < heads
-            step = partial(functional.scaled_dot_product_attention, q, k, v, is_causal=True, enable_gqa=grouped)
-            with torch.no_grad():
-                samples = repeat(averaged(step), budget_s / len(shapes))
-            what = f"{precision} {batch}x{seq} {heads}/{kv_heads}x{head_dim}"
+            forward = partial(functional.scaled_dot_product_attention, q, k, v, is_causal=True, enable_gqa=grouped)
+            alone, both = (repeat(averaged(step), budget_s / (2 * len(shapes))) for step in (forward, _both_passes(forward)))
+            what, flops = f"{precision} {batch}x{seq} {heads}/{kv_heads}x{head_dim}", 2.0 * batch * heads * seq**2 * head_dim
             numbers = {"batch": batch, "seq": seq, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
             numbers["backend"] = torch._fused_sdp_choice(q, k, v, is_causal=True, enable_gqa=grouped)
-            yield rank_point("attention", what, 2.0 * batch * heads * seq**2 * head_dim, "flops", samples, **numbers)
+            yield rank_point("attention", what, flops, "flops", alone, **numbers)
+            forward_s = statistics.median(alone.seconds)
+            longer = both._replace(seconds=tuple(max(second - forward_s, 0.0) for second in both.seconds))
+            yield rank_point("attention", f"{what} backward", BACKWARD_PRODUCTS * flops, "flops", longer, **numbers)
 
-    return collected(in_rounds(one_round, budget_s))
+    return collected([_with_positive_time(point) for point in in_rounds(one_round, budget_s)])
+
+
+def _both_passes(forward: partial[Tensor]) -> Callable[[], object]:
+    """Function that computes the gradients of a function's inputs."""
+    gradient = torch.randn_like(forward())
+    return lambda: torch.autograd.grad(forward(), forward.args, gradient)
+
+
+def _with_positive_time(point: Point) -> Point:
+    """The point, without times if their median, which is a difference, is not positive."""
+    if point.median_s > 0:
+        return point
+    return replace(point, seconds=(), stopped=f"{SKIPPED}: both passes take no longer than the forward pass")
 
 
 def memory(sizes_bytes: Sequence[int], precision: str, budget_s: float) -> list[dict[str, Any]]:
@@ -255,12 +252,13 @@ def _update(model: ProbedModel, optimizer: torch.optim.Optimizer) -> Step:
     return update
 
 
-def averaged(step: Callable[[], object]) -> Step:
-    """Step that returns the seconds of `step`, averaged over enough repetitions to be long compared with the timer marks."""
+def averaged(step: Callable[[], object], long_s: float = _LONG_S) -> Step:
+    """Step that returns the seconds of `step`, averaged over repetitions that last for about `long_s` seconds or are a hundred,
+    by default long compared with the timer marks."""
     once = timed(step)
     for _ in range(2):
         once()
-    count = max(1, min(_IN_A_ROW, round(_LONG_S / max(once(), 1e-9))))
+    count = max(1, min(_IN_A_ROW, round(long_s / max(once(), 1e-9))))
 
     def repeated() -> None:
         for _ in range(count):
@@ -274,14 +272,3 @@ def rank_point(probe: str, what: str, size: float, unit: str, samples: Samples, 
     me = here().rank
     given = {name: float(value) for name, value in numbers.items()}
     return Point(probe, what, f"rank {me}", (me,), "", size, unit, samples.seconds, samples.stopped, samples.cores_busy, given)
-
-
-@contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
-    """Sets whether products of 32-bit floats may be computed as tf32 within the context."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

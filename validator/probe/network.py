@@ -53,21 +53,31 @@ def streams(pairs: Sequence[RankPair], sizes_bytes: Sequence[int], budget_s: flo
     return pairs_in_turn(pairs, probe, budget_s)
 
 
-def loaded(pairs: Sequence[RankPair], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
-    """Points of messages on a link with other traffic, by size of that traffic.
+def exchanges(pairs: Sequence[RankPair], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
+    """Points of seconds until two ranks that send each other a message concurrently both have received ("exchange"), which
+    equals the time of one message on a full-duplex link."""
 
-    "exchange": seconds until two ranks that send each other a message concurrently both have received, which equals the time of
-    one message on a full-duplex link. "send behind a stream": one-way seconds of 4 bytes sent right after a message in the same
-    direction (`stream_bytes`), and of 4 bytes alone (`alone_s`); the reply in the other direction is assumed to take as long as
-    alone.
+    def probe(pair: RankPair, budget_s: float) -> Iterable[Point]:
+        peers = PairPeers(pair.first, pair.second)
+        for size, samples in by_size(
+            lambda size: timed(partial(_exchange, pair, *_buffers(size))), sizes_bytes, budget_s, peers
+        ):
+            yield _point("exchange", pair, size, samples)
+
+    return pairs_in_turn(pairs, probe, budget_s)
+
+
+def behind_streams(pairs: Sequence[RankPair], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
+    """Points of one-way seconds of 4 bytes sent right after a message in the same direction ("send behind a stream").
+
+    Numbers: the size of that message (`stream_bytes`), and seconds of 4 bytes alone (`alone_s`). The reply in the other
+    direction is assumed to take as long as alone.
     """
 
     def probe(pair: RankPair, budget_s: float) -> Iterable[Point]:
-        peers, each_s = PairPeers(pair.first, pair.second), budget_s / 3
+        peers, each_s = PairPeers(pair.first, pair.second), budget_s / 2
         small = repeat(_step(round_trip(pair.first, pair.second), _SMALL_BYTES, parts=2), each_s, peers)
         alone_s = statistics.median(small.seconds)
-        for size, samples in by_size(lambda size: timed(partial(_exchange, pair, *_buffers(size))), sizes_bytes, each_s, peers):
-            yield _point("exchange", pair, size, samples)
         for size, samples in by_size(lambda size: _behind(pair, _buffer(size)), sizes_bytes, each_s, peers):
             behind = samples._replace(seconds=tuple(max(second - alone_s, 0.0) for second in samples.seconds))
             yield _point("send behind a stream", pair, _SMALL_BYTES, behind, stream_bytes=size, alone_s=alone_s)

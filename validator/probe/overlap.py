@@ -20,6 +20,7 @@ from scaleproof.validator.probe.adaptive import DeviceTimer, Samples, Step, repe
 from scaleproof.validator.probe.peers import GroupPeers, named
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.turns import groups_in_turn
+from scaleproof.validator.train.models.models import DTYPES
 
 # The background work lasts this many times as long as the timed work, so that it does not end first.
 _OUTLASTS: Final = 3.0
@@ -27,16 +28,16 @@ _MOST_AT_ONCE: Final = 200
 
 
 def overlap(
-    groups: Sequence[Sequence[int]], size_bytes: int = 2**22, side: int = 256, budget_s: float = 4.0
+    groups: Sequence[Sequence[int]], size_bytes: int, side: int, precision: str, budget_s: float
 ) -> list[dict[str, Any]]:
     """Points of matrix products overlapped with all-reduces of 32-bit floats ("compute", in flops) and of an all-reduce
     overlapped with products ("communication", in bytes): seconds while overlapped, and the medians `alone_s` and `together_s`.
 
-    groups: ranks that reduce together; all ranks of a group compute and communicate concurrently.
+    groups: ranks that reduce together; all ranks of a group compute and communicate concurrently. side, precision: of products.
     """
 
     def probe(peers: GroupPeers, budget_s: float) -> list[Point]:
-        return _Probe(peers, size_bytes, side, budget_s).points()
+        return _Probe(peers, size_bytes, side, precision, budget_s).points()
 
     # the amount of computation follows from measured times, and would differ between rounds
     return groups_in_turn(groups, probe, budget_s, rounds=1)
@@ -46,11 +47,11 @@ class _Probe:
     """Matrix products and all-reduces of one group: each alone and each overlapped with the other, a quarter of the time
     each."""
 
-    def __init__(self, peers: GroupPeers, size_bytes: int, side: int, budget_s: float) -> None:
+    def __init__(self, peers: GroupPeers, size_bytes: int, side: int, precision: str, budget_s: float) -> None:
         device = here().device
         self.peers, self.each_s = peers, budget_s / 4
         self.clock = DeviceTimer(device)
-        self.left, self.right = (torch.randn(side, side, device=device) for _ in range(2))
+        self.left, self.right = (torch.randn(side, side, device=device, dtype=DTYPES[precision]) for _ in range(2))
         self.buffer = torch.zeros(size_bytes // 4, device=device)
 
     def points(self) -> list[Point]:
@@ -84,14 +85,17 @@ class _Probe:
 
     def compute_overlapped(self, products: int, sums: int) -> Samples:
         """Times of `products` matrix products while `sums` all-reduces are in progress."""
-        compute = timed(partial(self.multiply, products))
 
         def repetition() -> float:
+            self.clock.wait()
             in_progress = [self.begin_sum() for _ in range(sums)]
-            seconds = compute()
+            begin = self.clock.mark()
+            self.multiply(products)
+            end = self.clock.mark()
             for work in in_progress:
                 work.wait()
-            return seconds
+            self.clock.wait()
+            return self.clock.seconds(begin, end)
 
         return self.repeated(repetition)
 
@@ -101,7 +105,7 @@ class _Probe:
         def repetition() -> float:
             self.clock.wait()
             begin = self.clock.mark()
-            # this thread computes meanwhile, so a callback marks the end
+            # this thread, or the stream of the products, is busy meanwhile, so a callback marks the end, on a stream of its own
             ended: Future[Any] = self.begin_sum().get_future().then(lambda _: self.clock.mark())
             self.multiply(products)
             end = ended.wait()

@@ -18,6 +18,11 @@ from scaleproof.simulator.common.errors import InputError
 NARROW: Final = "narrow"
 TIME: Final = "time"
 FAILED: Final = "failed"
+SKIPPED: Final = "skipped"
+# Group of matrix products that were computed for seconds without a pause.
+SUSTAINED: Final = "sustained"
+# Name of all-to-alls in which one rank receives twice the mean, which no prediction uses.
+UNEVEN_ALL_TO_ALL: Final = "alltoall uneven"
 
 _COLUMNS: Final = (
     "probe", "what", "where", "ranks", "group", "size", "unit", "seconds", "stopped", "cores_busy", "numbers",
@@ -30,11 +35,11 @@ class Point:
 
     probe: matmul | attention | memory | launch | host_copy | optimizer | layer | message | collective | overlap | update |
     loading. what: what was timed, such as "fp32 512x512x512", "all_reduce" or "send". where: the ranks, such as "rank 0 to rank
-    3". group: class, such as "same socket" or "across" for messages, "4 ranks on 4 nodes" for collectives; "" otherwise. size:
-    in `unit`, which is bytes, flops, samples, parameters or kernels. seconds: one per repetition after the warm-up, of the
-    slowest rank if several take part. stopped: "narrow" if the interval of the median is narrow enough, "time" if the time or
-    the number of repetitions was exhausted, "failed: why" otherwise. cores_busy: cores that all its ranks together kept busy.
-    numbers: further numbers by name.
+    3". group: class, such as "same socket" or "across" for messages, "4 ranks on 4 nodes" for collectives, "sustained" for
+    products over seconds; "" otherwise. size: in `unit`, which is bytes, flops, samples, parameters or kernels. seconds: one
+    per repetition after the warm-up, of the slowest rank if several take part. stopped: "narrow" if the interval of the median
+    is narrow enough, "time" if the time or the number of repetitions was exhausted, "failed: why" or "skipped: why" without
+    times. cores_busy: cores that all its ranks together kept busy. numbers: further numbers by name.
     """
 
     probe: str

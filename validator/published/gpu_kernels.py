@@ -13,7 +13,7 @@ from scaleproof.validator.kernels.attention import IMPLEMENTATION
 from scaleproof.validator.kernels.devices import device_of, precision_of
 from scaleproof.validator.kernels.plausibility import check_units, flops
 from scaleproof.validator.kernels.rates import interval_s, predicted_s
-from scaleproof.validator.kernels.table import SHAPES, Indices, KernelTable, read
+from scaleproof.validator.kernels.table import FORWARD, SHAPES, Indices, KernelTable, read
 from scaleproof.validator.published.prediction import Prediction
 
 CALIBRATION: Final[tuple[str, ...]] = ()
@@ -36,15 +36,16 @@ def predict_table(path: Path) -> list[Prediction]:
     for gpu in table.gpus:
         for kind in SHAPES:
             of_kind = table.rows(kind) & (table.gpu == gpu)
-            keys = zip(table.precision[of_kind].tolist(), table.implementation[of_kind].tolist(), strict=True)
-            for precision, name in dict.fromkeys(keys):
-                rows = np.flatnonzero(of_kind & (table.precision == precision) & (table.implementation == name))
+            columns = (table.precision, table.implementation, table.direction)
+            for key in dict.fromkeys(zip(*(column[of_kind].tolist() for column in columns), strict=True)):
+                own = np.all([column == name for column, name in zip(columns, key, strict=True)], axis=0)
+                rows = np.flatnonzero(of_kind & own)
                 found.update(zip(rows.tolist(), _of_set(table, rows, devices.get(gpu)), strict=True))
     return [found[row] for row in range(len(table))]
 
 
 def _of_set(table: KernelTable, rows: Indices, device: Device | None) -> Iterator[Prediction]:
-    """Predictions of rows of one GPU, kind, precision and implementation."""
+    """Predictions of rows of one GPU, kind, precision, implementation and direction."""
     kind, precision, name = str(table.kind[rows[0]]), str(table.precision[rows[0]]), _set_name(table, rows[0])
     reason = _reason(device, table, int(rows[0]))
     if device is None or reason:
@@ -76,5 +77,6 @@ def _reason(device: Device | None, table: KernelTable, row: int) -> str:
 
 
 def _set_name(table: KernelTable, row: int) -> str:
-    words = [str(column[row]) for column in (table.gpu, table.kind, table.precision, table.implementation)]
-    return " ".join(word for word in words if word not in ("", IMPLEMENTATION))
+    columns = (table.gpu, table.kind, table.precision, table.implementation, table.direction)
+    words = [str(column[row]) for column in columns]
+    return " ".join(word for word in words if word not in ("", IMPLEMENTATION, FORWARD))

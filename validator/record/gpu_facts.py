@@ -6,6 +6,7 @@ Builds of torch for AMD's GPUs (ROCm) call these CUDA devices too. Their limits,
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -36,6 +37,8 @@ _STATE: Final = {
     "power.draw": "power",
     "temperature.gpu": "Celsius",
 }
+# Those of the moment as numbers, with their names and units.
+_LOAD: Final = {"clocks.sm": "clock_MHz", "power.draw": "power_W", "temperature.gpu": "temperature_C"}
 
 
 def is_amd() -> bool:
@@ -98,6 +101,13 @@ def settings(uuid: str) -> dict[str, str]:
 def state(uuid: str) -> dict[str, str]:
     """The provenance entry of a GPU's clocks, power and temperature now; empty without nvidia-smi. uuid: of `uuid_of`."""
     return _entry("gpu_after_training", uuid, _STATE)
+
+
+def load(uuid: str) -> dict[str, float]:
+    """A GPU's clock, power and temperature now, by name with unit; without those that nvidia-smi does not report. uuid: of
+    `uuid_of`."""
+    values = zip(_LOAD.values(), _queried(uuid, list(_LOAD)), strict=False)
+    return {name: float(value.split()[0]) for name, value in values if re.match(r"\d", value)}
 
 
 def _entry(name: str, uuid: str, properties: Mapping[str, str]) -> dict[str, str]:

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.simulator.model import Mlp
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.calibration.calibrate import calibrate, probe
+from scaleproof.validator.calibration import gpu_sizes
+from scaleproof.validator.calibration.calibrate import _Observed, calibrate, probe
 from scaleproof.validator.calibration.cluster_file.from_points import described
 from scaleproof.validator.calibration.fit import device
-from scaleproof.validator.calibration.plan import NAMES, ProbePlan, Task, groups_of, tasks
+from scaleproof.validator.calibration.plan import DEVICE, NAMES, ProbePlan, Task, groups_of, tasks
 from scaleproof.validator.calibration.sites import Site
+from scaleproof.validator.calibration.sites import site as placed
+from scaleproof.validator.launch import rank
 from scaleproof.validator.launch.launch import Ended, JobOptions
 from scaleproof.validator.launch.rank_environment import ContactLostError
+from scaleproof.validator.launch.status_board import Board, Status
+from scaleproof.validator.measure import MeasureOptions
+from scaleproof.validator.probe.points import Point
 from scaleproof.validator.record.provenance import Usage, disturbance
 from tests.validator.calibration.made import BASE, all_pairs, facts, sends, sums
 
@@ -29,13 +38,18 @@ PLAIN = [point.plain() for point in sums(2, 2, 1e-3, 1e7)]
 
 
 class PretendedRanks:
-    """Runs functions here and now."""
+    """Runs functions here and now, as ranks of another launcher do: what is recorded before an error is lost."""
 
     def first(self, count: int) -> PretendedRanks:
         return self
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[Ended]:
-        return [Ended(function(*args), b"")]
+        recorded: list[bytes] = []
+        rank._here[:] = [rank.Rank(0, 1, torch.device("cpu"), Status(Board.private(), 0), recorded.append)]
+        try:
+            return [Ended(function(*args), b"".join(recorded))]
+        finally:
+            rank._here.clear()
 
     def once(self, function: Callable[[], Any], patience_s: float) -> Any:
         return function()
@@ -70,6 +84,45 @@ def test_a_failed_probe_is_reported_and_the_others_run() -> None:
     assert [point.plain() for point in points] == PLAIN
     assert failed.stopped == "failed: rank 1 failed in work between phases: RuntimeError: no"
     assert found.took_s.keys() == {"collective"}
+
+
+def pid(budget_s: float) -> Any:
+    """A point with the number of the process that measures it."""
+    return [Point("launch", "pid", "", (), "", float(os.getpid()), "", (1e-6,), "time").plain()]
+
+
+def end_process(budget_s: float) -> Any:
+    os._exit(3)
+
+
+def test_tasks_on_the_same_number_of_ranks_share_processes() -> None:
+    """A context of a GPU is created once for all of them, and after a failure."""
+    reported: list[str] = []
+    of_ranks = [(pid, 1), (pid, 2), (pid, 1), (fail_once_more, 1), (pid, 1), (end_process, None), (pid, None)]
+    planned = [Task("launch", f"{f.__name__} {ranks}", f, (), 0.1, ranks) for f, ranks in of_ranks]
+    with placed("local", None, 2, MeasureOptions()) as where:
+        found = probe(planned, where, 60.0, reported.append)
+    pids = [point.size for point in found.points if point.seconds]
+    failed = [point for point in found.points if not point.seconds]
+    assert len(pids) == 5
+    assert pids[0] == pids[1] != pids[2], "a new process after the failure, for the task that was left"
+    assert len(set(pids)) == 4
+    assert [point.what for point in failed] == ["fail_once_more 1", "end_process None"]
+    assert failed[0].stopped == "failed: rank 0 failed in work between phases: ValueError: no"
+    assert failed[1].stopped.startswith("failed: rank ")
+    assert "exited with code 3" in failed[1].stopped
+    assert [what for what in reported if "fail" in what or "end" in what] == ["fail_once_more 1", "end_process None"]
+    assert reported[0] == "pid 1"
+
+
+def fail_once_more(budget_s: float) -> Any:
+    raise ValueError("no")
+
+
+def test_a_line_that_is_cut_off_is_not_a_result() -> None:
+    whole = json.dumps([[], "here", {"elapsed_s": 1.0}]).encode() + b"\n"
+    assert [one.machine for one in _Observed.all_of(whole + whole[:7])] == ["here"]
+    assert _Observed.all_of(b"") == []
 
 
 def test_no_probe_runs_after_the_ranks_lost_contact() -> None:
@@ -123,6 +176,14 @@ def test_groups_are_one_node_one_rank_per_node_and_all_ranks() -> None:
 def test_each_probe_can_be_run_separately() -> None:
     for name in NAMES:
         assert {task.name for task in tasks(ProbePlan([TINY], names=[name]), site(0, 0, 1, 1), LAB)} == {name}
+
+
+def test_probes_of_gpus_include_communication_and_overlap() -> None:
+    planned = tasks(ProbePlan([], budget_s=30.0, gpu=gpu_sizes.FULL), site(0, 0, 0, 0), None)
+    assert {task.name for task in planned} == DEVICE | {"message", "collective", "overlap"}
+    [overlapped] = (task for task in planned if task.name == "overlap")
+    assert overlapped.arguments == ([[0, 1, 2, 3]], 2**28, 4096, "bf16")
+    assert sum(task.budget_s for task in planned) == pytest.approx(30.0)
 
 
 def test_the_layer_probe_includes_probes_fitted_with_it() -> None:

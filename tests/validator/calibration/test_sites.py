@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.validator.calibration.plan import ProbePlan, tasks
-from scaleproof.validator.calibration.sites import site
+from scaleproof.validator.calibration.sites import Site, site
+from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import MeasureOptions
 from tests.validator.launch.test_cluster_of_hosts import on_this_machine, run_all
 from tests.validator.netlabs import lab_cluster, needs_netlab
@@ -18,11 +20,17 @@ WATCH = MeasureOptions(timeout_s=60.0)
 JOINED = str(Path(__file__).with_name("joined.py"))
 
 
-def who() -> list[int]:
-    """What the first rank knows of the group."""
+def who() -> None:
+    """Records what the rank knows of the group."""
     import torch.distributed as dist
 
-    return [dist.get_rank(), dist.get_world_size()]
+    here().record(f"{dist.get_rank()} of {dist.get_world_size()}".encode())
+
+
+def recorded(where: Site, function: Any, *args: Any, ranks: int | None = None) -> tuple[list[str], RankError | None]:
+    """What the ranks record, as texts, and the error."""
+    texts, error = where.recorded_by_all(function, *args, ranks=ranks, timeout_s=60.0, progress=lambda _: None)
+    return [text.decode() for text in texts], error
 
 
 def fail_on_last(text: str) -> None:
@@ -33,16 +41,23 @@ def fail_on_last(text: str) -> None:
     dist.barrier()
 
 
+def record_and_fail_on_last(text: str) -> None:
+    who()
+    fail_on_last(text)
+
+
 @pytest.mark.full
 def test_local_processes_form_one_node() -> None:
     with site("local", None, 3, WATCH) as where:
         assert where.nodes == (0, 0, 0)
         assert where.heads == [0]
         assert where.is_reporter
-        assert where.run(who) == [0, 3]
-        assert where.run(who, ranks=2) == [0, 2]
-        with pytest.raises(RankError, match=r"rank 2 failed .*: ValueError: no"):
-            where.run(fail_on_last, "no")
+        assert where.starts_ranks
+        assert recorded(where, who) == (["0 of 3", "1 of 3", "2 of 3"], None)
+        assert recorded(where, who, ranks=2) == (["0 of 2", "1 of 2"], None)
+        texts, error = recorded(where, record_and_fail_on_last, "no")
+        assert texts == ["0 of 3", "1 of 3", "2 of 3"]
+        assert re.fullmatch(r"rank 2 failed .*: ValueError: no", str(error))
 
 
 @pytest.mark.full
@@ -50,7 +65,7 @@ def test_local_processes_form_one_node() -> None:
 def test_hosts_of_a_lab_are_nodes() -> None:
     with site("netlab", lab_cluster(4), 99, WATCH, hosts=2) as where:
         assert where.nodes == (0, 1)
-        assert where.run(who) == [0, 2]
+        assert recorded(where, who) == (["0 of 2", "1 of 2"], None)
         assert "link rate" in where.lab
 
 
@@ -58,7 +73,8 @@ def test_hosts_of_a_lab_are_nodes() -> None:
 def test_ranks_started_by_torchrun_run_the_probes_and_name_failed_ranks() -> None:
     (lines,) = run_all([on_this_machine(2, JOINED)], Path.cwd())
     assert lines.endswith("exit 0"), lines
-    assert "rank 0 of 2: [0, 2], then [0, 1], then rank 1 failed in its work: ValueError: no" in lines
+    assert "rank 0 of 2: ['0 of 2', '1 of 2'], then ['0 of 1'], then rank 1 failed in its work: ValueError: no" in lines
+    assert "kept: True" in lines
     assert "rank 1 of 2" not in lines
 
 

@@ -11,7 +11,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,12 +19,16 @@ from scaleproof.simulator.scenario.schema import Scenario
 from tests.validator.gpus.kernels import Kernel
 from tests.validator.gpus.published import FAILED
 
+if TYPE_CHECKING:
+    from scaleproof.validator.capture.rank_device import RankDevice
+    from tests.validator.gpus.fake_nccl import LoggedApi
+
 Fault = Callable[[int], None]
 # Stream and phase of spans in the last step.
 Phases = Counter[tuple[int, int]]
 _LIMIT_S: Final = 120.0
-_servers: Final = multiprocessing.get_context("forkserver")
-_servers.set_forkserver_preload(
+servers: Final = multiprocessing.get_context("forkserver")
+servers.set_forkserver_preload(
     ["torch._dynamo", "torch.distributed.pipelining", "torch.distributed.fsdp", "torch.nn.parallel",
      "scaleproof.validator.train.train", "scaleproof.validator.capture.rank_device", "tests.validator.gpus.fake_nccl"]
 )  # fmt: skip
@@ -56,7 +60,7 @@ class Job(NamedTuple):
 def play(job: Job, folder: Path) -> list[PlayedRank]:
     """Plays all ranks of a job at once; folder: for their files."""
     ranks = range(job.scenario.strategy.ranks)
-    processes = [_servers.Process(target=_play_rank, args=(job, rank, folder), daemon=True) for rank in ranks]
+    processes = [servers.Process(target=_play_rank, args=(job, rank, folder), daemon=True) for rank in ranks]
     for process in processes:
         process.start()
     for process in processes:
@@ -93,8 +97,8 @@ def _play_rank(job: Job, rank: int, folder: Path) -> None:
     os._exit(0)
 
 
-def _played(job: Job, rank: int, folder: Path) -> PlayedRank:
-    import torch
+def joined(job: Job, rank: int, folder: Path) -> tuple[RankDevice, type[LoggedApi]]:
+    """The GPU of this process, which becomes a rank of the job, and the log of its calls of NCCL."""
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
     from scaleproof.validator.calibration.gpus import shipped
@@ -103,7 +107,6 @@ def _played(job: Job, rank: int, folder: Path) -> PlayedRank:
     from scaleproof.validator.capture.rank_device import RankDevice
     from scaleproof.validator.launch import rank as ranks
     from scaleproof.validator.launch.rank_environment import RankEnvironment
-    from scaleproof.validator.train.train import train
     from tests.validator.gpus.fake_nccl import LoggedApi, NcclLog
     from tests.validator.gpus.published import Published
     from tests.validator.gpus.waits import Futures, Waits, check_devices, follow_threads
@@ -111,7 +114,7 @@ def _played(job: Job, rank: int, folder: Path) -> PlayedRank:
     world = job.scenario.strategy.ranks
     waits = Waits(ScriptContext(folder))
     futures = Futures(waits, in_another_thread if job.staged else lambda call: call())
-    log = LoggedApi.log = NcclLog(rank, waits, futures, Published(folder, rank, world, job.patience_s))
+    LoggedApi.log = NcclLog(rank, waits, futures, Published(folder, rank, world, job.patience_s))
     gpu = shipped("h100-80gb-sxm")
     assert gpu is not None
     properties = DeviceProperties.of(gpu)
@@ -126,6 +129,15 @@ def _played(job: Job, rank: int, folder: Path) -> PlayedRank:
         job.fault(rank)
     store = FileStore(str(folder / "store"), world)
     ranks.join(RankEnvironment(rank, world, rank, world), store, 60.0, accelerator=True)
+    return device, LoggedApi
+
+
+def _played(job: Job, rank: int, folder: Path) -> PlayedRank:
+    import torch
+
+    from scaleproof.validator.train.train import train
+
+    device, api = joined(job, rank, folder)
     built_bytes: list[int] = []
     cuda: Any = torch.cuda
     reset = cuda.reset_peak_memory_stats
@@ -137,7 +149,7 @@ def _played(job: Job, rank: int, folder: Path) -> PlayedRank:
     cuda.reset_peak_memory_stats = reset_peak
     spans: list[bytes] = []
     train(job.scenario, spans.append, None)
-    return PlayedRank(tuple(log.kernels), phases_of(b"".join(spans)), "", LoggedApi.backend, built_bytes[0])
+    return PlayedRank(tuple(api.log.kernels), phases_of(b"".join(spans)), "", api.backend, built_bytes[0])
 
 
 def phases_of(recorded: bytes) -> Phases:

@@ -15,7 +15,7 @@ from scaleproof.validator.kernels import device_file
 from scaleproof.validator.kernels.devices import device_of
 from scaleproof.validator.kernels.fit import cross_validated, fit_device, halves, interval, kinds, left_out
 from scaleproof.validator.kernels.rates import LogError, interval_s, log_error, predicted_s
-from scaleproof.validator.kernels.table import KernelTable, read
+from scaleproof.validator.kernels.table import _COLUMNS_OF_ROWS, KernelTable, read
 from tests.validator.kernels.made import GEMM, sampled, written
 
 GPU = "A100-80GB-SXM"
@@ -40,6 +40,7 @@ def test_halves_are_equal_in_number_and_do_not_depend_on_the_order(table: Kernel
         kind=table.kind[::-1],
         routing=table.routing[::-1],
         implementation=table.implementation[::-1],
+        direction=table.direction[::-1],
         sizes={name: size[::-1] for name, size in table.sizes.items()},
     )
     assert set(np.array(turned.shape_texts())[halves(turned)]) == set(texts[half])
@@ -106,6 +107,29 @@ def test_attention_is_stored_by_its_implementation(table: KernelTable) -> None:
     bound = kernels.attention_rates("best")
     assert bound is not None
     assert bound.product_share >= max(flash.product_share, cudnn.product_share)
+
+
+def test_backward_passes_are_fitted_next_to_the_forward_passes_of_their_implementation(table: KernelTable) -> None:
+    """Backward passes twice as slow as known ones have errors like the others; alone they are not fitted."""
+    forward = table.subset(table.rows("attention_forward"))
+    forward = replace(forward, implementation=np.full(len(forward), "flash-2"))
+    backward = replace(forward, direction=np.full(len(forward), "backward"))
+    slower_s = 2.0 * predicted_s(nominal(), "attention_forward", "bf16", backward)
+    backward = replace(backward, measured_s=slower_s)
+    rows = joined(forward, backward)
+    half = halves(rows)
+    assert half[: len(forward)].sum() == half[len(forward) :].sum() == len(forward) / 2
+    [fit] = (fitted := fit_device(nominal(), rows)).fits
+    assert (fit.rows, fit.p95 < 0.3) == (len(rows), True)
+    assert predicted_s(fitted.device, fit.kind, "bf16", backward) == pytest.approx(slower_s, rel=0.2)
+    with pytest.raises(InputError, match="flash-2: not fitted, since 0 shapes are fewer than 8"):
+        fit_device(nominal(), backward)
+
+
+def joined(first: KernelTable, second: KernelTable) -> KernelTable:
+    columns = {name: np.concatenate([getattr(one, name) for one in (first, second)]) for name in _COLUMNS_OF_ROWS}
+    sizes = {name: np.concatenate([size, second.sizes[name]]) for name, size in first.sizes.items()}
+    return replace(first, **columns, sizes=sizes)
 
 
 def test_what_is_not_fitted_is_noted(tmp_path: Path) -> None:

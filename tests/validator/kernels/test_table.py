@@ -82,6 +82,7 @@ def test_rows_without_a_gpu_have_the_one_that_is_given(tmp_path: Path) -> None:
         (GEMM | {"m": "0.5"}, "m is not a whole number above zero, got '0.5'"),
         (GEMM | {"k": "1e999"}, "k is not a whole number above zero"),
         (ATTENTION | {"head_dim": "wide"}, "head_dim is not a whole number above zero"),
+        (ATTENTION | {"direction": "sideways"}, "unknown direction, got 'sideways'; give forward or backward"),
         (ATTENTION | {"kv_heads": "5"}, "kv_heads does not divide heads, got '5'"),
         (MIXTURE | {"topk": "0"}, "topk is not a whole number above zero"),
         (MIXTURE | {"routing": "random"}, "unknown routing, got 'random'; give balanced"),

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from scaleproof.validator.probe import adaptive
 from scaleproof.validator.probe.adaptive import Repetition, _order, by_size, half_width, repeat, timed, undisturbed
 from scaleproof.validator.probe.points import NARROW, TIME
 from tests.validator.probe.conftest import Hands, stand_still
@@ -141,3 +142,12 @@ def test_what_happens_once_is_not_timed(hands: Hands) -> None:
     assert list(found) == [4, 4096, 2**24]
     assert max(found[4].seconds) == pytest.approx(0.001, rel=1e-3)
     assert found[4].stopped == NARROW
+
+
+def test_a_step_is_sustained_for_the_budget_and_its_times_are_in_order(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither narrow times nor a warm-up end or shorten it."""
+    monkeypatch.setattr(adaptive, "lost_s", lambda: 0.0)
+    slower = itertools.chain([0.125, 0.125], itertools.repeat(0.25))
+    samples = adaptive.sustain(lambda: hands.step(next(slower)), 1.25)
+    assert samples.seconds == (0.125, 0.125, 0.25, 0.25, 0.25, 0.25)
+    assert (samples.stopped, samples.spent_s) == ("time", 1.25)

@@ -10,6 +10,8 @@ from scaleproof.simulator.cluster.device.kernels.cpu_core import backward_work, 
 from scaleproof.simulator.model import Gpt, Mlp, ModelSpec, ResNet
 from scaleproof.simulator.scenario.read import load_model
 from scaleproof.validator.probe import compute
+from scaleproof.validator.probe.adaptive import Samples
+from scaleproof.validator.probe.points import Point
 from tests.validator.probe.onranks import least_s, probed
 
 GPT = Gpt(layers=2, hidden=16, heads=2, vocabulary=32, sequence=8)
@@ -17,13 +19,25 @@ MLP = Mlp(layers=3, inputs=4, hidden=8, outputs=3)
 NORMED = "python:tests.validator.train.models.users:normed_batches"
 
 
-def test_products_are_timed_by_shape_and_precision() -> None:
-    points = probed(compute.products, 1, [(16, 16, 16), (512, 256, 512)], ["fp32", "bf16"], 1.0)
-    expected = [f"{precision} {shape}" for precision in ("fp32", "bf16") for shape in ("16x16x16", "512x256x512")]
-    assert [point.what for point in points] == expected
-    assert [point.size for point in points] == 2 * [2.0 * 16**3, 2.0 * 512 * 256 * 512]
-    assert points[1].numbers == {"m": 512, "n": 256, "k": 512}
-    assert least_s(points, expected[1], points[1].size) > least_s(points, expected[0], points[0].size)
+def test_attention_is_timed_in_both_passes() -> None:
+    shapes = [(1, 64, 4, 4, 32), (2, 256, 4, 2, 64)]
+    points = probed(compute.attentions, 1, shapes, "fp32", 1.0)
+    forward, backward = points[::2], points[1::2]
+    assert [point.what for point in forward] == ["fp32 1x64 4/4x32", "fp32 2x256 4/2x64"]
+    assert [point.what for point in backward] == [f"{point.what} backward" for point in forward]
+    assert [point.size for point in forward] == [2.0 * 4 * 64**2 * 32, 2.0 * 2 * 4 * 256**2 * 64]
+    assert [point.size for point in backward] == [2.5 * point.size for point in forward]
+    assert [point.numbers for point in backward] == [point.numbers for point in forward]
+    # the machine's other work does not change which of them is longer
+    assert backward[1].median_s > forward[1].median_s / 4
+
+
+def test_a_backward_pass_that_takes_no_time_is_left_out_with_the_reason(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "repeat", lambda *_: Samples((2e-3, 1e-3, 1e-3), "narrow", 1.0, 1e-3, 1e-3))
+    monkeypatch.setattr(compute, "collected", lambda points: [point.plain() for point in points])
+    forward, backward = map(Point.of, compute.attentions([(1, 64, 4, 4, 32)], "fp32", 0.1))
+    assert (forward.median_s, backward.seconds) == (1e-3, ())
+    assert backward.stopped == "skipped: both passes take no longer than the forward pass"
 
 
 def test_memory_bandwidth_counts_bytes_read_and_written() -> None:

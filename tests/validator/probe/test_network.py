@@ -50,7 +50,8 @@ def test_streams_give_the_time_between_messages() -> None:
 
 
 def test_messages_on_a_loaded_link_are_recorded_with_their_unloaded_time() -> None:
-    exchange, behind = probed(network.loaded, 2, PAIRS[:1], (2**22,), 2.0)
+    [exchange] = probed(network.exchanges, 2, PAIRS[:1], (2**22,), 1.0)
+    [behind] = probed(network.behind_streams, 2, PAIRS[:1], (2**22,), 1.0)
     assert (exchange.what, exchange.size) == ("exchange", 2**22)
     assert (behind.what, behind.size, behind.numbers["stream_bytes"]) == ("send behind a stream", 4, 2**22)
     assert behind.numbers["alone_s"] > 0
@@ -81,4 +82,4 @@ def test_lab_links_are_not_faster_than_requested() -> None:
 
 def _messages_and_exchanges() -> list[dict[str, object]]:
     pairs = [RankPair(0, 1, "same leaf")]
-    return [*network.messages(pairs, (2**19,), 1.0), *network.loaded(pairs, (2**19,), 2.0)]
+    return [*network.messages(pairs, (2**19,), 1.0), *network.exchanges(pairs, (2**19,), 1.0)]

@@ -42,6 +42,17 @@ def test_predictions_are_in_the_order_of_the_rows_with_their_intervals(tmp_path:
         assert 0 < one.interval[0] < one.predicted < one.interval[1]
 
 
+def test_backward_passes_are_predicted_next_to_forward_passes(tmp_path: Path) -> None:
+    backward = ATTENTION | {"direction": "backward", "implementation": "flash-2", "latency_us": "3900"}
+    rows = [ATTENTION | {"direction": "", "implementation": "flash-2"}, backward]
+    forward, longer = predict_table(written(tmp_path / "t.csv", *rows))
+    assert [one.set_name.split()[1:] for one in (forward, longer)] == [
+        ["attention_forward", "bf16", "flash-2"],
+        ["attention_forward", "bf16", "flash-2", "backward"],
+    ]
+    assert longer.predicted / forward.predicted == pytest.approx(2.5 * 0.339 / 0.298, rel=0.1), "by the shares of products"
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

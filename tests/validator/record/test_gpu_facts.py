@@ -35,10 +35,19 @@ def test_limits_modes_and_clocks_are_recorded(tmp_path: Path, monkeypatch: pytes
     assert gpu_facts.state("abc") == {"gpu_after_training": after}
 
 
+def test_the_load_is_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = stand_in(tmp_path, 'echo "1755 MHz, 689.40 W, 61"', monkeypatch)
+    assert gpu_facts.load("abc") == {"clock_MHz": 1755, "power_W": 689.4, "temperature_C": 61}
+    assert "--query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv,noheader" in called.read_text()
+    stand_in(tmp_path, 'echo "1755 MHz, [N/A], 61"', monkeypatch)
+    assert gpu_facts.load("abc") == {"clock_MHz": 1755, "temperature_C": 61}
+
+
 @pytest.mark.parametrize("script", ["exit 9", "echo '[N/A], [N/A], [N/A], [N/A]'"])
 def test_a_program_that_knows_nothing_leaves_no_entry(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, script, monkeypatch)
     assert gpu_facts.state("abc") == {}
+    assert gpu_facts.load("abc") == {}
 
 
 def test_without_the_program_there_is_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

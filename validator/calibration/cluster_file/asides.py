@@ -4,29 +4,66 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
-from scaleproof.simulator.common.units import format_time_s
+from scaleproof.simulator.common.units import format_percent, format_time_s
 from scaleproof.validator.calibration.cluster_file.section import timed
 from scaleproof.validator.calibration.fit.curve_fitting import groups
-from scaleproof.validator.probe.points import FAILED, NARROW, TIME, Point
+from scaleproof.validator.probe.points import FAILED, NARROW, SKIPPED, SUSTAINED, TIME, UNEVEN_ALL_TO_ALL, Point
 
-NAMES: Final = ("overlap", "update", "loading")
+NAMES: Final = ("matmul", "message", "collective", "overlap", "update", "loading")
+# Numbers of sustained products, and their units.
+_STATE: Final = {"clock_MHz": "MHz", "power_W": "W", "temperature_C": "°C"}
 # Fewest members to compare: of two that differ, either may be the slow one.
 _ENOUGH: Final = 3
 
 
-def asides(points: Sequence[Point]) -> dict[str, str]:
-    """Text by the probe's name; nothing for a probe that did not run."""
-    parts_of = {"overlap": _overlap(points), "update": _update(points), "loading": _loading(points)}
+def asides(points: Sequence[Point], taken: float = 0.0) -> dict[str, str]:
+    """Text by the probe's name; nothing for a probe that did not run. taken: share of the processors that predictions leave to
+    collectives next to products."""
+    of_name: dict[str, Callable[[Sequence[Point]], Iterator[str]]] = {
+        "matmul": _sustained,
+        "message": partial(_longer, "exchange", "send", "messages in both directions"),
+        "collective": partial(_longer, UNEVEN_ALL_TO_ALL, "alltoall", "all-to-alls whose busiest rank receives twice the mean"),
+        "overlap": partial(_overlap, taken),
+        "update": _update,
+        "loading": _loading,
+    }
+    parts_of = {name: of_name[name](points) for name in NAMES}
     return {name: ", ".join(lines) for name, parts in parts_of.items() if (lines := list(parts))}
 
 
-def _overlap(points: Sequence[Point]) -> Iterator[str]:
+def _sustained(points: Sequence[Point]) -> Iterator[str]:
+    """Rates of products over seconds, and the state of the GPU at the end."""
+    for point in timed(points, "matmul"):
+        if point.group == SUSTAINED:
+            of_fastest = format_percent(min(point.seconds) / point.median_s, 0)
+            state = [f"{point.numbers[name]:g} {unit}" for name, unit in _STATE.items() if name in point.numbers]
+            at = f"at {' and '.join(state)}" if state else "nvidia-smi reports no clock"
+            yield f"{point.what} {point.size / point.median_s / 1e12:.4g} TFLOP/s, {of_fastest} of the fastest sample ({at})"
+
+
+def _longer(what: str, usual: str, name: str, points: Sequence[Point]) -> Iterator[str]:
+    """Times of a kind of communication over those of the usual one, by group, at the largest size that both have."""
+    usual_s = {
+        (point.probe, point.ranks, point.size): point.median_s for point in points if point.what == usual and point.seconds
+    }
+    of_group: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for point in points:
+        key = (point.probe, point.ranks, point.size)
+        if point.what == what and point.seconds and key in usual_s:
+            of_group[point.group][point.size].append(point.median_s / usual_s[key])
+    for group, ratios in of_group.items():
+        yield f"{name} take {statistics.median(ratios[max(ratios)]):.2f} times as long ({group})"
+
+
+def _overlap(taken: float, points: Sequence[Point]) -> Iterator[str]:
     slower = {point.what: point.numbers["together_s"] / point.numbers["alone_s"] for point in timed(points, "overlap")}
     if slower.keys() >= {"compute", "communication"}:
-        yield f"matrix products take {slower['compute']:.2f} times as long while an all-reduce runs"
+        predicted = f" ({1 / (1 - taken):.2f} times by the processors that NCCL's channels occupy)" if taken else ""
+        yield f"matrix products take {slower['compute']:.2f} times as long while an all-reduce runs{predicted}"
         yield f"the all-reduce takes {slower['communication']:.2f} times as long"
 
 
@@ -61,8 +98,8 @@ def slow_ranks(points: Sequence[Point]) -> list[str]:
 
 
 def failed(points: Sequence[Point]) -> list[str]:
-    """The probes that failed, each with the reason."""
-    return [f"{point.what} {point.stopped}" for point in points if point.stopped.startswith(FAILED)]
+    """The probes that failed or were skipped, each with the reason."""
+    return [f"{point.what} {point.stopped}" for point in points if point.stopped.startswith((FAILED, SKIPPED))]
 
 
 def stops(points: Sequence[Point]) -> dict[str, str]:

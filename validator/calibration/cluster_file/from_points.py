@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 from pydantic import ValidationError
 
 from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.collectives.cost import processors_taken
 from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.common.units import parse_Bps
@@ -123,7 +124,8 @@ def described(points: Sequence[Point], facts: CalibrationFacts) -> tuple[dict[st
     notes = [line for section in sections.values() for line in section.notes] + slow_ranks(points)
     notes += [*bimodal_notes([point for point in points if point.probe in ("message", "collective")]), *failed(points)]
     odd = {"odd": "; ".join(notes)} if notes else {}
-    cluster["provenance"] = dict(facts.provenance) | stops(points) | asides(points) | odd
+    taken = processors_taken(nominal) if nominal and facts.on_gpus else 0.0
+    cluster["provenance"] = dict(facts.provenance) | stops(points) | asides(points, taken) | odd
     if facts.on_gpus and sections["collectives"].fields:
         posterior = updated(cluster_of(cluster, "the measured cluster"), times_of(points))
         cluster = with_constants(cluster, posterior)

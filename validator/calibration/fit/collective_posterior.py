@@ -25,6 +25,7 @@ from scaleproof.simulator.cluster.collectives.cost import chosen_nccl, modelled_
 from scaleproof.simulator.cluster.collectives.nccl import constants
 from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
+from scaleproof.validator.calibration.fit.collectives import operations
 from scaleproof.validator.calibration.fit.measured_curve import SizeTime, not_rising
 from scaleproof.validator.probe.points import Point
 
@@ -95,8 +96,8 @@ def times_of(points: Iterable[Point]) -> list[MeasuredTime]:
     """Median times of the points of collectives, without sizes that take longer than larger ones, and without those of traces,
     which contain waiting for other ranks."""
     groups: defaultdict[tuple[Op, int, int], defaultdict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for point in points:
-        if point.probe == "collective" and point.size > 0 and "traced" not in point.numbers:
+    for point in operations(points):
+        if point.size > 0 and "traced" not in point.numbers:
             group = groups[cast(Op, point.what), len(point.ranks), round(point.numbers["nodes"])]
             group[point.size].extend(point.seconds)
     times = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, cast, get_args
 
 import numpy as np
 
@@ -40,7 +40,7 @@ def measured(points: Sequence[Point], link_Bps: float = math.inf) -> Section:
     first bytes would otherwise exaggerate.
     """
     by_group: defaultdict[tuple[Op, int, int], list[Point]] = defaultdict(list)
-    for point in timed(points, "collective"):
+    for point in operations(points):
         by_group[cast(Op, point.what), len(point.ranks), round(point.numbers["nodes"])].append(point)
     entries, notes, errors, spent_s = [], [], [], []
     for (op, ranks, nodes), every in by_group.items():
@@ -61,7 +61,12 @@ def measured(points: Sequence[Point], link_Bps: float = math.inf) -> Section:
         return Section(notes=notes)
     reach = DEVIATIONS * max(_LEAST, _typical(errors, spent_s))
     ends = (format_share(math.exp(side * reach)) for side in (-1, 1))
-    return Section({"measured": entries}, {"collectives": interval(ends, count(timed(points, "collective")))}, notes)
+    return Section({"measured": entries}, {"collectives": interval(ends, count(operations(points)))}, notes)
+
+
+def operations(points: Iterable[Point]) -> list[Point]:
+    """Points of collectives that predictions know, which are those with equal parts."""
+    return [point for point in timed(points, "collective") if point.what in get_args(Op)]
 
 
 def _lines(every: Sequence[Point], name: str, least_s: float) -> tuple[Sequence[Segment], Sequence[Point], float]:

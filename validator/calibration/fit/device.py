@@ -64,7 +64,7 @@ def probe(models: Sequence[ModelSpec], precision: str, budget_s: float) -> list[
     """Points from which `device_section` makes a section, on every rank. Several ranks only time the models' layers: their
     slowdown relative to one rank gives the number of cores."""
     from scaleproof.validator.launch.rank import here
-    from scaleproof.validator.probe import compute
+    from scaleproof.validator.probe import compute, products
 
     if here().ranks > 1:
         return compute.layers(models, precision, _SAMPLES, budget_s)
@@ -73,7 +73,7 @@ def probe(models: Sequence[ModelSpec], precision: str, budget_s: float) -> list[
         *compute.layers(models, precision, _SAMPLES, share_s["layer"]),
         *compute.layers(_REFERENCES, precision, _REFERENCE_SAMPLES, share_s["reference"], compute.REFERENCE),
         *compute.optimizers([models[0], _REFERENCES[1], _REFERENCES[-1]], precision, _OPTIMIZERS, share_s["optimizer"]),
-        *compute.products(compute.SHAPES, [precision], share_s["matmul"]),
+        *products.products(products.SHAPES, [precision], share_s["matmul"]),
         *compute.memory(compute.SIZES_BYTES, precision, share_s["memory"]),
         *compute.launches(share_s["launch"]),
     ]

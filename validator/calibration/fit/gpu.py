@@ -18,10 +18,10 @@ from scaleproof.simulator.scenario.dump import plain_spec
 from scaleproof.validator.calibration.cluster_file.section import Section, rate_text, seconds_text, timed
 from scaleproof.validator.calibration.fit.device import measured_layers, measured_optimizers
 from scaleproof.validator.calibration.gpus import ASSUMED_LATENCY, nominal_Bps, shipped
-from scaleproof.validator.kernels.fit import fit_device
+from scaleproof.validator.kernels.fit import LEAST_ROWS, fit_device, forward_only, kinds
 from scaleproof.validator.kernels.from_points import rows
-from scaleproof.validator.kernels.table import PRODUCT, of_rows
-from scaleproof.validator.probe.points import Point
+from scaleproof.validator.kernels.table import of_rows
+from scaleproof.validator.probe.points import SUSTAINED, Point
 
 if TYPE_CHECKING:
     from scaleproof.simulator.model import Gpt, ResNet
@@ -42,13 +42,15 @@ _CDNA: Final = ("gfx90a", "gfx94", "gfx95")
 _FRAMEWORK: Final = "pytorch-ddp"
 # Candidates for shares of the peak, from an eighth to all of it.
 _SHARES: Final = np.geomspace(0.125, 1.0, 43)
+# The same of what the power limit sustains, in steps of half a percent.
+_SUSTAINED_SHARES: Final = np.geomspace(0.125, 1.0, 421)
 # Fields of kernels without a unit.
 _RATIOS: Final = (
     "tile_share", "sustained_share", "memory_share", "flash_forward_share", "flash_backward_share", "flash_ramp_keys",
     "host_slowdown",
 )  # fmt: skip
 _SIXTEEN_BITS: Final = ("bf16", "fp16")
-# Number of shapes from which rates of products are fitted: several per parameter.
+# Number of shapes from which rates of a kind of kernel are fitted: several per parameter.
 _LEAST_SHAPES: Final = 24
 _FITTED_FIRST: Final = ("bf16", "fp16", "fp32")
 # Peaks in FLOP/s and bytes/s of a device that does not ship and of which nothing is measured.
@@ -89,10 +91,11 @@ def machine(facts: DeviceFacts, sizes: GpuSizes) -> dict[str, Any]:
 
 def device_section(points: Sequence[Point], nominal: Device) -> Section:
     """Section `device` of a GPU. nominal: the device before measuring. Raises RunError if its peak stays unknown."""
-    products, is_known = timed(points, "matmul"), nominal.peak_flops != {"fp32": _UNKNOWN}
+    products = [point for point in timed(points, "matmul") if point.group != SUSTAINED]
+    is_known = nominal.peak_flops != {"fp32": _UNKNOWN}
     if not products and not is_known:
         raise RunError(f"no matrix product was timed, and no {nominal.name} ships; see why the products failed")
-    peak_flops = {str(name): flops for name, flops in nominal.peak_flops.items()} if is_known else _peaks(products)
+    peak_flops: dict[Any, float] = nominal.peak_flops if is_known else _peaks(products)
     memory_Bps = nominal.memory_bandwidth_Bps if is_known else _reached_Bps(points) or nominal.memory_bandwidth_Bps
     fields: dict[str, Any] = {
         "name": nominal.name,
@@ -101,8 +104,10 @@ def device_section(points: Sequence[Point], nominal: Device) -> Section:
         "memory": f"{nominal.memory_bytes / 2**30:.5g} GiB",
     }
     if nominal.kernels is not None:
-        kernels = _kernels(nominal.kernels, points, peak_flops, memory_Bps)
-        fields["kernels"] = _kernel_fields(_with_rates(nominal, kernels, peak_flops, memory_Bps, points))
+        kernels = _kernels(nominal.kernels, points, products, peak_flops, memory_Bps)
+        update = {"kernels": kernels, "peak_flops": peak_flops, "memory_bandwidth_Bps": memory_Bps}
+        fitted = _with_rates(nominal.model_copy(update=update), points)
+        fields["kernels"] = _kernel_fields(_sustaining(fitted, points))
     layers, optimizers = (_by_precision(timed(points, probe)) for probe in ("layer", "optimizer"))
     fields["measured_layers"] = [entry for name, mine in layers.items() for entry in measured_layers(mine, name)]
     fields["measured_optimizers"] = [entry for name, mine in optimizers.items() for entry in measured_optimizers(mine, name)]
@@ -134,7 +139,7 @@ def _rates(peak_flops: dict[Any, float], memory_Bps: float) -> dict[str, Any]:
 
 
 def _precision(product: Point) -> str:
-    return product.what.split()[0]
+    return product.what.removeprefix(SUSTAINED).split()[0]
 
 
 def _by_precision(points: Sequence[Point]) -> dict[str, list[Point]]:
@@ -145,7 +150,7 @@ def _by_precision(points: Sequence[Point]) -> dict[str, list[Point]]:
     return groups
 
 
-def _peaks(products: Sequence[Point]) -> dict[str, float]:
+def _peaks(products: Sequence[Point]) -> dict[Any, float]:
     """FLOP/s of the best product by precision."""
     peaks: dict[str, float] = {}
     for point in products:
@@ -163,8 +168,10 @@ def _reached_Bps(points: Sequence[Point]) -> float:
     return max((point.size / point.median_s for point in largest.values()), default=0.0)
 
 
-def _kernels(nominal: Kernels, points: Sequence[Point], peak_flops: dict[str, float], memory_Bps: float) -> Kernels:
-    """The kernels with measured values where there are points."""
+def _kernels(
+    nominal: Kernels, points: Sequence[Point], products: Sequence[Point], peak_flops: dict[Any, float], memory_Bps: float
+) -> Kernels:
+    """The kernels with measured values where there are points. products: those in short bursts."""
     update: dict[str, float] = {}
     if reached_Bps := _reached_Bps(points):
         update["memory_share"] = min(1.0, reached_Bps / memory_Bps)
@@ -175,7 +182,6 @@ def _kernels(nominal: Kernels, points: Sequence[Point], peak_flops: dict[str, fl
     if "module" in launch_s:
         update["host_slowdown"] = launch_s["module"] / frameworks.shipped(_FRAMEWORK).host.kernel_s
     kernels = nominal.model_copy(update=update)
-    products = timed(points, "matmul")
     timed_in = {_precision(point) for point in products}
     precision = next((p for p in _FITTED_FIRST if p in timed_in and p in peak_flops), None)
     if precision is not None:
@@ -185,18 +191,38 @@ def _kernels(nominal: Kernels, points: Sequence[Point], peak_flops: dict[str, fl
     return kernels
 
 
-def _with_rates(
-    nominal: Device, kernels: Kernels, peak_flops: dict[Any, float], memory_Bps: float, points: Sequence[Point]
-) -> Kernels:
-    """The kernels with rates of products that are fitted to those in 16 bits, if there are enough shapes."""
-    table = of_rows(rows(points, nominal.name, ""))
-    products = table.subset(table.rows(PRODUCT) & np.isin(table.precision, _SIXTEEN_BITS))
-    if len(products.merged()[0]) < _LEAST_SHAPES:
+def _with_rates(device: Device, points: Sequence[Point]) -> Device:
+    """The device with rates of products and of attention that are fitted to those in 16 bits, if there are enough shapes."""
+    table = of_rows(rows(points, device.name, ""))
+    table = table.subset(table.usable & np.isin(table.precision, _SIXTEEN_BITS))
+    for _, _, own in kinds(table.merged()[0]):
+        # rates of the forward and of the backward pass are as many as those of products
+        if len(own) >= _LEAST_SHAPES and len(forward_only(own)) >= LEAST_ROWS:
+            device = fit_device(device, own).device
+    return device
+
+
+def _sustaining(device: Device, points: Sequence[Point]) -> Kernels:
+    """The device's kernels with the share of the peak at which a product takes as long in training as it was measured over
+    seconds; unchanged if none was."""
+    kernels = device.kernels
+    assert kernels is not None
+    measured = {_precision(point): point for point in timed(points, "matmul") if point.group == SUSTAINED}
+    precision = next((p for p in _FITTED_FIRST if p in measured and p in device.peak_flops), None)
+    if precision is None:
         return kernels
-    device = nominal.model_copy(update={"kernels": kernels, "peak_flops": peak_flops, "memory_bandwidth_Bps": memory_Bps})
-    fitted = fit_device(device, products).device.kernels
-    assert fitted is not None
-    return fitted
+    point = measured[precision]
+    m, n, k = (np.array([point.numbers[name]]) for name in ("m", "n", "k"))
+
+    def error(share: float) -> float:
+        speed = device.speed(precision, kernels.model_copy(update={"sustained_share": share}))
+        moved_bytes = (m * k + k * n) * speed.element_bytes, m * n * speed.element_bytes
+        predicted_s = products_s(speed, m, n, k, np.ones_like(m), *moved_bytes)
+        return abs(float(np.log(predicted_s / point.median_s)[0]))
+
+    # as in `fitted_shares`, a bound that the product does not reach has no effect
+    share = min(_SUSTAINED_SHARES.tolist(), key=lambda share: (round(error(share), 4), -share))
+    return kernels.model_copy(update={"sustained_share": share})
 
 
 def _kernel_fields(kernels: Kernels) -> dict[str, Any]:

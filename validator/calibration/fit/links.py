@@ -34,7 +34,8 @@ def inside(points: Sequence[Point]) -> Section:
         return Section()
     regular, notes = _without_slow(sends, {}, "")
     fit = line(regular, (ALPHA_BETA, PIECEWISE), "messages inside a node")
-    return Section(_fields(fit, bits=False), _intervals("node.link", fit, bits=False), notes + fit_notes(fit, "node.link"))
+    fields = _fields(fit, bits=False) | _duplex(points, fit, _INSIDE)
+    return Section(fields, _intervals("node.link", fit, bits=False), notes + fit_notes(fit, "node.link"))
 
 
 def between(points: Sequence[Point], nodes: Sequence[int], cluster: Cluster) -> Section:
@@ -127,15 +128,17 @@ def _filled(fit: Line, points: Sequence[Point]) -> Line:
 
 def _contention(points: Sequence[Point], fit: Line) -> dict[str, Any]:
     """Fields for what concurrent messages lose on a shared link: a half-duplex link, and incast."""
-    fields: dict[str, Any] = {}
-    alone_s = fit.fitted.at
-    both = [point.median_s / alone_s(point.size) for point in _sends(points, "exchange", _BETWEEN)]
-    if both and statistics.median(both) > _HALF_DUPLEX:
-        fields["duplex"] = "half"
+    fields = _duplex(points, fit, _BETWEEN)
     incasts = _largest_incasts(points)
     if incasts and (lost := statistics.median(_incast(point, fit) for point in incasts)) > _INCAST:
         fields["incast"] = round(lost, 3)
     return fields
+
+
+def _duplex(points: Sequence[Point], fit: Line, classes: Sequence[str]) -> dict[str, Any]:
+    """The field of a half-duplex link; empty for links on which messages in both directions take about as long as in one."""
+    both = [point.median_s / fit.fitted.at(point.size) for point in _sends(points, "exchange", classes)]
+    return {"duplex": "half"} if both and statistics.median(both) > _HALF_DUPLEX else {}
 
 
 def _largest_incasts(points: Sequence[Point]) -> list[Point]:

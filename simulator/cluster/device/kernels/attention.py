@@ -35,7 +35,7 @@ _USUAL_EXPONENTIALS: Final = 16 / 2048
 _OVERLAP: Final = 3
 _SHARPNESS: Final = 3
 # The backward pass recomputes the scores: five products where the forward pass has two (arXiv 2307.08691, sections 3 and 4.1).
-_BACKWARD_PRODUCTS: Final = 2.5
+BACKWARD_PRODUCTS: Final = 2.5
 # Rates of the backward pass where an implementation states none, over those of the forward pass. Rounded from what the fits to
 # arXiv 2407.08608's figures have in common.
 _BACKWARD_PRODUCT_RATE: Final = 5 / 6
@@ -98,7 +98,7 @@ def running(kernels: Kernels) -> AttentionRates | None:
 def attention_s(work: AttentionWork, rates: AttentionRates, speed: Speed, *, backward: bool = False) -> Amount:
     """Seconds of passes of attention, a number or of shape (passes,) as the fields of `work`."""
     kernels, keys, widths = speed.kernels, work.keys, work.width + work.value_width
-    products, widest = _BACKWARD_PRODUCTS if backward else 1.0, _larger(work.width, work.value_width)
+    products, widest = BACKWARD_PRODUCTS if backward else 1.0, _larger(work.width, work.value_width)
     rows = _rows(rates, widest)
     pair_s = _pair_s(widths, rates, speed, backward) * _slowdown(rates, widest)
     # keys of the longest and of the shortest block: half of those on the diagonal are masked, but computed
@@ -140,9 +140,8 @@ def _pair_s(widths: Amount, rates: AttentionRates, speed: Speed, backward: bool)
     kernels = speed.kernels
     products, product_share, exponential_share = 1.0, rates.product_share, rates.exponential_share
     if backward:
-        products = _BACKWARD_PRODUCTS
-        product_share = rates.backward_product_share or product_share * _BACKWARD_PRODUCT_RATE
-        exponential_share = rates.backward_exponential_share or exponential_share * _BACKWARD_EXPONENTIAL_RATE
+        products = BACKWARD_PRODUCTS
+        product_share, exponential_share = backward_shares(rates)
     processor_flops = speed.peak_flops / kernels.processors
     products_s = 2 * widths * products / (processor_flops * product_share)
     per_flop = _EXPONENTIALS_PER_FLOP.get(kernels.generation, _USUAL_EXPONENTIALS)
@@ -150,6 +149,14 @@ def _pair_s(widths: Amount, rates: AttentionRates, speed: Speed, backward: bool)
     unit_s = 1 / (processor_flops * per_flop * rates.exponential_share)
     exponential_s = 1 / (processor_flops * per_flop * exponential_share) - unit_s * (1 - 1 / kernels.exponential_gain)
     return (products_s**_OVERLAP + exponential_s**_OVERLAP) ** (1 / _OVERLAP)
+
+
+def backward_shares(rates: AttentionRates) -> tuple[float, float]:
+    """Shares of the peak and of the special-function units' rate that products and exponentials of the backward pass reach."""
+    return (
+        rates.backward_product_share or rates.product_share * _BACKWARD_PRODUCT_RATE,
+        rates.backward_exponential_share or rates.exponential_share * _BACKWARD_EXPONENTIAL_RATE,
+    )
 
 
 def _sustained_share(rates: AttentionRates, speed: Speed) -> float:
@@ -199,7 +206,7 @@ def _by_shares_s(operator: Attention, samples: float, speed: Speed, backward: bo
     """Seconds of a flash attention kernel by the device's shares of its peak."""
     kernels = speed.kernels
     share = kernels.flash_shares[backward]
-    work = _BACKWARD_PRODUCTS if backward else 1.0
+    work = BACKWARD_PRODUCTS if backward else 1.0
     blocks = math.ceil(operator.queries / _FLASH_ROWS) * operator.heads * samples
     waves = max(1.0, blocks / kernels.processors)
     widths = sum(math.ceil(width / _FLASH_WIDTH) * _FLASH_WIDTH for width in (operator.width, operator.value_width))

@@ -5,26 +5,55 @@ from __future__ import annotations
 import pytest
 
 from scaleproof.commands.text.calibration import table
-from scaleproof.validator.calibration.cluster_file.asides import NAMES, asides
+from scaleproof.validator.calibration.cluster_file.asides import NAMES, asides, failed
 from scaleproof.validator.probe.points import Point
 
 
 def _point(probe: str, what: str, size: float, seconds: float, **numbers: float) -> Point:
-    return Point(probe, what, "rank 0", (0, 1), "", size, "", (seconds,), "narrow", numbers=numbers)
+    return Point(probe, what, "rank 0", (0, 1), "same node", size, "", (seconds,), "narrow", numbers=numbers)
 
 
 POINTS = [
+    Point(
+        "matmul",
+        "sustained bf16 8x8x8",
+        "rank 0",
+        (0,),
+        "sustained",
+        1e12,
+        "flops",
+        (1e-3, 1.25e-3, 1.25e-3),
+        "time",
+        numbers={"clock_MHz": 1410, "power_W": 699, "temperature_C": 63},
+    ),
+    Point("matmul", "sustained fp32 8x8x8", "rank 0", (0,), "sustained", 1e12, "flops", (1e-2,), "time"),
+    _point("matmul", "bf16 8x8x8", 1e12, 1e-3),
     _point("overlap", "compute", 1e6, 0.0, alone_s=0.01, together_s=0.012),
     _point("overlap", "communication", 1e6, 0.0, alone_s=0.01, together_s=0.03),
     _point("update", "sgd of 4 gradients", 1000, 1e-3, workers=4),
     _point("update", "sgd of 4 gradients", 1e6, 2e-3, workers=4),
     _point("loading", "gpt, random", 8, 3e-3),
+    *(
+        _point("message", what, size, seconds)
+        for size in (4, 2**20)
+        for what, seconds in (("send", 1e-3), ("exchange", 1.5e-3))
+    ),
+    _point("message", "exchange", 2**24, 1.0),
+    _point("collective", "alltoall", 2**20, 1e-3, nodes=1),
+    _point("collective", "alltoall uneven", 2**20, 1.8e-3, nodes=1),
 ]
 
 
 def test_each_probe_result_is_shown_in_its_unit() -> None:
     reported = asides(POINTS)
     assert tuple(reported) == NAMES
+    clocked = "sustained bf16 8x8x8 800 TFLOP/s, 80 % of the fastest sample (at 1410 MHz and 699 W and 63 °C)"
+    unknown = "sustained fp32 8x8x8 100 TFLOP/s, 100 % of the fastest sample (nvidia-smi reports no clock)"
+    assert reported["matmul"] == f"{clocked}, {unknown}"
+    assert reported["message"] == "messages in both directions take 1.50 times as long (same node)"
+    assert (
+        reported["collective"] == "all-to-alls whose busiest rank receives twice the mean take 1.80 times as long (same node)"
+    )
     products, sums = (
         "matrix products take 1.20 times as long while an all-reduce runs",
         "the all-reduce takes 3.00 times as long",
@@ -34,10 +63,21 @@ def test_each_probe_result_is_shown_in_its_unit() -> None:
     assert reported["loading"] == "8 samples (gpt, random) 3.00 ms"
 
 
+def test_the_slowdown_of_products_is_compared_with_the_predicted_one() -> None:
+    measured = asides(POINTS, 16 / 128)["overlap"]
+    assert measured.startswith("matrix products take 1.20 times as long while an all-reduce runs (1.14 times by the processors")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_skipped_and_failed_probes_are_omitted(name: str) -> None:
     assert name not in asides([point for point in POINTS if point.probe != name])
     assert name not in asides([Point(name, "anything", "", (), "", 0, "", (), "failed: it timed out")])
+
+
+def test_skipped_and_failed_points_are_noted() -> None:
+    skipped = Point("matmul", "products in fp8", "rank 0", (0,), "", 0.0, "", (), "skipped: needs a newer GPU")
+    broken = Point("overlap", "overlap", "", (), "", 0.0, "", (), "failed: no")
+    assert failed([*POINTS, skipped, broken]) == ["products in fp8 skipped: needs a newer GPU", "overlap failed: no"]
 
 
 def test_the_table_prints_results_from_the_file() -> None:

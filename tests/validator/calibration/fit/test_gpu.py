@@ -21,6 +21,8 @@ from scaleproof.validator.calibration.cluster_file.files import points_path, wri
 from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, described
 from scaleproof.validator.calibration.fit.gpu import fitted_shares, machine
 from scaleproof.validator.calibration.gpus import shipped
+from scaleproof.validator.kernels.attention import AttentionShapes
+from scaleproof.validator.kernels.attention import predicted_s as predicted_attention_s
 from scaleproof.validator.kernels.products import ProductShapes, predicted_s
 from scaleproof.validator.probe import points as tables
 from scaleproof.validator.probe.gpu import DeviceFacts
@@ -113,6 +115,50 @@ def test_rates_of_products_are_fitted_to_many_shapes_and_those_of_attention_kept
     assert np.median(np.abs(predicted_s(found, "bf16", own) / slower_s - 1)) < 0.05
 
 
+@pytest.mark.parametrize("name", ["NVIDIA H200", "Unheard Of"])
+def test_training_sustains_what_a_product_sustained_over_seconds(name: str, tmp_path: Path) -> None:
+    """Bursts reach more; without sustained products the power limit is fitted to bursts."""
+    bursts = [*timed(speed(0.8, 0.75)), point("memory", "copy", 4e9, 1e-3)]
+    side, rate_flops = 8192, 480e12
+    over_seconds = point("matmul", "sustained bf16 8192x8192x8192", 2.0 * side**3, 2.0 * side**3 / rate_flops, "sustained")
+    over_seconds = replace(over_seconds, numbers={"m": side, "n": side, "k": side})
+    other = replace(over_seconds, what="sustained fp16 8192x8192x8192", seconds=(1.0,))
+    without, found = (read_back(points, tmp_path, facts(name)).device for points in (bursts, [*bursts, other, over_seconds]))
+    assert found.peak_flops == without.peak_flops
+    assert without.kernels is not None
+    assert found.kernels is not None
+    assert found.kernels.tile_share == without.kernels.tile_share
+    size = np.array([float(side)])
+    moved_bytes = 4 * size**2, 2 * size**2
+    in_training_s = products_s(found.speed("bf16", found.kernels), size, size, size, np.ones(1), *moved_bytes)
+    assert in_training_s == pytest.approx(2.0 * side**3 / rate_flops, rel=0.01)
+    assert found.kernels.sustained_share < without.kernels.sustained_share
+
+
+def test_rates_of_attention_are_fitted_to_both_passes(tmp_path: Path) -> None:
+    """Backward passes that are slower than an H100's change the shares of the backward pass alone."""
+    device = shipped("NVIDIA H100 80GB HBM3")
+    assert device is not None
+    assert device.kernels is not None
+    columns = np.array(gpu_sizes.FULL.attentions * 2, dtype=float).T  # type: ignore[operator]
+    is_backward = np.arange(columns.shape[1]) >= columns.shape[1] / 2
+    shapes = AttentionShapes(*columns, backward=is_backward, measured_s=np.ones(len(is_backward)))
+    seconds = predicted_attention_s(device, "bf16", shapes, "cudnn") * np.where(is_backward, 1.5, 1.0)
+    names = ("batch", "seq", "heads", "kv_heads", "head_dim")
+    points = [
+        point("attention", f"bf16 shape{' backward' * backward}", 1.0, s, backend=3, **dict(zip(names, sizes, strict=True)))
+        for sizes, s, backward in zip(columns.T.tolist(), seconds.tolist(), is_backward.tolist(), strict=True)
+    ]
+    found = read_back(points, tmp_path, facts("NVIDIA H100 80GB HBM3")).device
+    assert found.kernels is not None
+    rates, known = found.kernels.attention["cudnn"], device.kernels.attention_rates("cudnn")
+    assert known is not None
+    assert rates.state == "measured"
+    assert rates.backward_product_share is not None
+    assert rates.backward_product_share < 0.85 * rates.product_share * (known.backward_product_share or 0) / known.product_share
+    assert predicted_attention_s(found, "bf16", shapes, "cudnn") == pytest.approx(seconds, rel=0.1)
+
+
 @pytest.mark.parametrize("shares", [(0.8, 0.7), (0.5, 0.9), (0.9, 0.4)])
 def test_shares_that_are_fitted_explain_the_times_they_were_fitted_on(shares: tuple[float, float]) -> None:
     points = timed(speed(*shares))
@@ -188,6 +234,29 @@ def test_layers_optimizers_links_and_collectives_are_lines_through_what_was_time
     assert layer.passes_s(8) == pytest.approx((1.8e-4, 1.6e-4), rel=1e-3)
     assert read.device.optimizer_s(10**7, "adam", "bf16") == pytest.approx(1.1e-4, rel=1e-3)
     assert optimizer.optimizer == "adam"
+
+
+@pytest.mark.parametrize(("ratio", "duplex"), [(1.1, "full"), (1.9, "half")])
+def test_messages_in_both_directions_show_a_half_duplex_link(ratio: float, duplex: str, tmp_path: Path) -> None:
+    sizes = (4, 2**10, 2**14, 2**20)
+    sends = [replace(point("message", "send", n, 1e-5 + n * 1e-9, "same node"), ranks=(0, 1)) for n in sizes]
+    both = [replace(sends[-1], what="exchange", seconds=(ratio * sends[-1].median_s,))]
+    link = read_back([*sends, *both], tmp_path, facts(devices=2)).node.link
+    assert link is not None
+    assert link.duplex == duplex
+    assert (link.latency_s, link.bandwidth_Bps) == pytest.approx((1e-5, 1e9), rel=1e-2)
+
+
+def test_unequal_parts_do_not_change_what_equal_ones_show(tmp_path: Path) -> None:
+    points = [
+        replace(point("collective", "alltoall", n, 2e-5 + n * 2e-9, "2 ranks on 1 node", nodes=1), ranks=(0, 1))
+        for n in (2**14, 2**18, 2**22)
+    ]
+    uneven = [replace(one, what="alltoall uneven", seconds=(2 * one.median_s,)) for one in points]
+    before, after = (read_back(given, tmp_path, facts(devices=2)) for given in (points, [*points, *uneven]))
+    assert after.collectives == before.collectives
+    assert after.uncertainty == before.uncertainty
+    assert after.provenance["collective"].endswith("take 2.00 times as long (2 ranks on 1 node)")
 
 
 def test_scenarios_on_it_train_with_what_was_measured(tmp_path: Path) -> None:
