@@ -57,14 +57,39 @@ def test_ranks_that_see_one_gpu_each_use_nccl_if_these_differ(own: bool, backend
     assert {rank.backend for rank in play(job, tmp_path)} == {backend}
 
 
-def test_a_sharded_model_never_is_on_one_gpu_as_a_whole(tmp_path: Path) -> None:
-    layers = Family(FAMILIES["fsdp"].strategy, {"zero": 3}, {**TINY_GPT, "layers": 10, "hidden": 64}).scenario()
-    whole_bytes = 4 * sum(layer.parameters for layer in layers.model.build_layers())
+_TIED: dict[str, Any] = {"tied": True}
 
-    (rank, _) = play(Job(layers), tmp_path)
 
-    # half of all layers, and a few copies of the one that is sharded
-    assert 0.5 * whole_bytes < rank.built_bytes < 0.85 * whole_bytes
+@pytest.mark.parametrize(
+    ("strategy", "training", "model", "parts"),
+    [
+        (FAMILIES["fsdp"].strategy, {"zero": 3}, {}, [0.5] * 2),
+        ({"kind": "hybrid", "workers": 2, "stages": 1, "microbatches": 2}, {"zero": 3}, {}, [0.5] * 2),
+        # workers have a vector of parameters and one of gradients; servers have their part, and one of each worker's pushes
+        (FAMILIES["servers"].strategy, {}, {}, [2.0] * 2 + [1.5] * 2),
+        *in_bulk(
+            ({"kind": "hybrid", "workers": 2, "stages": 1, "tensor": 2}, {"zero": 3}, {}, [0.25] * 4),
+            ({"kind": "hybrid", "workers": 1, "stages": 1, "tensor": 2}, {}, {}, [0.5] * 2),
+            ({"kind": "hybrid", "workers": 1, "stages": 1, "tensor": 2}, {}, _TIED, [0.5] * 2),
+            (FAMILIES["gpipe"].strategy, {}, _TIED, [0.5] * 2),
+            (FAMILIES["servers"].strategy, {}, _TIED, [2.0] * 2 + [1.5] * 2),
+            (FAMILIES["hybrid with a server"].strategy, {}, {}, [2.0] * 2 + [3.0]),
+        ),
+    ],
+)
+def test_a_gpu_never_has_more_than_its_part_of_the_model_and_a_layer(
+    strategy: dict[str, Any], training: dict[str, Any], model: dict[str, Any], parts: list[float], tmp_path: Path
+) -> None:
+    scenario = Family(strategy, training, {**TINY_GPT, "layers": 10, "hidden": 64, **model}).scenario()
+    sizes_bytes = [4 * layer.parameters for layer in scenario.model.build_layers()]
+
+    ranks = play(Job(scenario), tmp_path)
+
+    assert [rank.error for rank in ranks] == [""] * len(parts)
+    for rank, part in zip(ranks, parts, strict=True):
+        # small tensors that are not divided, and copies of some that are
+        margin_bytes = 1.5 * max(sizes_bytes)
+        assert 0 <= rank.built_bytes - part * sum(sizes_bytes) < margin_bytes
 
 
 def separate_gpus(rank: int) -> None:

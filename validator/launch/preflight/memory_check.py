@@ -24,8 +24,6 @@ _ALWAYS_ALLOCATED: Final = ("parameters", "gradients", "optimizer_states", "comm
 _COMPUTED: Final = ("activations", "logits", "recomputed", "working")
 # Boundary activations of emulated layers have the scenario's size: one input and one output.
 _EMULATED_OUTPUTS: Final = 2
-# A server builds the whole model, and a vector of it, before it takes its part.
-_SERVER_START_COPIES: Final = 2
 _MEMORY: Final = Path("/proc/meminfo")
 _EVENTS: Final = Path("/proc/vmstat")
 
@@ -51,9 +49,7 @@ def _needed_bytes(scenario: Scenario) -> float:
         for kind in predicted.ranks
     ) / len(predicted.ranks)
     data = _emulated_outputs_bytes(scenario) if paced else _batches_bytes(scenario)
-    server = 0.0
-    if predicted.servers is not None:
-        server = max(predicted.servers.total_bytes, _SERVER_START_COPIES * _model_bytes(scenario))
+    server = 0.0 if predicted.servers is None else predicted.servers.total_bytes
     return strategy.ranks * _PROCESS_BYTES + strategy.training_ranks * (rank + data) + strategy.servers * server
 
 
@@ -78,10 +74,6 @@ def _batches_bytes(scenario: Scenario) -> float:
     kept = scenario.model.build_layers()[0].kept
     read = sum(tensor.elements for tensor in kept if tensor.group == "input" or tensor.name == READ)
     return total_steps(scenario) * scenario.samples_per_worker * read * _element_bytes(scenario)
-
-
-def _model_bytes(scenario: Scenario) -> float:
-    return sum(layer.parameters for layer in scenario.model.build_layers()) * _element_bytes(scenario)
 
 
 def _element_bytes(scenario: Scenario) -> int:

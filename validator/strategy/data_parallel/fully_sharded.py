@@ -48,7 +48,7 @@ class FullySharded(Microbatched):
         self._sharder.link(self.module, self._sharded, self._shard)
         self.prepare_backward = BackwardSettings(self._sharded, plan)
 
-    def prepare(self, layer: nn.Module) -> None:
+    def prepare(self, number: int, layer: nn.Module) -> None:
         """Shards a layer before the next one is built: whole models may not fit into a device."""
         self._sharded.append([self._sharder.shard(layer, self._shard, self._groups)])
 

@@ -21,7 +21,7 @@ class BucketShard:
     def __init__(self, context: Context, bucket: int, initial: Tensor) -> None:
         self.bucket = bucket
         self.version = 0
-        self.value = nn.Parameter(initial.clone())
+        self.value = nn.Parameter(initial)
         self.optimizer = self._optimizer(context)
         self._dtype = context.updated_dtype
         self._sum: Tensor | None = None

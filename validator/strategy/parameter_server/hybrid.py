@@ -12,7 +12,7 @@ from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy import Hybrid
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.strategy.base import Context, Trainer
-from scaleproof.validator.strategy.layout.flat import adopt, pack, replace_values, views
+from scaleproof.validator.strategy.layout.flat import pack, replace_values, views
 from scaleproof.validator.strategy.layout.mesh import build_mesh, holdings
 from scaleproof.validator.strategy.layout.messages import wait_all
 from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard
@@ -31,8 +31,11 @@ class HybridWorker(Replica):
         self.holding = next(number for number, ranks in enumerate(groups) if context.rank in ranks)
         parameters = list(self.module.parameters())
         self.values = pack(parameters)
+        replace_values(parameters, views(self.values, parameters))
+        # after the parameters outside the vector have been freed
         self.gradient = torch.zeros_like(self.values)
-        adopt(parameters, views(self.values, parameters), views(self.gradient, parameters))
+        for parameter, slope in zip(parameters, views(self.gradient, parameters), strict=True):
+            parameter.grad = slope
         bounds = [len(self.values) * number // self.plan.servers for number in range(self.plan.servers + 1)]
         self.parts = {self.plan.ranks + n: slice(*bounds[n : n + 2]) for n in range(self.plan.servers)}
         if context.rank == groups[self.holding][0]:
