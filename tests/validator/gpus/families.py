@@ -46,6 +46,7 @@ FAMILIES: Final = {
     "zero 1": Family(_WORKERS, {"zero": 1, "optimizer": "adam"}),
     "zero 2": Family(_WORKERS, {"zero": 2, "optimizer": "adam"}),
     "fsdp": Family({"kind": "data_parallel", "workers": 2}, {"zero": 3}),
+    "fsdp of microbatches": Family({"kind": "data_parallel", "workers": 2, "microbatches": 2}, {"zero": 3}),
     "fsdp with offload": Family(
         {"kind": "data_parallel", "workers": 2}, {"zero": 3, "offload": ["optimizer", "parameters"], "optimizer": "adam"}
     ),

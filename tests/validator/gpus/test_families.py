@@ -8,6 +8,8 @@ ranks go through the phases that they go through on CPUs.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +19,19 @@ import torch
 
 from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.validator.launch.launch import run_on_ranks
+from scaleproof.validator.record.recorder import Recorder
 from tests.validator.conftest import TINY_GPT
+from tests.validator.gpus.fake_nccl import LoggedGroup
 from tests.validator.gpus.families import FAMILIES, QUICK, Family
 from tests.validator.gpus.player import Job, Phases, phases_on_gloo, play
 from tests.validator.gpus.replay import faults
 from tests.validator.verdicts import in_bulk
 
-# Waits for gathered parameters and scattered gradients interrupt passes on CPUs only.
-_INTERRUPTED = {(Stream.MAIN, phase) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.SYNCHRONISE)}
+# Number of the stream of computation.
+_COMPUTATION = 0
+# Where groups sum what each has scattered, a pass on CPUs is interrupted once more for each layer. On GPUs another stream waits
+# for these sums; that of computation waits for all of them together at the end of a backward pass.
+_SUMMED_IN_A_STREAM = {"fsdp of groups": {(Stream.MAIN, phase) for phase in (Phase.BACKWARD, Phase.SYNCHRONISE)}}
 
 
 @pytest.mark.parametrize("name", [*QUICK, *in_bulk(*(name for name in FAMILIES if name not in QUICK))])
@@ -39,7 +46,7 @@ def test_ranks_train_on_gpus_as_on_cpus(name: str, tmp_path: Path) -> None:
     assert faults(logs) == []
     assert faults(logs, eager=True) == []
     on_cpus = [_phases(plain) for plain in run_on_ranks(phases_on_gloo, len(ranks), scenario)]
-    left_out = _INTERRUPTED if scenario.training.zero == 3 else set()
+    left_out = _SUMMED_IN_A_STREAM.get(name, set())
     assert [_without(rank.phases, left_out) for rank in ranks] == [_without(phases, left_out) for phases in on_cpus]
 
 
@@ -55,6 +62,31 @@ def test_ranks_that_see_one_gpu_each_use_nccl_if_these_differ(own: bool, backend
     job = Job(FAMILIES["ddp"].scenario(), separate_gpus if own else None, visible=1)
 
     assert {rank.backend for rank in play(job, tmp_path)} == {backend}
+
+
+@pytest.mark.parametrize("name", ["fsdp", *in_bulk("fsdp of microbatches", "fsdp of groups", "hybrid with fsdp")])
+def test_interruptions_are_waits_of_the_stream_of_computation(name: str, tmp_path: Path) -> None:
+    ranks = play(Job(FAMILIES[name].scenario(), checked_waits), tmp_path)
+
+    assert [rank.error for rank in ranks] == [""] * len(ranks)
+    assert all(rank.phases[Stream.MAIN, Phase.SYNCHRONISE] for rank in ranks)
+
+
+def checked_waits(_: int) -> None:
+    """Refuses interruptions of passes in which the stream of computation comes to wait for nothing."""
+    waiting = Recorder.waiting
+
+    @contextmanager
+    def checked(recorder: Recorder, begin: Any) -> Iterator[None]:
+        waits = LoggedGroup.log.waits
+        before = waits.of_stream(_COMPUTATION)
+        with waiting(recorder, begin):
+            yield
+        if waits.context.stream != _COMPUTATION or waits.of_stream(_COMPUTATION) <= before:
+            raise RuntimeError("the stream of computation does not wait for anything")
+
+    replaced: Any = Recorder
+    replaced.waiting = checked
 
 
 _TIED: dict[str, Any] = {"tied": True}
