@@ -127,7 +127,13 @@ class Context:
 
 
 class Trainer(ABC):
-    """One rank's part in training by some strategy."""
+    """One rank's part in training by some strategy.
+
+    updates_parameters: whether the rank's optimizer updates its whole parameters; else it updates shards of them, or there is
+    none. Copies of whole parameters, which an optimizer may have, need not fit into a device then.
+    """
+
+    updates_parameters = True
 
     def __init__(self, context: Context) -> None:
         self.context = context

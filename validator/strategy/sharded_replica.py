@@ -23,6 +23,8 @@ from scaleproof.validator.strategy.pipeline.strategy import Chunk
 class ShardingReplica(ParallelReplica):
     """Shards optimizer states over ranks with the same parameters, and with ZeRO's stage 2 gradients."""
 
+    updates_parameters = False
+
     def __init__(self, context: Context, strategy: Hybrid) -> None:
         super().__init__(context, strategy)
         self.states = list(self._states())

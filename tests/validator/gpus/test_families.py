@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
 from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.validator.launch.launch import run_on_ranks
 from scaleproof.validator.record.recorder import Recorder
@@ -106,6 +107,10 @@ _TIED: dict[str, Any] = {"tied": True}
             (FAMILIES["gpipe"].strategy, {}, _TIED, [0.5] * 2),
             (FAMILIES["servers"].strategy, {}, _TIED, [2.0] * 2 + [1.5] * 2),
             (FAMILIES["hybrid with a server"].strategy, {}, {}, [2.0] * 2 + [3.0]),
+            # servers also have copies in fp32, and no worker has; with ZeRO 1 workers have those of their shards
+            (FAMILIES["hybrid with a server"].strategy, {"precision": "fp16"}, {}, [2.0] * 2 + [5.0]),
+            (FAMILIES["zero 1"].strategy, {"precision": "fp16", "zero": 1}, {}, [2.5] * 2),
+            ({"kind": "hybrid", "workers": 2, "bucket": "4 KiB"}, {"precision": "fp16", "zero": 1}, {}, [2.5] * 2),
         ),
     ],
 )
@@ -113,7 +118,8 @@ def test_a_gpu_never_has_more_than_its_part_of_the_model_and_a_layer(
     strategy: dict[str, Any], training: dict[str, Any], model: dict[str, Any], parts: list[float], tmp_path: Path
 ) -> None:
     scenario = Family(strategy, training, {**TINY_GPT, "layers": 10, "hidden": 64, **model}).scenario()
-    sizes_bytes = [4 * layer.parameters for layer in scenario.model.build_layers()]
+    element_bytes = ELEMENT_BYTES[scenario.training.precision]
+    sizes_bytes = [element_bytes * layer.parameters for layer in scenario.model.build_layers()]
 
     ranks = play(Job(scenario), tmp_path)
 

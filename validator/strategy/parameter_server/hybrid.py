@@ -24,6 +24,8 @@ from scaleproof.validator.strategy.replica import Replica
 class HybridWorker(Replica):
     """A training rank. Parameters and gradients are views of one vector each, of which every server has an equal part."""
 
+    updates_parameters = False
+
     def __init__(self, context: Context, strategy: Hybrid) -> None:
         super().__init__(context, strategy)
         self.links = _links(self.plan)
@@ -50,11 +52,6 @@ class HybridWorker(Replica):
             pulls = [self.links.receive(self.values[part], server) for server, part in self.parts.items()]
             self.gradient.zero_()
             wait_all(pulls)
-
-    @property
-    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
-        """None: servers update the parameters."""
-        return []
 
     def complete(self) -> None:
         """Receives the servers' parameters where they are more precise than those that were pulled."""

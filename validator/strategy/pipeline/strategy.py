@@ -93,9 +93,11 @@ class StageTrainer(Trainer):
             for number, graph in zip(numbers, graphs, strict=True)
         ]
         self.needed = sorted({name for chunk in graphs for name in chunk.graph.needed})
-        self.optimizer = context.optimizer(self.module.parameters())
+        optimizer = context.optimizer(self.module.parameters()) if self.updates_parameters else None
+        if optimizer is not None:
+            self.optimizer = optimizer
         precision = GradientPrecision.of(context.scenario.training)
-        self.accumulator = Accumulator(self.module.parameters(), precision, self.optimizer)
+        self.accumulator = Accumulator(self.module.parameters(), precision, optimizer)
         place_of = [
             next(place for place, own in enumerate(plan.stage_of) if any(layer in ranges[stage] for stage in own))
             for layer in context.model.numbers
