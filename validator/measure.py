@@ -18,7 +18,7 @@ from scaleproof.validator.launch import fork_server, network_interfaces
 from scaleproof.validator.launch.job import LOOPBACK, Host
 from scaleproof.validator.launch.launch import JobOptions, LocalRanks, Ranks, require_torch, temporary_folder
 from scaleproof.validator.launch.preflight.checks import check_trainable
-from scaleproof.validator.launch.preflight.memory_check import check_gpus, check_room
+from scaleproof.validator.launch.preflight.memory_check import check_room
 from scaleproof.validator.launch.preflight.perturbation_checks import check_links
 from scaleproof.validator.launch.rank_environment import meeting_point, place_in
 from scaleproof.validator.netlab import compatibility
@@ -125,7 +125,7 @@ def check(scenario: Scenario, where: On, interface: str | None, verify: bool = F
     gpus_bytes = gpu_facts.memories_bytes(scenario.cluster.device.capacity_bytes) if _wants_accelerator(scenario) else []
     if where == "cluster" and place is not None:
         check_number(scenario, place.ranks)
-        check_gpus(scenario, gpus_bytes, place.local_ranks)
+        check_room(scenario, gpus_bytes, place.local_ranks)
         return
     check_room(scenario, gpus_bytes)
     check_interface(where, interface)

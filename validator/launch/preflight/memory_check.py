@@ -31,17 +31,18 @@ _MEMORY: Final = Path("/proc/meminfo")
 _EVENTS: Final = Path("/proc/vmstat")
 
 
-def check_room(scenario: Scenario, gpus_bytes: Sequence[float] = ()) -> None:
-    """Raises InputError where this machine cannot run all of the scenario's ranks.
+def check_room(scenario: Scenario, gpus_bytes: Sequence[float] = (), started: int | None = None) -> None:
+    """Raises InputError where this machine cannot run its ranks of the scenario.
 
-    gpus_bytes: memory of each GPU on which ranks train; none if they train on CPU cores.
+    gpus_bytes: memory of each GPU on which ranks train; none if they train on CPU cores. started: number of ranks that a
+    launcher has started here; None if all run here.
     """
-    ranks = scenario.strategy.ranks
-    elsewhere = "start them on several machines (--on cluster)"
+    ranks = scenario.strategy.ranks if started is None else started
+    elsewhere = "start them on several machines (--on cluster)" if started is None else "start fewer of them on a machine"
     if ranks > MOST_RANKS:
         raise InputError(f"{scenario.name}: {ranks} ranks; one machine runs at most {MOST_RANKS}, {elsewhere}")
     check_gpus(scenario, gpus_bytes, ranks)
-    needed = _host_bytes(scenario) if gpus_bytes else _needed_bytes(scenario)
+    needed = (_host_bytes(scenario) if gpus_bytes else _needed_bytes(scenario)) * ranks / scenario.strategy.ranks
     available = _available_bytes()
     if available is not None and needed > available:
         sizes = f"{ranks} ranks need about {format_bytes(needed)}, and {format_bytes(available)} of memory are free here"

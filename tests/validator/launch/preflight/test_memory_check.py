@@ -169,6 +169,21 @@ def test_ranks_on_gpus_need_host_memory_for_the_layers_that_they_build(
         check_room(scenario, [H100_BYTES] * 8)
 
 
+def test_a_machine_of_several_needs_memory_for_its_own_ranks(
+    make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    big = {"kind": "mlp", "layers": 4, "inputs": 4096, "hidden": 4096, "outputs": 4096}
+    workers = make_scenario({"kind": "data_parallel", "workers": 4}, big)
+    # parameters, gradients and buckets
+    rank_bytes = 3 * 4 * 4 * 4096 * 4097 + 40e6
+    monkeypatch.setattr(memory_check, "_MEMORY", tmp_path / "meminfo")
+    (tmp_path / "meminfo").write_text(f"MemAvailable: {int(2.5 * rank_bytes / 1024)} kB\n")
+
+    check_room(workers, started=2)
+    with pytest.raises(InputError, match=r"3 ranks need about .*; give a smaller model or fewer ranks, or start fewer of them"):
+        check_room(workers, started=3)
+
+
 def test_measuring_rejects_what_exceeds_the_gpus_here_before_ranks_start(
     make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
