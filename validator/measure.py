@@ -22,6 +22,7 @@ from scaleproof.validator.launch.preflight.memory_check import check_room
 from scaleproof.validator.launch.preflight.perturbation_checks import check_links
 from scaleproof.validator.launch.rank_environment import meeting_point, place_in
 from scaleproof.validator.netlab import compatibility
+from scaleproof.validator.record import gpu_facts
 from scaleproof.validator.record.assemble import gathered, rank_names
 from scaleproof.validator.record.provenance import warned
 from scaleproof.validator.record.torch_profiler import lengthened
@@ -127,10 +128,12 @@ def check(scenario: Scenario, where: On, interface: str | None, verify: bool = F
     if verify:
         check_verifiable(scenario)
     place = place_in(os.environ)
+    gpus_bytes = gpu_facts.memories_bytes(scenario.cluster.device.capacity_bytes) if _wants_accelerator(scenario) else []
     if where == "cluster" and place is not None:
         check_number(scenario, place.ranks)
+        check_room(scenario, gpus_bytes, place.local_ranks)
         return
-    check_room(scenario)
+    check_room(scenario, gpus_bytes)
     check_interface(where, interface)
     if where == "netlab":
         compatibility.check(scenario)

@@ -21,10 +21,12 @@ from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.train.data import Batch, worker_batches
 from scaleproof.validator.train.emulated_compute import Pace
 from scaleproof.validator.train.master_copies import MasterOptimizer, StaticScaler
-from scaleproof.validator.train.models.models import DTYPES
+from scaleproof.validator.train.models.models import DTYPES, tie_within
 from scaleproof.validator.train.perturbed import RankPerturbations
 from scaleproof.validator.train.trained_model import TrainedModel
 
+# Called with the number of a layer and the layer.
+Finish = Callable[[int, nn.Module], object]
 # Precisions in which losses are scaled, so that small gradients do not become zero.
 LOSS_SCALED: Final = ("fp16",)
 
@@ -58,18 +60,18 @@ class Context:
         """The model that ranks train."""
         return TrainedModel(self.scenario, self.pace)
 
-    def build(self, layers: Iterable[int], finish: Callable[[nn.Module], object] = lambda _: None) -> dict[int, nn.Module]:
+    def build(self, numbers: Iterable[int], finish: Finish = lambda *_: None) -> dict[int, nn.Module]:
         """The layers with these numbers and their initial parameters, on this rank's device.
 
-        finish: called with each layer before the next one is built, so that its shard may be all that is left of it. Layers are
-        built together if some share weights.
+        finish: called with each layer before the next one is built, so that this rank's part may be all that is left of it.
+        Weights that layers share become one parameter after that.
         """
-        numbers, built = list(layers), dict[int, nn.Module]()
-        for part in [numbers] if self.model.ties else [[number] for number in numbers]:
-            modules = [module.to(self.device, self.dtype) for module in self.model.build(part)]
-            for number, module in zip(part, modules, strict=True):
-                finish(module)
-                built[number] = module
+        built: dict[int, nn.Module] = {}
+        for number in numbers:
+            (layer,) = self.model.build([number])
+            built[number] = layer.to(self.device, self.dtype)
+            finish(number, built[number])
+            tie_within(built, self.model.ties)
         return built
 
     def batches(self, worker: int) -> list[Batch]:
@@ -125,7 +127,13 @@ class Context:
 
 
 class Trainer(ABC):
-    """One rank's part in training by some strategy."""
+    """One rank's part in training by some strategy.
+
+    updates_parameters: whether the rank's optimizer updates its whole parameters; else it updates shards of them, or there is
+    none. Copies of whole parameters, which an optimizer may have, need not fit into a device then.
+    """
+
+    updates_parameters = True
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -197,7 +205,7 @@ class WholeModel(Trainer):
         self.module: nn.Module = context.model.graph(self.layers)
         self.batches = context.batches(worker)
 
-    def prepare(self, layer: nn.Module) -> None:
+    def prepare(self, number: int, layer: nn.Module) -> None:
         """Prepares a layer for training before the next one is built."""
 
     def step(self, index: int) -> None:

@@ -29,6 +29,13 @@ def parameter_numbers(scenario: Scenario, layers: Mapping[int, nn.Module]) -> di
     return {p: first[number] + place for number, layer in layers.items() for place, p in enumerate(layer.parameters())}
 
 
+def experts_of(module: nn.Module) -> set[nn.Parameter]:
+    """The parameters of a module's experts of which other ranks have others."""
+    sharded = {p for part in module.modules() if isinstance(part, ShardedExperts) for p in part.parameters()}
+    layers = (part for part in module.modules() if isinstance(part, EmulatedLayer))
+    return sharded | {parameter for layer in layers for parameter in layer.expert_parameters()}
+
+
 class ParameterSet(NamedTuple):
     """Parameters with identical copies on the same ranks, by stage. teams: the ranks with copies, for all parts of the model.
 
@@ -57,34 +64,24 @@ class ParallelReplica(Replica):
 
         Gradients of which each tensor-parallel rank computes a part are summed over these ranks as well.
         """
-        parts, experts = self.summands(), self.experts()
+        parts, experts = self.summands(self.module), experts_of(self.module)
         stages = [list(stage.submod.parameters()) for stage in self.stages]
+        for kind, one in enumerate(self.kinds()):
+            yield one._replace(stages=[[p for p in stage if (p in parts) + 2 * (p in experts) == kind] for stage in stages])
 
-        def chosen(kind: int) -> list[list[nn.Parameter]]:
-            return [[p for p in stage if (p in parts) + 2 * (p in experts) == kind] for stage in stages]
-
-        shards = "shards of a worker", "shards of all"
-        workers = "replica", "expert", "context"
-        yield ParameterSet(
-            chosen(0),
-            teams(self.mesh, *workers),
-            ("worker", shards[0]),
-            True,
-            (self.plan.first_bucket_bytes, self.plan.bucket_bytes),
+    def kinds(self) -> tuple[ParameterSet, ParameterSet, ParameterSet]:
+        """The sets without their parameters: those of workers, those that tensor-parallel ranks sum as well, and experts."""
+        workers, limits = ("replica", "expert", "context"), (self.plan.first_bucket_bytes, self.plan.bucket_bytes)
+        return (
+            ParameterSet((), teams(self.mesh, *workers), ("worker", "shards of a worker"), True, limits),
+            ParameterSet((), teams(self.mesh, *workers, "tensor"), ("all", "shards of all"), True, _WHOLE),
+            ParameterSet((), expert_teams(self.plan)[1], ("replica", "shard"), False, _WHOLE),
         )
-        yield ParameterSet(chosen(1), teams(self.mesh, *workers, "tensor"), ("all", shards[1]), True, _WHOLE)
-        yield ParameterSet(chosen(2), expert_teams(self.plan)[1], ("replica", "shard"), False, _WHOLE)
 
-    def experts(self) -> set[nn.Parameter]:
-        """The parameters of experts of which other ranks have others."""
-        sharded = {p for module in self.module.modules() if isinstance(module, ShardedExperts) for p in module.parameters()}
-        layers = (module for module in self.module.modules() if isinstance(module, EmulatedLayer))
-        return sharded | {parameter for layer in layers for parameter in layer.expert_parameters()}
-
-    def summands(self) -> set[nn.Parameter]:
-        """The parameters of whose gradients each tensor-parallel rank computes a part."""
+    def summands(self, module: nn.Module) -> set[nn.Parameter]:
+        """The parameters of a module of whose gradients each tensor-parallel rank computes a part."""
         tensor = self.division.tensor
-        return set(tensor.of_parts(self.module) if tensor else []) - self.experts()
+        return set(tensor.of_parts(module) if tensor else []) - experts_of(module)
 
     def sharing_teams(self, one: ParameterSet) -> list[Team]:
         """The ranks that shard the states of a set of parameters, and the ranks with the same shard."""

@@ -8,10 +8,12 @@ from typing import cast
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.operators import Exchange
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.strategy import Hybrid
 from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.validator.strategy.base import Context
+from scaleproof.validator.strategy.base import Context, Finish
 from scaleproof.validator.strategy.layout.mesh import build_mesh, mesh_sizes, teams
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.model_parallel.context_parallel import GatheredAttention, own_positions
@@ -36,10 +38,21 @@ class Replica(StageTrainer):
         worker = own["replica"] * mesh_sizes(plan)["expert"] + own["expert"]
         self.mesh, self.plan, self.division = mesh, plan, Division(context, plan, mesh)
         sharing = PassCollectives(context.recorder, Team.along(mesh, "tensor")) if plan.splits else None
-        super().__init__(context, strategy, worker, own["stage"], mesh.get_group("stage"), self.division.build, sharing)
+        self.create_teams()
+        super().__init__(context, strategy, worker, own["stage"], mesh.get_group("stage"), sharing)
         self.batches = [self.division.own_tokens(batch) for batch in self.batches]
         # all tensor-parallel ranks compute the same loss
         self.reports_loss = own["tensor"] == 0
+
+    def create_teams(self) -> None:
+        """Creates the teams that `prepare` needs, before layers are built; called on all training ranks."""
+
+    def build(self, numbers: range) -> Mapping[int, nn.Module]:
+        """This rank's parts of the layers of a stage."""
+        return self.division.build(numbers, self.prepare)
+
+    def prepare(self, number: int, layer: nn.Module) -> None:
+        """Prepares this rank's part of a layer for training before the next one is built."""
 
     def columns(self) -> Sequence[Sequence[int]]:
         """The ranks of each pipeline in the order of their stages."""
@@ -107,27 +120,32 @@ class Division:
         if plan.expert > 1:
             self._experts = ExpertTeams.of(recorder, plan, self._devices)
 
-    def build(self, numbers: range) -> Mapping[int, nn.Module]:
-        """This rank's parts of the layers with these numbers."""
-        layers = self._context.build(numbers)
-        stage = [self._layers[number] for number in numbers]
-        repeated = exchanges_again(self._context.scenario, stage)
-        for layer, spec, again in zip(layers.values(), stage, repeated, strict=True):
-            if self._paced is not None and spec.exchanges:
-                self._exchanges += len(spec.exchanges) + len(again)
-                self._paced.attach(layer, spec, again)
-            if isinstance(layer, Embedding) and self._positions is not None:
-                layer.positions = self._positions
-            if isinstance(layer, Block) and self._attention is not None and self._positions is not None:
-                layer.attend = self._attention
-                layer.turn_at(self._positions)
-            if isinstance(layer, Block) and self._heads is not None:
-                exchange_heads(layer, self._heads)
-            if isinstance(layer, Block) and self._experts is not None:
-                share_experts(layer, self._experts, self._plan, self._devices)
-            if self.tensor is not None:
-                self.tensor.divide(layer)
-        return layers
+    def build(self, numbers: range, finish: Finish) -> Mapping[int, nn.Module]:
+        """This rank's parts of the layers of a stage. finish: called with each part before the next layer is built."""
+        repeated = exchanges_again(self._context.scenario, [self._layers[number] for number in numbers])
+
+        def divide(number: int, layer: nn.Module) -> None:
+            self._divide(layer, self._layers[number], repeated[number - numbers.start])
+            finish(number, layer)
+
+        return self._context.build(numbers, divide)
+
+    def _divide(self, layer: nn.Module, spec: Layer, again: Sequence[Exchange]) -> None:
+        """Reduces a layer to this rank's part. again: exchanges that recomputation repeats."""
+        if self._paced is not None and spec.exchanges:
+            self._exchanges += len(spec.exchanges) + len(again)
+            self._paced.attach(layer, spec, again)
+        if isinstance(layer, Embedding) and self._positions is not None:
+            layer.positions = self._positions
+        if isinstance(layer, Block) and self._attention is not None and self._positions is not None:
+            layer.attend = self._attention
+            layer.turn_at(self._positions)
+        if isinstance(layer, Block) and self._heads is not None:
+            exchange_heads(layer, self._heads)
+        if isinstance(layer, Block) and self._experts is not None:
+            share_experts(layer, self._experts, self._plan, self._devices)
+        if self.tensor is not None:
+            self.tensor.divide(layer)
 
     def check_step(self, microbatches: int) -> None:
         """Raises RunError where emulated layers made another number of exchanges than the schedule has."""

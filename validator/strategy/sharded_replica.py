@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import cast
 
 from torch import Tensor, nn
@@ -11,9 +12,9 @@ from torch.distributed.fsdp import FSDPModule
 from scaleproof.simulator.strategy import Hybrid
 from scaleproof.validator.strategy.base import Context, name_parameters
 from scaleproof.validator.strategy.data_parallel.fully_sharded import BackwardSettings, LayerSharder, full, local
+from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision
 from scaleproof.validator.strategy.data_parallel.sharded_states import GatheredUnit, ShardedStates, Sharding
 from scaleproof.validator.strategy.layout.flat import pack, views
-from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.model_parallel.expert_parallel import ShardedExperts
 from scaleproof.validator.strategy.parallel_replica import ParallelReplica
 from scaleproof.validator.strategy.pipeline.strategy import Chunk
@@ -21,6 +22,8 @@ from scaleproof.validator.strategy.pipeline.strategy import Chunk
 
 class ShardingReplica(ParallelReplica):
     """Shards optimizer states over ranks with the same parameters, and with ZeRO's stage 2 gradients."""
+
+    updates_parameters = False
 
     def __init__(self, context: Context, strategy: Hybrid) -> None:
         super().__init__(context, strategy)
@@ -82,17 +85,33 @@ class FullyShardedReplica(ParallelReplica):
     """
 
     def __init__(self, context: Context, strategy: Hybrid) -> None:
+        self.own_summands: list[nn.Parameter] = []
+        # by layer, its sharded modules
+        self._sharded: dict[int, list[FSDPModule]] = {}
         super().__init__(context, strategy)
-        tensor, before = self.division.tensor, list(self.module.parameters())
-        parts = self.summands()
-        whole, _, experts = self.parameter_sets()
-        self._shard(self.sharing_teams(whole), self.sharing_teams(experts))
+        for stage in self.stages:
+            chunk = cast(Chunk, stage.submod)
+            parts = set(chunk.modules())
+            layers = [self._sharded[number] for number, layer in self.layers.items() if layer in parts]
+            self._sharder.link(chunk.graph, layers, self._teams[0])
+            stage.prepare_backward = BackwardSettings(layers, self.plan)
+
+    def create_teams(self) -> None:
+        """Creates the ranks that shard, and those with the same shard: of most parameters, and of experts."""
+        whole, _, experts = self.kinds()
+        self._teams, self._teams_of_experts = self.sharing_teams(whole), self.sharing_teams(experts)
+
+    def prepare(self, number: int, layer: nn.Module) -> None:
+        """Shards this rank's part of a layer before the next one is built: whole models may not fit into a device."""
+        before, parts, tensor = list(layer.parameters()), self.summands(layer), self.division.tensor
+        experts = [part for part in layer.modules() if isinstance(part, ShardedExperts)]
+        inner = [self._sharder.shard(part, *self._teams_of_experts) for part in experts]
+        self._sharded[number] = [self._sharder.shard(layer, *self._teams), *inner]
         # shards have replaced the parameters
-        after = list(self.module.parameters())
+        after = list(layer.parameters())
         if tensor is not None:
             tensor.replace(zip(before, after, strict=True))
-        self.own_summands = [new for old, new in zip(before, after, strict=True) if old in parts]
-        self.optimizer = context.optimizer(after)
+        self.own_summands += [new for old, new in zip(before, after, strict=True) if old in parts]
 
     def average(self) -> None:
         """Sums the parts of gradients that tensor-parallel ranks have computed; others have been summed already."""
@@ -111,19 +130,7 @@ class FullyShardedReplica(ParallelReplica):
         named, tensor = name_parameters(self.layers), self.division.tensor
         return {name: full(value) if tensor is None else tensor.joined(value, full(value)) for name, value in named.items()}
 
-    def _shard(self, teams: list[Team], teams_of_experts: list[Team]) -> None:
-        """Shards each layer. teams: the ranks that shard, and the ranks with the same shard."""
-        plan = self.plan
-        sharder = LayerSharder(self.context, self.accumulator.precision.reduced, plan.workers * plan.context, self.stage)
-
-        def sharded(layer: nn.Module) -> list[FSDPModule]:
-            experts = [part for part in layer.modules() if isinstance(part, ShardedExperts)]
-            inner = [sharder.shard(part, *teams_of_experts) for part in experts]
-            return [sharder.shard(layer, *teams), *inner]
-
-        for stage in self.stages:
-            chunk = cast(Chunk, stage.submod)
-            parts = set(chunk.modules())
-            layers = [sharded(layer) for layer in self.layers.values() if layer in parts]
-            sharder.link(chunk.graph, layers, teams[0])
-            stage.prepare_backward = BackwardSettings(layers, plan)
+    @cached_property
+    def _sharder(self) -> LayerSharder:
+        reduced = GradientPrecision.of(self.context.scenario.training).reduced
+        return LayerSharder(self.context, reduced, self.plan.workers * self.plan.context, self.stage)

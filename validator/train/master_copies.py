@@ -13,6 +13,43 @@ from torch.distributed.tensor import DTensor
 BuildOptimizer = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 
 
+class PinnedBuffers:
+    """Vectors in pinned memory of the host, by which parameters on a GPU exchange gradients and values with their copies.
+
+    Without them the host would copy pageable memory, which is slower, and wait for the GPU at each tensor. gradients, values: a
+    view of one vector each for every parameter, in the parameters' precision.
+    """
+
+    def __init__(self, parts: Sequence[Tensor]) -> None:
+        """parts: this rank's parts of the parameters, all in one precision."""
+        self._parts = parts
+        self.gradients, self.values = self._new(), self._new()
+        for value, part in zip(self.values, parts, strict=True):
+            value.copy_(part)
+
+    def fetch(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Gradients in the host's memory, until the next call; None where there is none."""
+        fetched: list[Tensor | None] = []
+        for gradient, own in zip(gradients, self.gradients, strict=True):
+            fetched.append(None if gradient is None else own.copy_(gradient, non_blocking=True))
+        self.wait()
+        return fetched
+
+    def write(self) -> None:
+        """Starts to copy the values to the parameters; what the GPU does next comes after that."""
+        for part, value in zip(self._parts, self.values, strict=True):
+            part.copy_(value, non_blocking=True)
+
+    def wait(self) -> None:
+        """Waits until all copies are complete, so that the buffers may change."""
+        torch.cuda.current_stream().synchronize()
+
+    def _new(self) -> list[Tensor]:
+        sizes = [part.numel() for part in self._parts]
+        flat = _pinned(sum(sizes), self._parts[0].dtype)
+        return [own.view(part.shape) for own, part in zip(torch.split(flat, sizes), self._parts, strict=True)]
+
+
 class MasterOptimizer(torch.optim.Optimizer):
     """Updates copies of parameters by another optimizer, and copies the results to the parameters.
 
@@ -31,9 +68,11 @@ class MasterOptimizer(torch.optim.Optimizer):
         """dtype, device: of the copies. build: the optimizer of the copies."""
         given = list(parameters)
         super().__init__(given, {})
-        self._pairs = [
-            (one, nn.Parameter(part_of(one.detach()).to(device, dtype, copy=True), one.requires_grad)) for one in given
-        ]
+        parts = [part_of(one.detach()) for one in given]
+        self._buffers = PinnedBuffers(parts) if device.type == "cpu" and _are_on_gpu(parts) else None
+        # in the parameters' precision the buffers' values are the copies
+        copies = [one.to(device, dtype, copy=True) for one in parts] if self._buffers is None else self._buffers.values
+        self._pairs = [(one, nn.Parameter(copy.to(dtype), one.requires_grad)) for one, copy in zip(given, copies, strict=True)]
         self._inner = build([master for _, master in self._pairs])
         self._scaler = scaler
         # numbers of the steps that were left out, from 0
@@ -48,9 +87,12 @@ class MasterOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Any = None) -> Any:
         """Applies the gradients of the parameters to the copies, and the copies to the parameters."""
-        for parameter, master in self._pairs:
-            if parameter.grad is not None:
-                master.grad = part_of(parameter.grad).to(master, copy=True)
+        gradients = [None if one.grad is None else part_of(one.grad) for one, _ in self._pairs]
+        if self._buffers is not None:
+            gradients = self._buffers.fetch(gradients)
+        for (_, master), gradient in zip(self._pairs, gradients, strict=True):
+            if gradient is not None:
+                master.grad = gradient.to(master, copy=self._buffers is None)
         if self._scaler is None:
             self._inner.step()
         else:
@@ -65,6 +107,8 @@ class MasterOptimizer(torch.optim.Optimizer):
 
     def load(self, values: Iterable[Tensor]) -> None:
         """Gives the copies, and with them the parameters, values that others have computed."""
+        if self._buffers is not None:
+            self._buffers.wait()
         with torch.no_grad():
             for (_, master), value in zip(self._pairs, values, strict=True):
                 master.copy_(value)
@@ -78,8 +122,14 @@ class MasterOptimizer(torch.optim.Optimizer):
 
     def _write(self) -> None:
         with torch.no_grad():
-            for parameter, master in self._pairs:
-                part_of(parameter).copy_(master)
+            if self._buffers is None:
+                for parameter, master in self._pairs:
+                    part_of(parameter).copy_(master)
+                return
+            for (_, master), value in zip(self._pairs, self._buffers.values, strict=True):
+                if master.dtype != value.dtype:
+                    value.copy_(master)
+            self._buffers.write()
 
     def _note_applied(self, *_: Any) -> None:
         self._applied += 1
@@ -105,6 +155,14 @@ class StaticScaler(GradScaler):
 def updated_by(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     """What an optimizer of `parameters` updates: its copies of them, or the parameters themselves."""
     return optimizer.copies if isinstance(optimizer, MasterOptimizer) else list(parameters)
+
+
+def _are_on_gpu(parts: Sequence[Tensor]) -> bool:
+    return any(part.is_cuda for part in parts)
+
+
+def _pinned(elements: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty(elements, dtype=dtype, pin_memory=True)
 
 
 def part_of(tensor: Tensor) -> Tensor:

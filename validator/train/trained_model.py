@@ -117,6 +117,14 @@ class TrainedModel:
         """The layers with these numbers and their initial parameters on the CPU."""
         return self.modules.build(numbers)
 
+    def shapes(self) -> list[nn.Module]:
+        """All layers in the training precision, for the sizes of their parameters: these have no values, unless the model is a
+        user's, which is built as a whole."""
+        # a user's module is built here, with its values
+        numbers, dtype = self.numbers, DTYPES[self.scenario.training.precision]
+        with torch.device("meta"):
+            return [layer.to(dtype=dtype) for layer in self.build(numbers)]
+
     def graph(self, layers: Mapping[int, nn.Module]) -> LayerGraph:
         """Neighbouring layers as one module, prepared for the scenario's recomputation."""
         own = self.modules

@@ -43,9 +43,12 @@ FAMILIES: Final = {
     "top-k": Family({**_WORKERS, "compression": {"kind": "top_k", "share": 0.1}}),
     "PowerSGD": Family({**_WORKERS, "compression": {"kind": "power_sgd", "rank": 2}}),
     "scaled losses": Family(_WORKERS, {"precision": "fp16", "optimizer": "adam"}),
+    "ddp with offload": Family(_WORKERS, {"offload": ["optimizer"], "optimizer": "adam"}),
+    "scaled losses with offload": Family(_WORKERS, {"precision": "fp16", "offload": ["optimizer"], "optimizer": "adam"}),
     "zero 1": Family(_WORKERS, {"zero": 1, "optimizer": "adam"}),
     "zero 2": Family(_WORKERS, {"zero": 2, "optimizer": "adam"}),
     "fsdp": Family({"kind": "data_parallel", "workers": 2}, {"zero": 3}),
+    "fsdp of microbatches": Family({"kind": "data_parallel", "workers": 2, "microbatches": 2}, {"zero": 3}),
     "fsdp with offload": Family(
         {"kind": "data_parallel", "workers": 2}, {"zero": 3, "offload": ["optimizer", "parameters"], "optimizer": "adam"}
     ),

@@ -105,3 +105,27 @@ def test_devices_on_which_ranks_do_not_train_are_named(found: str | None, note: 
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: device)
 
     assert gpu_facts.unused() == note
+
+
+def test_memory_is_that_of_visible_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = stand_in(tmp_path, "printf '0, GPU-aa, 81559\\n1, GPU-ab, 40960\\n'", monkeypatch)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpu_facts.memories_bytes(1.0) == [81559 * 2**20, 40960 * 2**20]
+    assert "--format=csv,noheader,nounits" in called.read_text()
+
+    for visible, expected in (("1", [40960]), ("GPU-ab,0", [40960, 81559]), ("", []), ("MIG-1", [])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert gpu_facts.memories_bytes(1.0) == [size * 2**20 for size in expected], visible
+
+
+def test_without_the_program_memory_is_that_of_the_drivers_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpu_facts, "_DRIVERS_GPUS", tmp_path / "gpus")
+    assert gpu_facts.memories_bytes(5.0) == []
+
+    for number in range(2):
+        (tmp_path / "gpus" / str(number)).mkdir(parents=True)
+    assert gpu_facts.memories_bytes(5.0) == [5.0, 5.0]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert gpu_facts.memories_bytes(5.0) == [5.0]

@@ -11,6 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.measure import MeasureOptions, measure
+from scaleproof.validator.train import master_copies
 from scaleproof.validator.train.master_copies import MasterOptimizer, StaticScaler
 from scaleproof.validator.train.trained_model import RealModel
 from tests.validator import faults
@@ -63,6 +64,47 @@ def test_a_static_scale_remains_after_an_infinite_gradient() -> None:
 
     assert optimizer.skipped == [0]
     assert float(parameter.detach()) == 0.75
+
+
+class CountedStream:
+    """A stream whose synchronisations are counted."""
+
+    def __init__(self) -> None:
+        self.synchronised = 0
+
+    def synchronize(self) -> None:
+        self.synchronised += 1
+
+
+@pytest.mark.parametrize(("dtype", "copies"), [(torch.float32, torch.float32), (torch.bfloat16, torch.float32)])
+def test_buffers_in_pinned_memory_change_no_result_and_are_waited_for_once_a_step(
+    dtype: torch.dtype, copies: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(3, 4), (4,), (2, 2)]
+    initial = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    gradients = [[torch.randn(shape, generator=generator).to(dtype) for shape in shapes] for _ in range(3)]
+
+    def trained() -> list[nn.Parameter]:
+        parameters = [nn.Parameter(one.clone()) for one in initial]
+        optimizer = MasterOptimizer(parameters, lambda own: torch.optim.Adam(own, lr=0.1), copies, torch.device("cpu"))
+        for step in gradients:
+            for parameter, gradient in zip(parameters[:2], step, strict=False):
+                parameter.grad = gradient.clone()
+            optimizer.step()
+            optimizer.zero_grad()
+        return parameters
+
+    plain, stream = trained(), CountedStream()
+    monkeypatch.setattr(master_copies, "_are_on_gpu", lambda _: True)
+    monkeypatch.setattr(master_copies, "_pinned", lambda elements, kind: torch.empty(elements, dtype=kind))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    buffered = trained()
+
+    assert stream.synchronised == len(gradients)
+    assert all(torch.equal(one, other) for one, other in zip(plain, buffered, strict=True))
+    assert not torch.equal(plain[0], initial[0])
+    assert torch.equal(plain[2], initial[2]), "a parameter without gradients does not change"
 
 
 @pytest.mark.parametrize(

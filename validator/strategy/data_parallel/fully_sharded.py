@@ -48,7 +48,7 @@ class FullySharded(Microbatched):
         self._sharder.link(self.module, self._sharded, self._shard)
         self.prepare_backward = BackwardSettings(self._sharded, plan)
 
-    def prepare(self, layer: nn.Module) -> None:
+    def prepare(self, number: int, layer: nn.Module) -> None:
         """Shards a layer before the next one is built: whole models may not fit into a device."""
         self._sharded.append([self._sharder.shard(layer, self._shard, self._groups)])
 
@@ -79,6 +79,8 @@ class LayerSharder:
         is_offloaded = "parameters" in context.scenario.training.offload
         self._offload = CPUOffloadPolicy(pin_memory=context.device.type == "cuda") if is_offloaded else OffloadPolicy()
         self._collectives: dict[tuple[int, int], _ShardCollective] = {}
+        # on GPUs streams wait for collectives, and the host goes on
+        self._waits = _StreamWaits(context.recorder) if context.device.type == "cuda" else None
         self._meshes: dict[int, DeviceMesh] = {}
 
     def shard(self, module: nn.Module, shard: Team, groups: Team) -> FSDPModule:
@@ -89,7 +91,7 @@ class LayerSharder:
         key = shard.number, groups.number
         if key not in self._collectives:
             teams = (Collectives(self._context.recorder, team, self._stage) for team in (shard, groups))
-            self._collectives[key] = _ShardCollective(self._context.recorder, self._context.device.type, *teams)
+            self._collectives[key] = _ShardCollective(self._context.recorder, self._waits, *teams)
         mesh, keeps = self._mesh(shard), not self._plan.reshard
         fully_shard(module, mesh=mesh, reshard_after_forward=not keeps, mp_policy=self._policy, offload_policy=self._offload)
         self._collectives[key].attach(cast(FSDPModule, module), self._divisor)
@@ -140,13 +142,74 @@ def full(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-class _ShardCollective:
-    """The collectives of `fully_shard`, each recorded as a span."""
+class _StreamWaits:
+    """Where a GPU's stream of computation waits for collectives, recorded as interruptions of its passes.
 
-    def __init__(self, recorder: Recorder, device: str, shard: Collectives, replica: Collectives) -> None:
+    torch has it wait for gathered parameters before it copies them to their place, for the previous scatter before it copies
+    gradients for the next one, and at the end of a backward pass for all that is left. These points are methods of a module's
+    group of parameters, which are private, as in torch 2.11 to 2.13.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        # when parameters were last needed; the end of the last scatter; the ends of all reductions of a backward pass
+        self.needed: Any = None
+        self._scattered: list[torch.cuda.Event] = []
+        self._reduced: list[torch.cuda.Event] = []
+
+    def attach(self, module: FSDPModule) -> None:
+        """Records the waits for a module's collectives."""
+        group: Any = cast(Any, module)._get_fsdp_state()._fsdp_param_group
+        if group is None:
+            return
+        wait_for_unshard, post_backward, finalize_backward = (
+            group.wait_for_unshard, group.post_backward, group.finalize_backward
+        )  # fmt: skip
+
+        def begin_to_wait() -> None:
+            self.needed = self._recorder.now()
+            wait_for_unshard()
+
+        def reduce(*unused: Any) -> None:
+            if group.reduce_grads:
+                for parameter in group.fsdp_params:
+                    # adds gradients of earlier microbatches, which is no wait; torch finds nothing left to add
+                    parameter.accumulate_unsharded_grad_if_needed()
+                self._wait(self._scattered)
+            before = group._post_reduce_event
+            post_backward(*unused)
+            if group._post_reduce_event is not before:
+                self._reduced.append(group._post_reduce_event)
+
+        def end_backward() -> None:
+            self._scattered.clear()
+            self._wait(self._reduced)
+            finalize_backward()
+
+        group.wait_for_unshard, group.post_backward, group.finalize_backward = begin_to_wait, reduce, end_backward
+
+    def note_scatter(self) -> None:
+        """Notes that what the current stream has done so far ends with a scatter."""
+        self._scattered.append(torch.cuda.current_stream().record_event())
+
+    def _wait(self, events: list[torch.cuda.Event]) -> None:
+        """Has the stream of computation wait for events, if there are any, as torch does right after."""
+        if events:
+            with self._recorder.waiting(self._recorder.now()):
+                for event in events:
+                    torch.cuda.current_stream().wait_event(event)
+            events.clear()
+
+
+class _ShardCollective:
+    """The collectives of `fully_shard`, each recorded as a span.
+
+    waits: those of a GPU's stream of computation; None on a CPU, which waits itself.
+    """
+
+    def __init__(self, recorder: Recorder, waits: _StreamWaits | None, shard: Collectives, replica: Collectives) -> None:
         self.recorder, self.shard, self.replica = recorder, shard, replica
-        # on GPUs streams wait for collectives, and the host goes on
-        self.blocks = device == "cpu"
+        self.waits = waits
 
     def attach(self, module: FSDPModule, divisor: int) -> None:
         """Has this object make the module's collectives. divisor: by which sums of gradients are divided."""
@@ -166,6 +229,8 @@ class _ShardCollective:
 
         if is_whole or self.replica.team.size > 1:
             module.set_all_reduce_hook(finish)
+        if self.waits is not None:
+            self.waits.attach(module)
 
     def gather(self, output: Tensor, own: Tensor) -> dist.Work:
         """Starts to gather; the pass is blocked from when it waits until the result has arrived."""
@@ -178,6 +243,8 @@ class _ShardCollective:
         """Sums and scatters gradients. torch uses the sum at once, so that on a CPU the pass is blocked."""
         begin, end = self.recorder.now(), self.shard.begin(whole)
         self._finish(self.shard.begin_scatter(output, whole), begin, end)
+        if self.waits is not None:
+            self.waits.note_scatter()
 
     def sum_over_groups(self, scattered: Tensor) -> None:
         """Sums gradients over the groups after each group has scattered its own."""
@@ -186,21 +253,21 @@ class _ShardCollective:
         assert work is not None
         self._finish(work, begin, end)
 
-    def wait(self, work: dist.Work, begin: Any) -> None:
-        """Waits for a collective whose result the pass has needed since the mark `begin`."""
-        if not self.blocks:
-            work.wait()
-            return
-        with self.recorder.waiting(begin):
+    def wait_for_gather(self, work: dist.Work) -> None:
+        """Waits for gathered parameters, which the pass needs now."""
+        with self.recorder.waiting(self.recorder.now() if self.waits is None else self.waits.needed):
             work.wait()
 
     def _finish(self, work: dist.Work, begin: Any, end: Callable[[], None]) -> None:
         """Waits for a collective and records it. gloo's reduce-scatter has no future that reports its end."""
-        if not self.blocks:
-            work.get_future().add_done_callback(lambda _: end())
-        self.wait(work, begin)
-        if self.blocks:
+        if self.waits is None:
+            with self.recorder.waiting(begin):
+                work.wait()
             end()
+        else:
+            work.get_future().add_done_callback(lambda _: end())
+            # a stream of its own
+            work.wait()
 
 
 class _RecordedWork(dist.Work):
@@ -211,7 +278,7 @@ class _RecordedWork(dist.Work):
         self._work, self._noted, self._exchange = work, noted, exchange
 
     def wait(self, timeout: Any = None) -> bool:
-        self._exchange.wait(self._work, self._exchange.recorder.now())
+        self._exchange.wait_for_gather(self._work)
         # its span belongs to this step
         self._noted.wait()
         return True

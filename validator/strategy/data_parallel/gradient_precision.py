@@ -44,18 +44,19 @@ class Accumulator:
     """The sums of parameters' gradients over a step's microbatches.
 
     If the buffer has a precision of its own, each gradient is added to it as soon as it is computed, and freed; else autograd
-    accumulates. optimizer: receives the sums that have not been taken when it steps.
+    accumulates. optimizer: receives the sums that have not been taken when it steps; None where all are taken.
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], precision: GradientPrecision, optimizer: torch.optim.Optimizer
+        self, parameters: Iterable[nn.Parameter], precision: GradientPrecision, optimizer: torch.optim.Optimizer | None
     ) -> None:
         self.precision = precision
         self._sums: dict[nn.Parameter, Tensor] = {}
         self._hooks: list[Any] = []
         if precision.accumulated != precision.computed:
             self._hooks = [p.register_post_accumulate_grad_hook(self._add) for p in parameters]  # type: ignore[no-untyped-call]
-            self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self._assign_gradients()))
+            if optimizer is not None:
+                self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self._assign_gradients()))
 
     def take(self, parameters: Iterable[nn.Parameter]) -> list[Tensor]:
         """The sums of those of `parameters` that have gradients; the next gradient starts a new sum."""

@@ -17,9 +17,11 @@ class Microbatched(WholeModel):
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, context.rank)
         self.microbatches = strategy.microbatches
-        self.optimizer = context.optimizer(self.module.parameters())
+        optimizer = context.optimizer(self.module.parameters()) if self.updates_parameters else None
+        if optimizer is not None:
+            self.optimizer = optimizer
         precision = GradientPrecision.of(context.scenario.training)
-        self.accumulator = Accumulator(self.module.parameters(), precision, self.optimizer)
+        self.accumulator = Accumulator(self.module.parameters(), precision, optimizer)
 
     def step(self, index: int) -> None:
         """Trains on the microbatches of a batch in order, and applies their gradients."""

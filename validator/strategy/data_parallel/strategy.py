@@ -67,6 +67,8 @@ class OwnBuckets(Microbatched):
 class ShardedWorker(Microbatched):
     """Shards optimizer states over workers, and with ZeRO's stage 2 gradients."""
 
+    updates_parameters = False
+
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, strategy)
         plan = strategy.plan

@@ -28,9 +28,3 @@ def replace_values(parameters: Iterable[nn.Parameter], values: Iterable[Tensor])
     """Gives parameters other tensors of the same sizes as their values, with the precision that these have."""
     for parameter, value in zip(parameters, values, strict=True):
         parameter.data = value.view_as(parameter)
-
-
-def adopt(parameters: Iterable[nn.Parameter], values: Iterable[Tensor], slopes: Iterable[Tensor]) -> None:
-    """Makes parameters and their gradients views of other tensors of the same sizes."""
-    for parameter, value, slope in zip(parameters, values, slopes, strict=True):
-        parameter.data, parameter.grad = value.view_as(parameter), slope.view_as(parameter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,21 @@ from torch import Tensor, nn
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.parameter_server.sparse_rows import RowMessages
 from scaleproof.validator.train.master_copies import MasterOptimizer, updated_by
+
+# So few that their update costs nothing, and enough for the kernels of larger parts.
+_LOADED_ELEMENTS: Final = 4096
+
+
+def load_kernels(context: Context) -> None:
+    """Sums and applies gradients of a few parameters once. CUDA loads a kernel when it is first launched and may wait for the
+    device then, on which messages wait for workers, and these for the update."""
+    if context.device.type == "cuda":
+        part = BucketShard(context, 0, torch.zeros(_LOADED_ELEMENTS, dtype=context.dtype, device=context.device))
+        for _ in range(2):
+            part.add(torch.zeros_like(part.value), 1)
+        part.update()
+        part.reply(0).clone()
+        torch.cuda.synchronize(context.device)
 
 
 class BucketShard:
@@ -21,7 +37,7 @@ class BucketShard:
     def __init__(self, context: Context, bucket: int, initial: Tensor) -> None:
         self.bucket = bucket
         self.version = 0
-        self.value = nn.Parameter(initial.clone())
+        self.value = nn.Parameter(initial)
         self.optimizer = self._optimizer(context)
         self._dtype = context.updated_dtype
         self._sum: Tensor | None = None

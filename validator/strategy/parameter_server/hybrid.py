@@ -12,10 +12,10 @@ from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy import Hybrid
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.strategy.base import Context, Trainer
-from scaleproof.validator.strategy.layout.flat import adopt, pack, replace_values, views
+from scaleproof.validator.strategy.layout.flat import pack, replace_values, views
 from scaleproof.validator.strategy.layout.mesh import build_mesh, holdings
 from scaleproof.validator.strategy.layout.messages import wait_all
-from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard
+from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard, load_kernels
 from scaleproof.validator.strategy.parameter_server.links import Arrivals, Links
 from scaleproof.validator.strategy.parameter_server.server import note_push
 from scaleproof.validator.strategy.replica import Replica
@@ -24,6 +24,8 @@ from scaleproof.validator.strategy.replica import Replica
 class HybridWorker(Replica):
     """A training rank. Parameters and gradients are views of one vector each, of which every server has an equal part."""
 
+    updates_parameters = False
+
     def __init__(self, context: Context, strategy: Hybrid) -> None:
         super().__init__(context, strategy)
         self.links = _links(self.plan)
@@ -31,8 +33,11 @@ class HybridWorker(Replica):
         self.holding = next(number for number, ranks in enumerate(groups) if context.rank in ranks)
         parameters = list(self.module.parameters())
         self.values = pack(parameters)
+        replace_values(parameters, views(self.values, parameters))
+        # after the parameters outside the vector have been freed
         self.gradient = torch.zeros_like(self.values)
-        adopt(parameters, views(self.values, parameters), views(self.gradient, parameters))
+        for parameter, slope in zip(parameters, views(self.gradient, parameters), strict=True):
+            parameter.grad = slope
         bounds = [len(self.values) * number // self.plan.servers for number in range(self.plan.servers + 1)]
         self.parts = {self.plan.ranks + n: slice(*bounds[n : n + 2]) for n in range(self.plan.servers)}
         if context.rank == groups[self.holding][0]:
@@ -47,11 +52,6 @@ class HybridWorker(Replica):
             pulls = [self.links.receive(self.values[part], server) for server, part in self.parts.items()]
             self.gradient.zero_()
             wait_all(pulls)
-
-    @property
-    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
-        """None: servers update the parameters."""
-        return []
 
     def complete(self) -> None:
         """Receives the servers' parameters where they are more precise than those that were pulled."""
@@ -74,6 +74,7 @@ class HybridServer(Trainer):
 
     def __init__(self, context: Context, strategy: Hybrid) -> None:
         super().__init__(context)
+        load_kernels(context)
         # every rank must create all process groups
         build_mesh(strategy.plan, context.device.type)
         self.links = _links(strategy.plan)

@@ -14,7 +14,6 @@ from scaleproof.simulator.program.consistency import SYNCHRONOUS
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.buckets import fill
-from scaleproof.validator.strategy.layout.flat import pack
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,12 @@ class PushedBucket:
 
 @dataclass(frozen=True)
 class Layout:
-    """A model's tensors in buckets, those of the first layers first. sizes: number of elements of each tensor."""
+    """A model's tensors in buckets, those of the first layers first.
 
+    names: layer number and name of each tensor. sizes: number of elements of each.
+    """
+
+    names: tuple[tuple[int, str], ...]
     sizes: tuple[int, ...]
     buckets: tuple[PushedBucket, ...]
 
@@ -41,10 +44,6 @@ class Layout:
     def order(self) -> list[int]:
         """The tensors' numbers in the vector's order."""
         return [tensor for bucket in self.buckets for tensor in bucket.tensors]
-
-    def vector(self, parameters: Sequence[Tensor]) -> Tensor:
-        """A copy of all parameters as one vector."""
-        return pack(parameters[tensor] for tensor in self.order)
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """The flat view of each tensor in a vector, by tensor number."""
@@ -70,22 +69,23 @@ def has_final_parameters(context: Context, strategy: ParameterServer) -> bool:
     return is_last and not context.has_wider_copies
 
 
-def lay_out(layers: Mapping[int, nn.Module], strategy: ParameterServer) -> Layout:
-    """The layout of a strategy. Buckets are filled from the last tensor on, as gradients arrive; without overlap there is one.
+def lay_out(layers: Sequence[nn.Module], strategy: ParameterServer) -> Layout:
+    """The layout of all layers of a model.
 
-    With `shard: bytes` each server has an equal part of each bucket, to one element; else whole tensors, made neighbours.
+    Buckets are filled from the last tensor on, as gradients arrive; without overlap there is one. With `shard: bytes` each
+    server has an equal part of each bucket, to one element; else whole tensors, made neighbours.
     """
     # those that layers share belong to the first one
-    first_of = {parameter: number for number in sorted(layers, reverse=True) for parameter in layers[number].parameters()}
+    first_of = {parameter: number for number, layer in [*enumerate(layers)][::-1] for parameter in layer.parameters()}
     tensors = [
-        (number, parameter)
-        for number, layer in layers.items()
-        for parameter in layer.parameters()
+        (number, name, parameter)
+        for number, layer in enumerate(layers)
+        for name, parameter in layer.named_parameters()
         if first_of[parameter] == number
     ]
-    sizes = [parameter.numel() for _, parameter in tensors]
+    sizes = [parameter.numel() for _, _, parameter in tensors]
     limit_bytes = strategy.bucket_bytes if strategy.overlap else math.inf
-    counts = [len(bucket) for bucket in reversed(fill([parameter for _, parameter in tensors], limit_bytes, limit_bytes))]
+    counts = [len(bucket) for bucket in reversed(fill([parameter for _, _, parameter in tensors], limit_bytes, limit_bytes))]
     owners = None if strategy.shard == "bytes" else _owners(sizes, strategy)
     buckets, first, begin = [], 0, 0
     for count in counts:
@@ -105,7 +105,7 @@ def lay_out(layers: Mapping[int, nn.Module], strategy: ParameterServer) -> Layou
         }
         buckets.append(PushedBucket(tensors[first][0] if first else 0, tuple(numbers), parts))
         first, begin = first + count, begin + sum(own_sizes)
-    return Layout(tuple(sizes), tuple(buckets))
+    return Layout(tuple((number, name) for number, name, _ in tensors), tuple(sizes), tuple(buckets))
 
 
 def _owners(sizes: Sequence[int], strategy: ParameterServer) -> list[int]:

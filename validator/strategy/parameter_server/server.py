@@ -16,7 +16,7 @@ from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.base import Context, Trainer
-from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard, TableShard
+from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard, TableShard, load_kernels
 from scaleproof.validator.strategy.parameter_server.consistency import PushOrder, push_order
 from scaleproof.validator.strategy.parameter_server.links import Arrivals, Leave, Links, Listener, Push
 from scaleproof.validator.strategy.parameter_server.parameter_layout import has_final_parameters, lay_out
@@ -42,12 +42,32 @@ class Server(Trainer):
         super().__init__(context)
         self.strategy, self.links, self.pushers = strategy, links, pushers
         self.number = context.rank - strategy.workers
-        layers = context.build(context.model.numbers)
-        self.layout = lay_out(layers, strategy)
-        vector = self.layout.vector(list(nn.ModuleList(layers.values()).parameters()))
-        numbered = [*enumerate(self.layout.buckets)][::-1]
+        self.layout = lay_out(context.model.shapes(), strategy)
         self.rows = RowMessages.of(context.scenario)
-        self.parts = [self._shard(number, vector[b.parts[self.number]]) for number, b in numbered if self.number in b.parts]
+        self.parts = [self._shard(bucket, initial) for bucket, initial in self._initial().items()]
+        load_kernels(context)
+
+    def _initial(self) -> dict[int, Tensor]:
+        """By bucket this server's part of the initial parameters. Layers are built one by one, and nothing else of them is
+        kept: whole models may not fit into a device."""
+        parts, taken = dict[int, Tensor](), dict[tuple[int, str], tuple[Tensor, slice]]()
+        for number, bucket in [*enumerate(self.layout.buckets)][::-1]:
+            if self.number in bucket.parts:
+                ranges = self.layout.ranges(number, self.number)
+                sizes = [end - begin for _, begin, end in ranges]
+                parts[number] = torch.empty(sum(sizes), dtype=self.context.dtype, device=self.context.device)
+                for (tensor, begin, end), value in zip(ranges, torch.split(parts[number], sizes), strict=True):
+                    taken[self.layout.names[tensor]] = value, slice(begin, end)
+
+        def take(number: int, layer: nn.Module) -> None:
+            for name, parameter in layer.named_parameters():
+                if (number, name) in taken:
+                    value, part = taken[number, name]
+                    value.copy_(parameter.detach().flatten()[part])
+            layer.to("meta")
+
+        self.context.build(self.context.model.numbers, take)
+        return parts
 
     def _shard(self, bucket: int, initial: Tensor) -> BucketShard:
         """The server's part of a bucket."""

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.strategy.base import Context, WholeModel
 from scaleproof.validator.strategy.layout.collectives import Collectives
-from scaleproof.validator.strategy.layout.flat import adopt, replace_values
+from scaleproof.validator.strategy.layout.flat import replace_values
 from scaleproof.validator.strategy.layout.messages import wait_all
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.parameter_server.links import Links
@@ -42,20 +42,28 @@ class Worker(WholeModel):
         self, context: Context, strategy: ParameterServer, links: Links, node_team: Team | None = None,
         requests: UnitRequests | None = None,
     ) -> None:  # fmt: skip
+        self.layout = lay_out(context.model.shapes(), strategy)
+        self.values = torch.empty(sum(self.layout.sizes), dtype=context.dtype, device=context.device)
+        self.gradient = torch.zeros_like(self.values)
+        both = zip(self.layout.views(self.values), self.layout.views(self.gradient), strict=True)
+        self._views = dict(zip(self.layout.names, both, strict=True))
         super().__init__(context, context.rank)
         self.requests = requests
         self.strategy, self.links = strategy, links
         self.node_collectives = Collectives(self.recorder, node_team) if node_team else None
-        self.layout = lay_out(self.layers, strategy)
-        parameters = list(self.module.parameters())
-        self.values = self.layout.vector(parameters)
-        self.gradient = torch.zeros_like(self.values)
-        adopt(parameters, self.layout.views(self.values), self.layout.views(self.gradient))
         self.leads = node_team is None or node_team.place == 0
         self.rows = RowMessages.of(context.scenario)
         # with sparse gradients, by step the rows that its samples touch
         self.touched = self.rows.numbers(context.scenario, self.batches) if self.rows else []
         self.size_bytes = sum(self.bucket_bytes(bucket) for bucket in range(len(self.layout.buckets)))
+
+    def prepare(self, number: int, layer: nn.Module) -> None:
+        """Moves a layer's parameters into the vector before the next layer is built."""
+        for name, parameter in layer.named_parameters():
+            if (number, name) in self._views:
+                value, slope = self._views[number, name]
+                value.copy_(parameter.detach().flatten())
+                parameter.data, parameter.grad = value.view_as(parameter), slope.view_as(parameter)
 
     def steps(self) -> Iterator[int]:
         """The numbers of the worker's steps; units of work begin after the warm-up of all ranks."""

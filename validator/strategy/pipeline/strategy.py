@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -19,8 +19,6 @@ from scaleproof.validator.strategy.pipeline.schedules import build_schedule, sen
 from scaleproof.validator.train.layer_graph import LayerGraph, Values, as_tuple, data_name
 from scaleproof.validator.train.models.models import tie_within
 from scaleproof.validator.train.models.wiring import DATA, Wire
-
-Build = Callable[[range], Mapping[int, nn.Module]]
 
 
 def create(context: Context, strategy: Pipeline) -> Trainer:
@@ -61,8 +59,7 @@ class Chunk(nn.Module):
 class StageTrainer(Trainer):
     """One rank of one worker's pipeline, with one or several stages of the model.
 
-    stage: the rank's place in the pipeline. group: the pipeline's ranks in order, all ranks if None. build: builds the layers
-    with given numbers, in the training precision and on this rank's device; `context.build` if None. sharing: ranks with the
+    stage: the rank's place in the pipeline. group: the pipeline's ranks in order, all ranks if None. sharing: ranks with the
     same activations, of which each sends a shard; None if each sends them whole.
     """
 
@@ -73,14 +70,13 @@ class StageTrainer(Trainer):
         worker: int,
         stage: int,
         group: dist.ProcessGroup | None = None,
-        build: Build | None = None,
         sharing: PassCollectives | None = None,
     ) -> None:
         super().__init__(context)
         plan, job = strategy.plan, context.scenario.job()
         ranges, numbers = strategy.ranges(job), plan.stage_of[stage]
-        chunks = [(build or context.build)(ranges[number]) for number in numbers]
         self.stage, self.microbatches = stage, plan.microbatches
+        chunks = [self.build(ranges[number]) for number in numbers]
         self.layers = {number: layer for chunk in chunks for number, layer in chunk.items()}
         tie_within(self.layers, context.model.ties)
         self.batches = context.batches(worker)
@@ -97,15 +93,21 @@ class StageTrainer(Trainer):
             for number, graph in zip(numbers, graphs, strict=True)
         ]
         self.needed = sorted({name for chunk in graphs for name in chunk.graph.needed})
-        self.optimizer = context.optimizer(self.module.parameters())
+        optimizer = context.optimizer(self.module.parameters()) if self.updates_parameters else None
+        if optimizer is not None:
+            self.optimizer = optimizer
         precision = GradientPrecision.of(context.scenario.training)
-        self.accumulator = Accumulator(self.module.parameters(), precision, self.optimizer)
+        self.accumulator = Accumulator(self.module.parameters(), precision, optimizer)
         place_of = [
             next(place for place, own in enumerate(plan.stage_of) if any(layer in ranges[stage] for stage in own))
             for layer in context.model.numbers
         ]
         self.shared = SharedWeights(self.recorder, self.layers, context.model.ties, place_of, self.columns())
         self.schedule = build_schedule(plan, self.stages, self._loss, plan.pass_times(plan.exchanging(job)))
+
+    def build(self, numbers: range) -> Mapping[int, nn.Module]:
+        """The layers of a stage, in the training precision and on this rank's device."""
+        return self.context.build(numbers)
 
     def step(self, index: int) -> None:
         """Trains on the microbatches of a batch in the order of the schedule, and applies their gradients."""

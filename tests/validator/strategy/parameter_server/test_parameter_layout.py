@@ -25,9 +25,8 @@ def parts(
     strategy = scenario.strategy
     assert isinstance(strategy, ParameterServer)
     model = TrainedModel(scenario)
-    layers = dict(enumerate(model.build(model.numbers)))
-    parameters = [parameter.detach() for layer in layers.values() for parameter in layer.parameters()]
-    return scenario, lay_out(layers, strategy), parameters
+    parameters = [parameter.detach() for layer in model.build(model.numbers) for parameter in layer.parameters()]
+    return scenario, lay_out(model.shapes(), strategy), parameters
 
 
 @pytest.mark.parametrize("limit", [None, "2 KiB", "20 KiB"])
@@ -54,7 +53,7 @@ def test_server_shards_add_up_to_all_parameters(
     shard: str, limit: str | None, make_scenario: MakeScenario, models: dict[str, Any]
 ) -> None:
     _, layout, parameters = parts(make_scenario, models["gpt"], shard, 3, limit)
-    vector = layout.vector(parameters)
+    vector = torch.cat([parameters[tensor].flatten() for tensor in layout.order])
     seen = [torch.zeros(one.numel()) for one in parameters]
 
     for number, bucket in enumerate(layout.buckets):
