@@ -25,7 +25,7 @@ STEPS = [
     plan.CALIBRATE, "kernels", plan.DEVICE, "device figures", plan.FIRST, plan.FAMILIES, plan.SHARED, plan.REST, plan.PAGE,
     "functional page",
 ]  # fmt: skip
-SOME = ("ddp", "servers", "tensor")
+SOME = ("ddp", "fsdp", "servers")
 
 
 def run(*arguments: str | Path, families: str = "") -> subprocess.CompletedProcess[str]:
