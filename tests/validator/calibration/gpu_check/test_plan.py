@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from scaleproof.validator.calibration.gpu_check import plan, scenarios
 from scaleproof.validator.calibration.gpu_check.plan import Plan
+
+PAGE = (Path(__file__).parents[4] / "docs" / "tutorial" / "gpu-cluster.md").read_text()
+ROWS = {
+    plan.CALIBRATE: "calibrate", plan.DEVICE: "fit a device", plan.FIRST: "first models", plan.FAMILIES: "every family",
+    plan.SHARED: "ranks that share", plan.REST: "the rest", plan.PAGE: "pages",
+}  # fmt: skip
 
 
 def planned(devices: int) -> Plan:
@@ -59,3 +67,22 @@ def test_what_is_done_needs_no_time() -> None:
 
 def test_precisions_in_which_ranks_cannot_train_are_named() -> None:
     assert list(planned(8).lines(60.0, []))[-1] == "  without fp8: ranks train in fp64, fp32, bf16, fp16 only"
+
+
+def row(words: str) -> list[str]:
+    """Cells of the row of the page's table that begins with some words."""
+    (line,) = (line for line in PAGE.splitlines() if line.startswith(f"| {words}"))
+    return [cell.strip() for cell in line.strip("|").split("|")[1:]]
+
+
+def test_the_page_shows_the_plan_of_each_machine() -> None:
+    plans = [planned(devices) for devices in (1, 2, 3, 4, 8)]
+    for name, words in ROWS.items():
+        parts = [{part.name: part.expected_s for part in one.parts}.get(name) for one in plans]
+        assert row(words) == ["–" if seconds is None else minutes(seconds) for seconds in parts]
+    assert row("in all") == [minutes(one.expected_s) for one in plans]
+    assert row("limit") == [minutes(one.limit_s) for one in plans]
+
+
+def minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f}".removesuffix(".0") + " min"
