@@ -15,7 +15,7 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration import gpu_sizes
-from scaleproof.validator.calibration.fit.gpu import machine as checked_description
+from scaleproof.validator.calibration.fit.gpu import machine as description_of
 from scaleproof.validator.calibration.gpu_check import plan, scenarios
 from scaleproof.validator.calibration.gpu_check.archive import pack
 from scaleproof.validator.calibration.gpu_check.ledger import CLUSTER_FILE, DEVICE, FUNCTIONAL, Ledger
@@ -41,11 +41,13 @@ def check(out: Path, dry: bool, limit_s: float | None, site: Path | None, again:
         raise InputError(f"--limit {limit_s:g}: give a number of seconds above 0, or leave it out")
     sizes, trainings = (gpu_sizes.TINY, scenarios.DRY) if dry else (gpu_sizes.FULL, scenarios.FULL)
     machine = described()
-    devices = checked_description(machine["device"], sizes)["node"]["devices"]
+    devices = description_of(machine["device"], sizes)["node"]["devices"]
     planned = Plan.of(trainings, machine["device"]["name"], devices, f"../{CLUSTER_FILE}", sizes.label)
     limit_s = limit_s or planned.limit_s
     ledger = Ledger.opened(out, sizes.label, time.monotonic() + limit_s, site, again)
-    print(*planned.lines(limit_s, [part.name for part in planned.parts if ledger.has_done(part.name)]), sep="\n", flush=True)
+    # pages are made again
+    done = [part.name for part in planned.parts if part.name != plan.PAGE and ledger.has_done(part.name)]
+    print(*planned.lines(limit_s, done), sep="\n", flush=True)
     code = calibrate(ledger, "tiny" if dry else "full")
     if code is not None:
         return code
@@ -73,8 +75,8 @@ def described() -> Machine:
     """The machine, as a rank on it describes it."""
     from scaleproof.validator.calibration.gpu_check import machine
 
-    described: Machine = run_on_ranks(machine.described, 1, accelerator=True)[0]
-    return described
+    found: Machine = run_on_ranks(machine.described, 1, accelerator=True)[0]
+    return found
 
 
 def calibrate(ledger: Ledger, size: str) -> int | None:

@@ -6,8 +6,10 @@ are trained on them are those of one process.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -155,6 +157,30 @@ def test_a_finished_check_measures_nothing_again(checked: Path) -> None:
     done = run(CHECK, "--out", checked, families=" ".join(SOME))
     assert done.returncode == 2
     assert done.stderr == (f"{checked} has the results of a finished check; give another --out, or replace them with --again\n")
+
+
+@pytest.mark.full
+def test_an_interrupted_check_continues_with_what_it_has_measured(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", CHECK, "--out", str(out)]
+    with subprocess.Popen(command, env=fake_machine.environment("ddp"), stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not any(out.glob("runs/*/measured/run.json")):
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+    assert (process.returncode, errors.splitlines()[-1]) == (
+        130, f"interrupted; run it again to continue with the results in {out}",
+    )  # fmt: skip
+    before = {file: file.read_bytes() for file in (out / "cluster.yaml", *out.glob("runs/*/measured/run.json"))}
+    assert len(before) > 1
+    done = run(CHECK, "--out", out, families="ddp")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert next(line for line in done.stdout.splitlines() if line.startswith("  calibrate ")).endswith("done")
+    assert {file: file.read_bytes() for file in before} == before
+    (archive,) = out.glob("gpu-check-*.tar.gz")
+    found = unpacked(archive, tmp_path / "archive")
+    assert list(found.steps) == STEPS
+    assert set(found.steps.values()) == {"done"}
 
 
 @pytest.mark.nightly
