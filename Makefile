@@ -107,7 +107,7 @@ site: .venv/installed
 screenshots: .venv/installed
 	$(BIN)/python docs/scripts/screenshots.py
 
-# Uses $(PYTHON) as it is, with its own torch; docs/guides/calibrate.md says more.
+# Uses $(PYTHON) as it is, with its own torch; prints first what it does and how long that takes. docs/tutorial/gpu-cluster.md says more.
 gpu-check:
 	$(PYTHON) -c 'import sys; sys.exit("scaleproof needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m scaleproof.validator.calibration.gpu_check --out out/gpu-check

@@ -16,16 +16,13 @@ from tests.validator.conftest import TINY_GPT, MakeScenario
 pytestmark = pytest.mark.full
 
 RANKS = 3
-MIXTURE = TINY_GPT | {"experts": {"count": 4, "active": 2, "feedforward": 16}}
-TOGETHER = {"kind": "hybrid", "workers": 2, "stages": 1, "expert": 2}
 # what ranks do that share GPUs, and what else has collectives of its own
 CASES = families([4]) | {
     "zero-2": {"strategy": {"kind": "data_parallel", "workers": 2}, "training": {"zero": 2}},
-    "experts": {"strategy": TOGETHER, "model": MIXTURE},
     "two-level": {"strategy": {"kind": "parameter_server", "workers": 2, "servers": 1, "two_level": True}},
 }
 # One of each way to exchange.
-ENOUGH = ("fsdp-4", "ring-4", "asynchronous-4", "pipeline-4", "tensor-4", "experts")
+ENOUGH = ("fsdp-4", "ring-4", "asynchronous-4", "pipeline-4", "tensor-4", "experts-4")
 
 
 def test_staged_collectives_and_messages_equal_those_on_the_host() -> None:
@@ -50,9 +47,8 @@ def test_staged_training_gives_the_parameters_of_one_process(
     monkeypatch.setattr("scaleproof.validator.measure.train_here", staged.train_staged)
     training = {"precision": "fp64", **fields.get("training", {})}
 
-    run = measure(
-        make_scenario(fields["strategy"], fields.get("model"), batch=SAMPLES, **training), "local", MeasureOptions(verify=True)
-    )
+    model = {**TINY_GPT, **fields.get("model", {})}
+    run = measure(make_scenario(fields["strategy"], model, batch=SAMPLES, **training), "local", MeasureOptions(verify=True))
 
     assert run.provenance["backend"] == "staged"
     assert "ranks share GPUs" in run.warnings[0]

@@ -7,14 +7,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.file_lock import locked_file
 from scaleproof.validator.calibration.gpu_check import dependencies
-
-# With the pages that are made when time is out, the check takes less than 8 minutes.
-_LIMIT_S: Final = 420.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,9 +18,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="gpucheck", description="Measure this machine's GPUs and check predictions on them.")
     parser.add_argument("--out", type=Path, default=Path("out/gpu-check"), metavar="DIR", help="folder for results")
     parser.add_argument("--wheels", type=Path, default=Path("wheels"), metavar="DIR", help="wheels of missing packages")
-    parser.add_argument("--limit", type=float, default=_LIMIT_S, metavar="SECONDS", help="when to interrupt measuring (420)")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="when to interrupt measuring (by size of the machine)")
     parser.add_argument("--dry-run", action="store_true", help="run all in tiny sizes on the CPU, to see that it works")
-    parser.add_argument("--again", action="store_true", help="replace the results of a finished check")
+    parser.add_argument("--again", action="store_true", help="replace the results of an earlier check")
     options = parser.parse_args(arguments)
     try:
         # commands lock the folder itself
