@@ -93,7 +93,7 @@ def _change_sizes(module: Any) -> None:
     module.FULL = replace(
         module.FULL, layers=[(model, kind, samples) for model, _, samples in tiny.layers for kind in ("fp32", "bf16")],
         optimizer_parameters=tiny.optimizer_parameters, message_bytes=tiny.message_bytes, memory_bytes=[2**20, 2**28],
-        budget_s=40.0,
+        budget_s=12.0,
     )  # fmt: skip
 
 
@@ -220,6 +220,8 @@ class _Gloo:
         import torch.distributed as dist
         from torch.distributed import distributed_c10d
 
+        from scaleproof.validator.capture.communication.distributed_api import NcclGroup
+
         init = dist.init_process_group
 
         def init_process_group(backend: str, **keywords: Any) -> None:
@@ -228,6 +230,8 @@ class _Gloo:
                 module.get_backend = lambda group=None: backend  # type: ignore[attr-defined]
 
         dist.init_process_group = init_process_group  # type: ignore[assignment]
+        # its options are ignored by other backends
+        dist.ProcessGroupNCCL = NcclGroup
         # the reducer has no timer of a device without kernels
         logger: Any = torch._C._distributed_c10d.Logger
         logger.set_runtime_stats_and_log = lambda _: None

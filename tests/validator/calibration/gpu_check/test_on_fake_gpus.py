@@ -107,7 +107,7 @@ def test_the_cluster_has_what_the_gpus_have(found: Unpacked) -> None:
     cluster, points = found.cluster, of_probe(found.points)
     check_own_times(points)
     assert set(points) >= {
-        "matmul", "attention", "memory", "launch", "host_copy", "layer", "optimizer", "message", "collective",
+        "matmul", "attention", "memory", "launch", "host_copy", "layer", "optimizer", "message", "collective", "overlap",
     }  # fmt: skip
     # to the host and on to the other GPU, whose rank waits
     assert cluster.node.link.bandwidth_Bps < fake_machine.HOST_Bps
@@ -115,7 +115,7 @@ def test_the_cluster_has_what_the_gpus_have(found: Unpacked) -> None:
     assert cluster.device.name == "H100-80GB-SXM"
     assert {layer.precision for layer in cluster.device.measured_layers} == {"fp32", "bf16"}
     assert {what for what, _ in points["collective"]} == {
-        "all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "reduce",
+        "all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "alltoall uneven", "reduce",
     }  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def test_a_finished_check_measures_nothing_again(checked: Path) -> None:
     assert done.stderr == (f"{checked} has the results of a finished check; give another --out, or replace them with --again\n")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_an_interrupted_check_continues_with_what_it_has_measured(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", CHECK, "--out", str(out)]
