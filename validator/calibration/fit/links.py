@@ -136,8 +136,13 @@ def _contention(points: Sequence[Point], fit: Line) -> dict[str, Any]:
 
 
 def _duplex(points: Sequence[Point], fit: Line, classes: Sequence[str]) -> dict[str, Any]:
-    """The field of a half-duplex link; empty for links on which messages in both directions take about as long as in one."""
-    both = [point.median_s / fit.fitted.at(point.size) for point in _sends(points, "exchange", classes)]
+    """The field of a half-duplex link; empty for links on which messages in both directions take about as long as in one.
+
+    The largest messages decide: the latency of two small ones need not be that of one.
+    """
+    exchanges = list(_sends(points, "exchange", classes))
+    largest = max((point.size for point in exchanges), default=0.0)
+    both = [point.median_s / fit.fitted.at(point.size) for point in exchanges if point.size == largest]
     return {"duplex": "half"} if both and statistics.median(both) > _HALF_DUPLEX else {}
 
 

@@ -86,14 +86,19 @@ def test_streams_give_the_rate_of_links_with_an_initial_burst() -> None:
     assert parse_Bps(between([*points, *gaps]).fields["bandwidth"]) == pytest.approx(BANDWIDTH_BPS, rel=0.03)
 
 
-def exchanges(factor: float) -> list[Point]:
-    seconds = times(factor * (LATENCY_S + 2**20 / BANDWIDTH_BPS))
-    return [Point("message", "exchange", "rank 0 to rank 1", (0, 1), "same leaf", 2**20, "bytes", seconds, "narrow", 0.8)]
+def exchanges(factor: float, size: int = 2**20) -> list[Point]:
+    seconds = times(factor * (LATENCY_S + size / BANDWIDTH_BPS))
+    return [Point("message", "exchange", "rank 0 to rank 1", (0, 1), "same leaf", size, "bytes", seconds, "narrow", 0.8)]
 
 
 @pytest.mark.parametrize(("factor", "duplex"), [(1.05, None), (2.0, "half")])
 def test_concurrent_exchanges_identify_half_duplex(factor: float, duplex: str | None) -> None:
     assert between([*sends(all_pairs(4)), *exchanges(factor)]).fields.get("duplex") == duplex
+
+
+def test_slow_exchanges_of_small_messages_do_not_make_a_link_half_duplex() -> None:
+    small = [point for size in (4, 64, 1024) for point in exchanges(3.0, size)]
+    assert "duplex" not in between([*sends(all_pairs(4)), *small, *exchanges(1.05)]).fields
 
 
 def three_senders(rate_Bps: float) -> Point:
