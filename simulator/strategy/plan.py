@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.model.layers import ContextBy, Counted, Shard
@@ -251,28 +250,6 @@ class Plan:
             _check_divides("shard_over", self.shard_over, "workers", self.workers)
         if sorted(self.order) != sorted(ORDER):
             raise FieldError(("strategy", "order"), f"must list each of {', '.join(ORDER)} once, innermost first")
-        if self.chunks > 1 and self.stages == 1:
-            message = (
-                f"{self.chunks} chunks need several pipeline stages; set strategy.stages, or set chunks: 1 and schedule: 1f1b"
-            )
-            raise FieldError(("strategy", "chunks"), message)
-        for field in ("overlap", "overlap_gather", "algorithm", "compression"):
-            if self.servers and getattr(self, field):
-                raise FieldError(
-                    ("strategy", field), "has no effect with servers, which sum gradients themselves; leave it or servers out"
-                )
-        if self.split_sends and (self.tensor == 1 or self.stages == 1):
-            message = "needs tensor-parallel ranks and several stages; set strategy.tensor and strategy.stages, or leave it out"
-            raise FieldError(("strategy", "split_sends"), message)
-        if self.context_by != "ring" and self.context == 1:
-            message = "has no effect without context parallelism; set strategy.context, or leave it out"
-            raise FieldError(("strategy", "context_by"), message)
-        if self.overlap_tensor and not self.sequence_parallel:
-            message = "needs the collectives of sequence parallelism; set strategy.sequence_parallel=true, or leave it out"
-            raise FieldError(("strategy", "overlap_tensor"), message)
-        if self.sequence_parallel and self.tensor == 1:
-            message = "has no effect without tensor parallelism; set strategy.tensor, or leave it out"
-            raise FieldError(("strategy", "sequence_parallel"), message)
 
     def check_experts(self, experts: bool) -> None:
         """Checks that the experts of the model can be divided accordingly; raises FieldError."""
@@ -281,22 +258,9 @@ class Plan:
         else:
             ranks = self.folds * self.context * self.workers
             _check_divides("expert", self.expert, "ranks (tensor · context · workers / expert_tensor)", ranks)
-        for field in ("overlap_experts", "node_limit", "deduplicated", "dispatch_precision", "combine_precision"):
-            if getattr(self, field) and self.expert == 1:
-                message = "has no effect without expert parallelism; set strategy.expert, or leave it out"
-                raise FieldError(("strategy", field), message)
-        if self.overlap_experts and self.microbatches == 1:
-            message = "needs another microbatch to compute meanwhile; set strategy.microbatches, or leave it out"
-            raise FieldError(("strategy", "overlap_experts"), message)
         for field, given in (("expert", self.expert > 1), ("expert_tensor", self.expert_tensor is not None)):
             if given and not experts:
                 raise FieldError(("strategy", field), "there are no experts to divide; leave expert parallelism out")
-
-    def check_on(self, cluster: Cluster) -> None:
-        """Checks the options that depend on the cluster; raises FieldError."""
-        if self.node_limit is not None and self.ranks <= cluster.node.devices:
-            message = f"all {self.ranks} ranks are on one node; set more ranks or fewer cluster.node.devices, or leave it out"
-            raise FieldError(("strategy", "node_limit"), message)
 
 
 def _check_divides(field: str, number: int, other: str, of: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Program
+from scaleproof.simulator.strategy import option_rules as rules
 from scaleproof.simulator.strategy.base import Strategy, nearest_divisor
 from scaleproof.simulator.strategy.compile import check_size, compile_plan
 from scaleproof.simulator.strategy.data_parallel.compression import AnyCompression
@@ -29,11 +30,15 @@ class PipelineStages(Spec):
     """Fields of strategies that divide the model into pipeline stages."""
 
     stages_: Count = Field(1, alias="stages", description="pipeline ranks of a worker")
-    chunks: Count = Field(1, description="model stages on each rank (virtual stages)")
+    chunks: Annotated[Count, rules.CHUNKS] = Field(1, description="model stages on each rank (virtual stages)")
     schedule: ScheduleName = "1f1b"
     balance: Balance = Field("layers", description="what is balanced between stages, or the number of blocks of each")
-    account_for_embedding: bool = Field(False, description="count the embedding as a layer when stages are cut")
-    account_for_loss: bool = Field(False, description="count the output head and the loss as a layer when stages are cut")
+    account_for_embedding: Annotated[bool, rules.COUNTED_END] = Field(
+        False, description="count the embedding as a layer when stages are cut"
+    )
+    account_for_loss: Annotated[bool, rules.COUNTED_END] = Field(
+        False, description="count the output head and the loss as a layer when stages are cut"
+    )
     overlap_sends: bool = Field(False, description="overlap sends and receives of activations with passes")
 
     @property
@@ -51,16 +56,24 @@ class GradientAveraging(Spec):
         None, alias="first_bucket", description="size at which the first bucket closes; that of the others if absent"
     )
     overlap: bool = Field(True, description="overlap the sum of buckets with the backward pass")
-    algorithm: str | None = Field(None, description="algorithm of the all-reduce; the library's choice if absent")
-    compression: AnyCompression | None = Field(None, description="compression of gradients")
-    prefetch: int = Field(1, ge=0, le=1000, description="layers whose parameters are gathered ahead (zero 3)")
-    reshard: bool = Field(
+    algorithm: Annotated[str | None, rules.AVERAGES] = Field(
+        None, description="algorithm of the all-reduce; the library's choice if absent"
+    )
+    compression: Annotated[AnyCompression | None, rules.AVERAGES, rules.WHOLE_GRADIENTS] = Field(
+        None, description="compression of gradients"
+    )
+    prefetch: Annotated[int, rules.GATHERS_LAYERS] = Field(
+        1, ge=0, le=1000, description="layers whose parameters are gathered ahead (zero 3)"
+    )
+    reshard: Annotated[bool, rules.GATHERS_LAYERS] = Field(
         True, description="free gathered parameters after the forward pass; else pipelines keep them for the whole step"
     )
-    scatter: Literal["microbatch", "step"] = Field(
+    scatter: Annotated[Literal["microbatch", "step"], rules.SCATTERS] = Field(
         "microbatch", description="scatter gradients after each microbatch, or once per step (FSDP's no_sync)"
     )
-    shard_over: Count | None = Field(None, description="workers that shard states; all if absent (hybrid sharding)")
+    shard_over: Annotated[Count | None, rules.SHARDS] = Field(
+        None, description="workers that shard states; all if absent (hybrid sharding)"
+    )
 
 
 class Microbatches(Spec):
@@ -134,8 +147,9 @@ class ReplicaStrategy(Strategy, ABC):
         return [[job.layers[i] for stage in stages for i in ranges[stage]] for stages in self.plan.stage_of]
 
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
-        """Checks layers, shares of samples, degrees, schedule and all-reduce algorithm; raises FieldError."""
+        """Checks options, layers, shares of samples, degrees, schedule and all-reduce algorithm; raises FieldError."""
         plan = self.plan
+        rules.check_options(self, vars(plan))
         cut_by_blocks(layers, plan.stages * plan.chunks, self.balance_of, plan.counted)
         if plan.shares is not None:
             check_shares(plan.shares, plan.workers, samples_per_worker * plan.workers)
