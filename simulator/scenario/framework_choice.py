@@ -22,7 +22,7 @@ from scaleproof.simulator.strategy import (
     Pipeline,
     Strategy,
 )
-from scaleproof.simulator.strategy.option_rules import has_effect
+from scaleproof.simulator.strategy.option_rules import is_accepted
 
 if TYPE_CHECKING:
     from scaleproof.simulator.scenario.schema import Scenario, Training
@@ -113,7 +113,7 @@ def check_attention(framework: Framework, model: ModelSpec) -> None:
 
 
 def decided(framework: Framework, strategy: Strategy, zero: int, precision: Any) -> dict[str, Any]:
-    """Values that the framework decides for strategy fields that a scenario leaves out, where these have an effect."""
+    """Values that the framework decides for strategy fields that a scenario leaves out, where they are accepted."""
     defaults, plan, kind = framework.defaults, strategy.plan, type(strategy)
     values = {name: getattr(defaults, name) for name in DECIDED if name != "reshard"}
     values["reshard"] = False if defaults.keeps_in_pipelines and plan.stages > 1 else None
@@ -121,7 +121,7 @@ def decided(framework: Framework, strategy: Strategy, zero: int, precision: Any)
         parameters = max(defaults.bucket_parameters, defaults.bucket_parameters_per_rank * plan.workers * plan.context)
         values["bucket_bytes"] = parameters * (framework.gradients.reduce.element_bytes(precision) or ELEMENT_BYTES[precision])
     given = {**vars(plan), "zero": zero}
-    return {name: value for name, value in values.items() if value is not None and has_effect(kind, name, given)}
+    return {name: value for name, value in values.items() if value is not None and is_accepted(kind, name, given)}
 
 
 def with_defaults(strategy: Strategy, framework: Framework, zero: int, precision: Any) -> Strategy:

@@ -375,9 +375,15 @@ class Scenario(Spec):
             raise FieldError(("training", "zero"), message)
 
     def check_options(self) -> None:
-        """Checks the options of the strategy whose effect depends on the training or the cluster; raises FieldError."""
-        ranks, devices = self.strategy.training_ranks, self.cluster.node.devices
-        check_options(self.strategy, {"zero": self.training.zero, "ranks": ranks, "nodes": -(-ranks // devices)})
+        """Checks that options have their defaults where the training or the cluster refuses others; raises FieldError."""
+        check_options(self.strategy, self.option_values)
+
+    @property
+    def option_values(self) -> dict[str, Any]:
+        """Values that decide where the strategy's options have an effect, by the names in their rules."""
+        plan, devices = self.strategy.plan, self.cluster.node.devices
+        nodes = -(-plan.ranks // devices)
+        return {**vars(plan), "averages": plan.averages, "zero": self.training.zero, "ranks": plan.ranks, "nodes": nodes}
 
     def _ranks_exist(self) -> None:
         for field, ranks in self.unevenness.named_by_field():

@@ -28,7 +28,7 @@ class Hybrid(Microbatches, GradientAveraging, PipelineStages, ReplicaStrategy):
     """`workers` · `stages` · `tensor` · `context` ranks, numbered along the axes of `order`, innermost first."""
 
     kind: Literal["hybrid"] = "hybrid"
-    overlap: Annotated[bool, rules.AVERAGES] = Field(
+    overlap: Annotated[bool, rules.REPLICAS, rules.AVERAGES] = Field(
         False, description="overlap the sum of buckets with the last microbatch's backward pass"
     )
     tensor: Count = Field(1, description="ranks that share each layer's matrices")

@@ -1,7 +1,7 @@
 """Rules of options: where an option of a strategy has an effect, and the error for another value than its default elsewhere.
 
 A rule annotates the field of its option, next to the default and the description. The errors of scenarios, the options that a
-framework decides, the planner's space and the pages of the reference read it there.
+framework decides, the planner's space and the lines of a plan read it there.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from scaleproof.simulator.common.spec import MAX_WIDTH, Spec
 class Rule:
     """Ranges of other values within which an option has an effect.
 
-    needs: ranges by the names of values: of fields of the Plan, `zero` of the training, and the number of `nodes` of the ranks.
-    reason, remedy: the error elsewhere, in which braces contain names of values or `value`, that of the option.
+    needs: ranges by the names of values: fields of the Plan and whether it `averages`, `zero` of the training, and the number
+    of `nodes` of the ranks. reason, remedy: the error elsewhere, in which braces contain names of values or `value`, that of
+    the option; no error if the reason is None.
     """
 
     needs: Mapping[str, range]
-    reason: str
+    reason: str | None = None
     remedy: str = "leave it out"
 
     def is_broken(self, given: Mapping[str, Any]) -> bool:
@@ -43,19 +44,24 @@ def rules_of(strategy: type[Spec]) -> Mapping[str, tuple[Rule, ...]]:
     return {name: rules for name, rules in found.items() if rules}
 
 
+def is_accepted(strategy: type[Spec], option: str, given: Mapping[str, Any]) -> bool:
+    """Whether an option of a class of strategies may differ from its default with the given values."""
+    return not any(rule.is_broken(given) for rule in rules_of(strategy).get(option, ()) if rule.reason is not None)
+
+
 def has_effect(strategy: type[Spec], option: str, given: Mapping[str, Any]) -> bool:
     """Whether an option of a class of strategies may have an effect with the given values."""
     return not any(rule.is_broken(given) for rule in rules_of(strategy).get(option, ()))
 
 
 def check_options(strategy: Spec, given: Mapping[str, Any]) -> None:
-    """Checks that options without effect with the given values have their defaults; raises FieldError."""
+    """Checks that options that are not accepted with the given values have their defaults; raises FieldError."""
     fields = type(strategy).model_fields
     for name, rules in rules_of(type(strategy)).items():
         value = getattr(strategy, name)
-        broken = next((rule for rule in rules if rule.is_broken(given)), None)
+        broken = next((rule for rule in rules if rule.reason is not None and rule.is_broken(given)), None)
         if broken is not None and value != fields[name].default:
-            raise FieldError(("strategy", name), broken.message(value, given))
+            raise FieldError(("strategy", fields[name].alias or name), broken.message(value, given))
 
 
 _NONE: Final = range(1)
@@ -89,6 +95,8 @@ OTHER_NODE: Final = Rule(
     "all {ranks} ranks are on one node", "set more ranks or fewer cluster.node.devices, or leave it out",
 )  # fmt: skip
 
+STAGES: Final = Rule({"stages": _SEVERAL})
+
 # Averages of gradients, and shards of states
 AVERAGES: Final = Rule(
     {"servers": _NONE}, "has no effect with servers, which sum gradients themselves", "leave it or servers out"
@@ -106,3 +114,5 @@ SCATTERS: Final = Rule(
     {"zero": range(2, 4)}, "gradients are not reduce-scattered", "set training.zero to 2 or 3, or leave it out"
 )
 GATHERS_LAYERS: Final = Rule({"zero": range(3, 4)}, "parameters are not all-gathered", "set training.zero=3, or leave it out")
+REPLICAS: Final = Rule({"averages": range(1, 2)})
+BUCKETS: Final = Rule({"zero": range(3)})

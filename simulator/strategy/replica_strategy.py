@@ -39,7 +39,9 @@ class PipelineStages(Spec):
     account_for_loss: Annotated[bool, rules.COUNTED_END] = Field(
         False, description="count the output head and the loss as a layer when stages are cut"
     )
-    overlap_sends: bool = Field(False, description="overlap sends and receives of activations with passes")
+    overlap_sends: Annotated[bool, rules.STAGES] = Field(
+        False, description="overlap sends and receives of activations with passes"
+    )
 
     @property
     def balance_of(self) -> Balance:
@@ -51,11 +53,15 @@ class GradientAveraging(Spec):
     """Fields of strategies that average gradients over workers."""
 
     workers_: Count = Field(1, alias="workers", description="replicas of the model")
-    bucket_bytes: Bytes = Field(25 * 2.0**20, alias="bucket", description="size at which a bucket of gradients closes")
-    first_bucket_bytes: Bytes | None = Field(
+    bucket_bytes: Annotated[Bytes, rules.REPLICAS, rules.BUCKETS] = Field(
+        25 * 2.0**20, alias="bucket", description="size at which a bucket of gradients closes"
+    )
+    first_bucket_bytes: Annotated[Bytes | None, rules.REPLICAS, rules.BUCKETS] = Field(
         None, alias="first_bucket", description="size at which the first bucket closes; that of the others if absent"
     )
-    overlap: bool = Field(True, description="overlap the sum of buckets with the backward pass")
+    overlap: Annotated[bool, rules.REPLICAS, rules.AVERAGES] = Field(
+        True, description="overlap the sum of buckets with the backward pass"
+    )
     algorithm: Annotated[str | None, rules.AVERAGES] = Field(
         None, description="algorithm of the all-reduce; the library's choice if absent"
     )

@@ -23,7 +23,7 @@ from scaleproof.simulator.strategy import Hybrid
 from scaleproof.simulator.strategy.compile import check_size
 from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis
 from scaleproof.simulator.strategy.layout.used_devices import placed
-from scaleproof.simulator.strategy.option_rules import has_effect
+from scaleproof.simulator.strategy.option_rules import is_accepted
 from scaleproof.simulator.strategy.pipeline import schedule as schedules
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 from scaleproof.simulator.strategy.plan import Plan
@@ -94,7 +94,7 @@ class Space:
         ranks = configuration["tensor"] * configuration["context"] * configuration["stages"] * configuration["workers"]
         given = {**configuration, "nodes": -(-ranks // self.scenario.cluster.node.devices)}
         kept = self.kept_over(configuration["stages"])
-        return {name: value for name, value in kept.items() if has_effect(Hybrid, name, given)}
+        return {name: value for name, value in kept.items() if is_accepted(Hybrid, name, given)}
 
     def default_framework(self, zero: int, **degrees: int) -> Framework:
         """The default framework of a hybrid with these degrees."""
@@ -310,7 +310,7 @@ def _degrees(space: Space) -> Iterator[tuple[dict[str, int], list[Layer]]]:
         workers, rest = divmod(ranks, tensor * context * stages)
         if rest or workers == 0 or total % workers:
             continue
-        if sequence and not has_effect(Hybrid, "sequence_parallel", {"tensor": tensor}):
+        if sequence and not is_accepted(Hybrid, "sequence_parallel", {"tensor": tensor}):
             continue
         # expert_tensor makes no difference where nothing is folded
         if expert_tensor is not None and expert_tensor >= tensor and (expert == 1 or context == 1):
