@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -13,15 +12,7 @@ from scaleproof.simulator.model.layers import ContextBy
 from scaleproof.simulator.strategy import option_rules as rules
 from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis
 from scaleproof.simulator.strategy.model_parallel.expert_dispatch import WirePrecision
-from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.simulator.strategy.replica_strategy import (
-    GradientAveraging,
-    Microbatches,
-    PipelineStages,
-    ReplicaStrategy,
-    averaging_options,
-    pipeline_options,
-)
+from scaleproof.simulator.strategy.replica_strategy import GradientAveraging, Microbatches, PipelineStages, ReplicaStrategy
 
 
 class Hybrid(Microbatches, GradientAveraging, PipelineStages, ReplicaStrategy):
@@ -77,16 +68,3 @@ class Hybrid(Microbatches, GradientAveraging, PipelineStages, ReplicaStrategy):
     def nodes_needed(self, cluster: Cluster) -> int:
         """Nodes of the training ranks, and one for each server."""
         return super().nodes_needed(cluster) + self.servers
-
-    @cached_property
-    def plan(self) -> Plan:
-        """Division and schedule by all dimensions of the hybrid."""
-        names = (
-            "tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", "expert", "expert_tensor",
-            "overlap_experts", "node_limit", "deduplicated", "dispatch_precision", "combine_precision", "order",
-            "split_sends", "overlap_gather",
-        )  # fmt: skip
-        own = {name: getattr(self, name) for name in names}
-        return Plan(
-            microbatches=self.microbatches_, servers=self.servers_, **averaging_options(self), **pipeline_options(self), **own
-        )

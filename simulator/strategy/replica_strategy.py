@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -91,7 +92,7 @@ class Microbatches(Spec):
     micro_batch_size: Count | None = Field(None, description="samples of a microbatch, in place of microbatches")
 
 
-class ReplicaStrategy(Strategy, ABC):
+class ReplicaStrategy(Strategy):
     """Strategies that are described completely by their plan."""
 
     @property
@@ -129,10 +130,13 @@ class ReplicaStrategy(Strategy, ABC):
             raise FieldError(("strategy", "micro_batch_size"), f"{message}; leave out microbatches or micro_batch_size")
         return self.defaulted({"microbatches_": number})
 
-    @property
-    @abstractmethod
+    @functools.cached_property
     def plan(self) -> Plan:
-        """Division and schedule of the replicas."""
+        """Division and schedule of the replicas, by the strategy's fields."""
+        options = {option: getattr(self, field) for option, field in _options(type(self)).items()}
+        if "first_bucket_bytes" in options and options["first_bucket_bytes"] is None:
+            options["first_bucket_bytes"] = options["bucket_bytes"]
+        return Plan(**options)
 
     @property
     def balance_of(self) -> Balance:
@@ -174,17 +178,11 @@ class ReplicaStrategy(Strategy, ABC):
         return compile_plan(self.plan, job, self.ranges(job))
 
 
-def averaging_options(fields: GradientAveraging) -> dict[str, Any]:
-    """Options of a Plan from the fields of gradient averaging."""
-    names = ("bucket_bytes", "overlap", "algorithm", "compression", "prefetch", "reshard", "scatter", "shard_over")
-    first_bytes = fields.bucket_bytes if fields.first_bucket_bytes is None else fields.first_bucket_bytes
-    return {"workers": fields.workers_, "first_bucket_bytes": first_bytes} | {name: getattr(fields, name) for name in names}
-
-
-def pipeline_options(fields: PipelineStages) -> dict[str, Any]:
-    """Options of a Plan from the fields of pipeline stages."""
-    names = ("chunks", "schedule", "overlap_sends", "account_for_embedding", "account_for_loss")
-    return {"stages": fields.stages_} | {name: getattr(fields, name) for name in names}
+@functools.cache
+def _options(strategy: type[ReplicaStrategy]) -> Mapping[str, str]:
+    """Fields of a strategy by the options of a Plan that they set."""
+    options = [option.name for option in dataclasses.fields(Plan)]
+    return {option: field for option in options for field in (option, f"{option}_") if field in strategy.model_fields}
 
 
 __all__ = [
@@ -193,6 +191,4 @@ __all__ = [
     "PipelineStages",
     "ReplicaStrategy",
     "Shares",
-    "averaging_options",
-    "pipeline_options",
 ]
