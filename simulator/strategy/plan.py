@@ -32,23 +32,10 @@ class Plan:
     """Replicas: `workers` of `stages` pipeline stages, each with `chunks` stages of the model, on `tensor` · `context` ranks
     each.
 
-    order: axes of the rank numbers, innermost first. expert: ranks that divide a mixture's experts: workers if `expert_tensor`
-    is None. expert_tensor: tensor-parallel ranks that divide each expert's matrices, all if None; otherwise the `expert` ranks
-    are taken from all other ranks of a stage (`DeviceMesh.experts`). sequence_parallel, context_by: as in `Shard`.
-    overlap_tensor: as in `LayerCollectives`. overlap_experts, node_limit, deduplicated, dispatch_precision, combine_precision:
-    as in `Dispatch`.
-
-    overlap_sends: whether sends and receives of activations overlap with passes. split_sends: tensor-parallel ranks each send a
-    shard of the activations that all of them have (arXiv 2104.04473, section 4.1). account_for_embedding, account_for_loss:
-    whether these count as blocks when stages are balanced.
-
-    bucket_bytes, first_bucket_bytes: sizes at which a bucket of gradients closes. overlap: whether gradients are summed during
-    the backward pass. overlap_gather: whether parameters sharded by ZeRO's stages 1 and 2 are gathered during the next forward
-    pass. prefetch: layers that ZeRO's stage 3 gathers ahead. reshard: whether it frees parameters after the forward pass.
-    scatter: when ZeRO's stages 2 and 3 scatter gradients. shard_over: workers that shard states, all if None; groups of them
-    average (hybrid sharding).
-
-    shares: samples of each worker, where they differ. servers: parameter servers on separate nodes, in place of averaging.
+    Options are described with the fields of strategies that have the same names (`Hybrid`, `DataParallel`). expert: ranks that
+    divide a mixture's experts: workers if `expert_tensor` is None; otherwise they are taken from all other ranks of a stage
+    (`DeviceMesh.experts`). split_sends: arXiv 2104.04473, section 4.1. scatter: when ZeRO's stages 2 and 3 scatter gradients.
+    shard_over: groups of these workers average. shares: samples of each worker, where they differ.
     """
 
     workers: int = 1
