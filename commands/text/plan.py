@@ -231,9 +231,9 @@ def _server_counts(plan: PlanRecord) -> Iterator[str]:
 
 
 def _minor_choices(row: PlanRow) -> str:
-    """' (with bucket 25.0 MiB, rank order tensor-workers-stages)': choices that have no column."""
+    """' (with bucket 25.0 MiB, rank order tensor-workers-stages)': choices with effect that have no column."""
     config = row.configuration
-    parts = [f"bucket {format_bytes(config['bucket_bytes'])}"] if "bucket_bytes" in config else []
+    parts = [f"bucket {format_bytes(config['bucket_bytes'])}"] if "bucket_bytes" in config and row.sums_buckets else []
     order = [axis for axis in config.get("order", ()) if config.get(axis, 1) > 1]
     parts += [f"rank order {'-'.join(order)}"] if len(order) > 1 else []
     return f" (with {', '.join(parts)})" if parts else ""

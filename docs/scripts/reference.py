@@ -11,6 +11,8 @@ from typing import Any, Final
 from scaleproof.commands.main import parser_of_commands
 from scaleproof.simulator.scenario.aliases import FIELDS, VALUES
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import Hybrid
+from scaleproof.simulator.strategy.option_rules import Rule, rules_of
 
 REFERENCE: Final = Path(__file__).parents[1] / "reference"
 _HEAD: Final = "<!-- written by `python docs/scripts/reference.py` -->\n"
@@ -28,6 +30,18 @@ training: {precision: bf16, optimizer: adam}
 Parts may be given inline, by the name of a shipped file or by the path of one, or as another one with changes:
 `cluster: {base: dgx-h100, nodes: 16, network: {nics: 8 x 200 Gbit/s}}`. Quantities have units (`25 Gbit/s`, `5 us`,
 `80 GiB`). `scaleproof schema` prints this schema as JSON, for editors."""
+_NEEDS: Final = """\
+## Options that need others
+
+Options of a [strategy](strategies.md) that differ from their defaults without what they need are refused, or have no effect.
+
+| options | need | otherwise |
+|---|---|---|"""
+# Needs that the name and the values of a field do not say.
+_NEEDED: Final = {
+    "averages": "several replicas", "nodes": "ranks on several nodes", "sequence_parallel": "`sequence_parallel: true`",
+    "servers": "no `servers`",
+}  # fmt: skip
 _ENDS: Final = """\
 Ctrl-C and SIGTERM end a command and the processes that it started. One line says what was interrupted and how it continues;
 exit codes 130 and 143."""
@@ -55,7 +69,7 @@ def scenario_page(schema: dict[str, Any]) -> str:
             continue
         names += [new for new in dict.fromkeys(_references(definition.get("properties", {}))) if new not in names]
         sections.append(f"## {name}\n\n{_sentence(definition)}\n\n{_table(definition)}")
-    return "\n\n".join([_HEAD + _SCENARIO, _table(schema), _abbreviations(), *sections]) + "\n"
+    return "\n\n".join([_HEAD + _SCENARIO, _table(schema), _abbreviations(), _needs(), *sections]) + "\n"
 
 
 def _references(properties: dict[str, Any]) -> Iterator[str]:
@@ -133,6 +147,31 @@ def _abbreviations() -> str:
     rows += ["| `training.activation_checkpoint: {mode: selective, selective_ac_option: op}` | `{products: every_second}` |"]
     rows += ["| ... with `selective_ac_option: n` | `{every: n}` |"]
     return "\n".join([_ABBREVIATIONS, *rows])
+
+
+def _needs() -> str:
+    """The rules of a strategy's options, each with the options that it is of."""
+    options: dict[Rule, list[str]] = {}
+    for name, rules in rules_of(Hybrid).items():
+        for rule in rules:
+            options.setdefault(rule, []).append(f"`{Hybrid.model_fields[name].alias or name}`")
+    rows = [
+        f"| {', '.join(names)} | {', '.join(_need(*need) for need in rule.needs.items())} "
+        f"| {'no effect' if rule.reason is None else 'refused'} |"
+        for rule, names in options.items()
+    ]
+    return "\n".join([_NEEDS, *rows])
+
+
+def _need(name: str, values: range) -> str:
+    """A need in words, such as '`tensor` 2 or more' or '`training.zero` 1 or 2'."""
+    if name in _NEEDED:
+        return _NEEDED[name]
+    field = "`training.zero`" if name == "zero" else f"`{name}`"
+    *first, last = map(str, values[:4])
+    if len(values) > 4:
+        return f"{field} {values.start} or more"
+    return f"{field} {', '.join(first)} or {last}" if first else f"{field} {last}"
 
 
 def cli_page() -> str:

@@ -23,6 +23,7 @@ from scaleproof.simulator.scenario.fields import Value, fields_of
 from scaleproof.simulator.scenario.framework_choice import DECIDED, DECIDED_OF_TRAINING, with_defaults
 from scaleproof.simulator.scenario.read import load_cluster, load_device, load_model
 from scaleproof.simulator.scenario.schema import Scenario, Training
+from scaleproof.simulator.strategy.option_rules import has_effect, rules_of
 
 FILE: Final = "scenario.yaml"
 _WIDTH: Final = 120
@@ -59,8 +60,8 @@ def dump_device(device: Device) -> str:
 
 def dump_part(scenario: Scenario, part: str, always: Collection[str] = ()) -> str:
     """One line of YAML for 'strategy' or another part: fields that differ from their defaults, which those of a strategy may
-    have from the framework, and those in `always`."""
-    plain = _strategy(scenario, always) if part == "strategy" else plain_part(scenario, part, always)
+    have from the framework, and those in `always`. A strategy's options without effect are left out."""
+    plain = _effective(scenario, always) if part == "strategy" else plain_part(scenario, part, always)
     return f"{part}: {written(plain, default_flow_style=True, width=_ONE_LINE).rstrip()}"
 
 
@@ -121,6 +122,13 @@ def _strategy(scenario: Scenario, always: Collection[str] = (), is_complete: boo
         plain.pop("microbatches", None)
     left = set() if is_complete else {names[name] for name in _left_to_framework(scenario)}.difference(always)
     return {name: value for name, value in plain.items() if name not in left}
+
+
+def _effective(scenario: Scenario, always: Collection[str]) -> dict[str, Any]:
+    """The fields of the strategy without options that have no effect with the others, except those in `always`."""
+    strategy, given = type(scenario.strategy), scenario.option_values
+    idle = {strategy.model_fields[name].alias or name for name in rules_of(strategy) if not has_effect(strategy, name, given)}
+    return {name: value for name, value in _strategy(scenario, always).items() if name in always or name not in idle}
 
 
 def _left_to_framework(scenario: Scenario) -> Collection[str]:

@@ -22,7 +22,7 @@ from scaleproof.simulator.strategy import (
     Pipeline,
     Strategy,
 )
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.strategy.option_rules import is_accepted
 
 if TYPE_CHECKING:
     from scaleproof.simulator.scenario.schema import Scenario, Training
@@ -112,26 +112,16 @@ def check_attention(framework: Framework, model: ModelSpec) -> None:
         raise FieldError(("framework",), message)
 
 
-def suits(plan: Plan, zero: int) -> dict[str, bool]:
-    """Whether each of the fields that a framework may decide applies to a plan; fields that are not in the result always do."""
-    return {
-        "split_sends": plan.tensor > 1 and plan.stages > 1,
-        "context_by": plan.context > 1,
-        "overlap_tensor": plan.sequence_parallel,
-        "overlap_gather": zero in (1, 2),
-        "overlap": not plan.servers,
-    }
-
-
-def decided(framework: Framework, plan: Plan, zero: int, precision: Any) -> dict[str, Any]:
-    """Values that the framework decides for strategy fields that a scenario leaves out."""
-    defaults, applies = framework.defaults, suits(plan, zero)
-    values = {name: getattr(defaults, name) for name in DECIDED if applies.get(name, True) and name != "reshard"}
-    values["reshard"] = False if defaults.keeps_in_pipelines and zero == 3 and plan.stages > 1 else None
+def decided(framework: Framework, strategy: Strategy, zero: int, precision: Any) -> dict[str, Any]:
+    """Values that the framework decides for strategy fields that a scenario leaves out, where they are accepted."""
+    defaults, plan, kind = framework.defaults, strategy.plan, type(strategy)
+    values = {name: getattr(defaults, name) for name in DECIDED if name != "reshard"}
+    values["reshard"] = False if defaults.keeps_in_pipelines and plan.stages > 1 else None
     if defaults.bucket_parameters is not None:
         parameters = max(defaults.bucket_parameters, defaults.bucket_parameters_per_rank * plan.workers * plan.context)
         values["bucket_bytes"] = parameters * (framework.gradients.reduce.element_bytes(precision) or ELEMENT_BYTES[precision])
-    return {name: value for name, value in values.items() if value is not None}
+    given = {**vars(plan), "zero": zero}
+    return {name: value for name, value in values.items() if value is not None and is_accepted(kind, name, given)}
 
 
 def with_defaults(strategy: Strategy, framework: Framework, zero: int, precision: Any) -> Strategy:
@@ -140,7 +130,7 @@ def with_defaults(strategy: Strategy, framework: Framework, zero: int, precision
         return strategy
     fields, given = type(strategy).model_fields, frozenset(strategy.model_fields_set)
     free = {name: fields[name].default for name in DECIDED if name in fields and name not in given}
-    values = decided(framework, strategy.plan, zero, precision)
+    values = decided(framework, strategy, zero, precision)
     if "bucket_bytes" in given:
         # as in DistributedDataParallel
         values.pop("first_bucket_bytes", None)

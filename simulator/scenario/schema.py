@@ -38,6 +38,7 @@ from scaleproof.simulator.strategy import AnyStrategy, CapturedStrategy, Strateg
 from scaleproof.simulator.strategy.data_parallel.data_loading import Input
 from scaleproof.simulator.strategy.job import Job, MeasuredStep
 from scaleproof.simulator.strategy.layout.used_devices import placed
+from scaleproof.simulator.strategy.option_rules import check_options
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 # Fields of training that scale products in few bits, with their precision.
@@ -307,9 +308,9 @@ class Scenario(Spec):
         self._script_decides()
         self._memory_is_saved_where_it_can_be(layers)
         self._states_are_shared_where_they_can_be()
+        self.check_options()
         check_gradients(self.training, self.strategy)
         self._devices_suffice()
-        self.strategy.plan.check_on(self.cluster)
         self._ranks_exist()
         if self.convergence is not None:
             self.convergence.check(self.strategy)
@@ -365,27 +366,24 @@ class Scenario(Spec):
             raise FieldError(("training", "offload"), message)
 
     def _states_are_shared_where_they_can_be(self) -> None:
-        zero, kind, plan = self.training.zero, self.strategy.kind, self.strategy.plan
+        zero, kind = self.training.zero, self.strategy.kind
         if zero and self.strategy.servers:
             message = f"servers have the optimizer states of a {kind}; leave zero out, or use data_parallel"
             raise FieldError(("training", "zero"), message)
         if zero and not isinstance(self.strategy, ReplicaStrategy):
             message = f"the strategy {kind} does not shard states; leave zero out, or use data_parallel"
             raise FieldError(("training", "zero"), message)
-        if zero and plan.compression is not None:
-            message = "not supported for gradients that are reduce-scattered; leave compression or training.zero out"
-            raise FieldError(("strategy", "compression"), message)
-        if plan.shard_over is not None and not zero:
-            raise FieldError(("strategy", "shard_over"), "nothing is sharded; set training.zero to 1, 2 or 3")
-        if plan.overlap_gather and zero not in (1, 2):
-            message = "parameters are not all-gathered after a step; set training.zero to 1 or 2, or leave it out"
-            raise FieldError(("strategy", "overlap_gather"), message)
-        if zero < 2 and plan.scatter == "step":
-            message = "gradients are not reduce-scattered; set training.zero to 2 or 3, or leave it out"
-            raise FieldError(("strategy", "scatter"), message)
-        if zero < 3 and not (plan.prefetch == 1 and plan.reshard):
-            field = "prefetch" if plan.reshard else "reshard"
-            raise FieldError(("strategy", field), "parameters are not all-gathered; set training.zero=3, or leave it out")
+
+    def check_options(self) -> None:
+        """Checks that options have their defaults where the training or the cluster refuses others; raises FieldError."""
+        check_options(self.strategy, self.option_values)
+
+    @property
+    def option_values(self) -> dict[str, Any]:
+        """Values that decide where the strategy's options have an effect, by the names in their rules."""
+        plan, devices = self.strategy.plan, self.cluster.node.devices
+        nodes = -(-plan.ranks // devices)
+        return {**vars(plan), "averages": plan.averages, "zero": self.training.zero, "ranks": plan.ranks, "nodes": nodes}
 
     def _ranks_exist(self) -> None:
         for field, ranks in self.unevenness.named_by_field():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -10,31 +9,28 @@ from pydantic import Field
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.model.layers import ContextBy
+from scaleproof.simulator.strategy import option_rules as rules
 from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis
 from scaleproof.simulator.strategy.model_parallel.expert_dispatch import WirePrecision
-from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.simulator.strategy.replica_strategy import (
-    GradientAveraging,
-    Microbatches,
-    PipelineStages,
-    ReplicaStrategy,
-    averaging_options,
-    pipeline_options,
-)
+from scaleproof.simulator.strategy.replica_strategy import GradientAveraging, Microbatches, PipelineStages, ReplicaStrategy
 
 
 class Hybrid(Microbatches, GradientAveraging, PipelineStages, ReplicaStrategy):
     """`workers` · `stages` · `tensor` · `context` ranks, numbered along the axes of `order`, innermost first."""
 
     kind: Literal["hybrid"] = "hybrid"
-    overlap: bool = Field(False, description="overlap the sum of buckets with the last microbatch's backward pass")
+    overlap: Annotated[bool, rules.REPLICAS, rules.AVERAGES] = Field(
+        False, description="overlap the sum of buckets with the last microbatch's backward pass"
+    )
     tensor: Count = Field(1, description="ranks that share each layer's matrices")
-    sequence_parallel: bool = Field(
+    sequence_parallel: Annotated[bool, rules.TENSOR] = Field(
         False, description="tensor-parallel ranks also divide operators between the matrices (arXiv 2205.05198)"
     )
-    overlap_tensor: bool = Field(False, description="overlap tensor-parallel collectives with the adjacent matrix products")
+    overlap_tensor: Annotated[bool, rules.SEQUENCE] = Field(
+        False, description="overlap tensor-parallel collectives with the adjacent matrix products"
+    )
     context: Count = Field(1, description="ranks that divide the tokens of every sample")
-    context_by: ContextBy = Field(
+    context_by: Annotated[ContextBy, rules.CONTEXT] = Field(
         "ring",
         description="how attention reads all tokens: keys and values by ring or all-gather, or all-to-all of heads (ulysses)",
     )
@@ -42,18 +38,26 @@ class Hybrid(Microbatches, GradientAveraging, PipelineStages, ReplicaStrategy):
     expert_tensor: Count | None = Field(
         None, description="tensor-parallel ranks that divide each expert's matrices, all if absent; others are expert ranks"
     )
-    overlap_experts: bool = Field(False, description="overlap expert all-to-alls with another microbatch's compute")
-    node_limit: Count | None = Field(None, description="maximum number of nodes with a token's experts; unlimited if absent")
-    deduplicated: bool = Field(False, description="send a token once to each node and forward it inside the node (DeepEP)")
-    dispatch_precision: WirePrecision | None = Field(
+    overlap_experts: Annotated[bool, rules.EXPERT, rules.OTHER_MICROBATCH] = Field(
+        False, description="overlap expert all-to-alls with another microbatch's compute"
+    )
+    node_limit: Annotated[Count | None, rules.EXPERT, rules.OTHER_NODE] = Field(
+        None, description="maximum number of nodes with a token's experts; unlimited if absent"
+    )
+    deduplicated: Annotated[bool, rules.EXPERT] = Field(
+        False, description="send a token once to each node and forward it inside the node (DeepEP)"
+    )
+    dispatch_precision: Annotated[WirePrecision | None, rules.EXPERT] = Field(
         None, description="precision of tokens sent to experts; the training precision if absent"
     )
-    combine_precision: WirePrecision | None = Field(
+    combine_precision: Annotated[WirePrecision | None, rules.EXPERT] = Field(
         None, description="precision of expert outputs; the training precision if absent"
     )
     order: Annotated[tuple[Axis, ...], Field(max_length=4)] = ORDER
-    split_sends: bool = Field(False, description="tensor-parallel ranks each send a shard of an activation to the next stage")
-    overlap_gather: bool = Field(
+    split_sends: Annotated[bool, rules.SPLIT_SENDS] = Field(
+        False, description="tensor-parallel ranks each send a shard of an activation to the next stage"
+    )
+    overlap_gather: Annotated[bool, rules.AVERAGES, rules.GATHERS_UPDATED] = Field(
         False, description="overlap the all-gather of updated parameters with the next forward pass (zero 1 and 2)"
     )
 
@@ -64,16 +68,3 @@ class Hybrid(Microbatches, GradientAveraging, PipelineStages, ReplicaStrategy):
     def nodes_needed(self, cluster: Cluster) -> int:
         """Nodes of the training ranks, and one for each server."""
         return super().nodes_needed(cluster) + self.servers
-
-    @cached_property
-    def plan(self) -> Plan:
-        """Division and schedule by all dimensions of the hybrid."""
-        names = (
-            "tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", "expert", "expert_tensor",
-            "overlap_experts", "node_limit", "deduplicated", "dispatch_precision", "combine_precision", "order",
-            "split_sends", "overlap_gather",
-        )  # fmt: skip
-        own = {name: getattr(self, name) for name in names}
-        return Plan(
-            microbatches=self.microbatches_, servers=self.servers_, **averaging_options(self), **pipeline_options(self), **own
-        )

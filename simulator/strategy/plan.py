@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.model.layers import ContextBy, Counted, Shard
@@ -33,23 +32,10 @@ class Plan:
     """Replicas: `workers` of `stages` pipeline stages, each with `chunks` stages of the model, on `tensor` · `context` ranks
     each.
 
-    order: axes of the rank numbers, innermost first. expert: ranks that divide a mixture's experts: workers if `expert_tensor`
-    is None. expert_tensor: tensor-parallel ranks that divide each expert's matrices, all if None; otherwise the `expert` ranks
-    are taken from all other ranks of a stage (`DeviceMesh.experts`). sequence_parallel, context_by: as in `Shard`.
-    overlap_tensor: as in `LayerCollectives`. overlap_experts, node_limit, deduplicated, dispatch_precision, combine_precision:
-    as in `Dispatch`.
-
-    overlap_sends: whether sends and receives of activations overlap with passes. split_sends: tensor-parallel ranks each send a
-    shard of the activations that all of them have (arXiv 2104.04473, section 4.1). account_for_embedding, account_for_loss:
-    whether these count as blocks when stages are balanced.
-
-    bucket_bytes, first_bucket_bytes: sizes at which a bucket of gradients closes. overlap: whether gradients are summed during
-    the backward pass. overlap_gather: whether parameters sharded by ZeRO's stages 1 and 2 are gathered during the next forward
-    pass. prefetch: layers that ZeRO's stage 3 gathers ahead. reshard: whether it frees parameters after the forward pass.
-    scatter: when ZeRO's stages 2 and 3 scatter gradients. shard_over: workers that shard states, all if None; groups of them
-    average (hybrid sharding).
-
-    shares: samples of each worker, where they differ. servers: parameter servers on separate nodes, in place of averaging.
+    Options are described with the fields of strategies that have the same names (`Hybrid`, `DataParallel`). expert: ranks that
+    divide a mixture's experts: workers if `expert_tensor` is None; otherwise they are taken from all other ranks of a stage
+    (`DeviceMesh.experts`). split_sends: arXiv 2104.04473, section 4.1. scatter: when ZeRO's stages 2 and 3 scatter gradients.
+    shard_over: groups of these workers average. shares: samples of each worker, where they differ.
     """
 
     workers: int = 1
@@ -251,28 +237,6 @@ class Plan:
             _check_divides("shard_over", self.shard_over, "workers", self.workers)
         if sorted(self.order) != sorted(ORDER):
             raise FieldError(("strategy", "order"), f"must list each of {', '.join(ORDER)} once, innermost first")
-        if self.chunks > 1 and self.stages == 1:
-            message = (
-                f"{self.chunks} chunks need several pipeline stages; set strategy.stages, or set chunks: 1 and schedule: 1f1b"
-            )
-            raise FieldError(("strategy", "chunks"), message)
-        for field in ("overlap", "overlap_gather", "algorithm", "compression"):
-            if self.servers and getattr(self, field):
-                raise FieldError(
-                    ("strategy", field), "has no effect with servers, which sum gradients themselves; leave it or servers out"
-                )
-        if self.split_sends and (self.tensor == 1 or self.stages == 1):
-            message = "needs tensor-parallel ranks and several stages; set strategy.tensor and strategy.stages, or leave it out"
-            raise FieldError(("strategy", "split_sends"), message)
-        if self.context_by != "ring" and self.context == 1:
-            message = "has no effect without context parallelism; set strategy.context, or leave it out"
-            raise FieldError(("strategy", "context_by"), message)
-        if self.overlap_tensor and not self.sequence_parallel:
-            message = "needs the collectives of sequence parallelism; set strategy.sequence_parallel=true, or leave it out"
-            raise FieldError(("strategy", "overlap_tensor"), message)
-        if self.sequence_parallel and self.tensor == 1:
-            message = "has no effect without tensor parallelism; set strategy.tensor, or leave it out"
-            raise FieldError(("strategy", "sequence_parallel"), message)
 
     def check_experts(self, experts: bool) -> None:
         """Checks that the experts of the model can be divided accordingly; raises FieldError."""
@@ -281,22 +245,9 @@ class Plan:
         else:
             ranks = self.folds * self.context * self.workers
             _check_divides("expert", self.expert, "ranks (tensor · context · workers / expert_tensor)", ranks)
-        for field in ("overlap_experts", "node_limit", "deduplicated", "dispatch_precision", "combine_precision"):
-            if getattr(self, field) and self.expert == 1:
-                message = "has no effect without expert parallelism; set strategy.expert, or leave it out"
-                raise FieldError(("strategy", field), message)
-        if self.overlap_experts and self.microbatches == 1:
-            message = "needs another microbatch to compute meanwhile; set strategy.microbatches, or leave it out"
-            raise FieldError(("strategy", "overlap_experts"), message)
         for field, given in (("expert", self.expert > 1), ("expert_tensor", self.expert_tensor is not None)):
             if given and not experts:
                 raise FieldError(("strategy", field), "there are no experts to divide; leave expert parallelism out")
-
-    def check_on(self, cluster: Cluster) -> None:
-        """Checks the options that depend on the cluster; raises FieldError."""
-        if self.node_limit is not None and self.ranks <= cluster.node.devices:
-            message = f"all {self.ranks} ranks are on one node; set more ranks or fewer cluster.node.devices, or leave it out"
-            raise FieldError(("strategy", "node_limit"), message)
 
 
 def _check_divides(field: str, number: int, other: str, of: int) -> None:

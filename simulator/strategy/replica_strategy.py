@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Literal, Self
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -14,6 +15,7 @@ from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Program
+from scaleproof.simulator.strategy import option_rules as rules
 from scaleproof.simulator.strategy.base import Strategy, nearest_divisor
 from scaleproof.simulator.strategy.compile import check_size, compile_plan
 from scaleproof.simulator.strategy.data_parallel.compression import AnyCompression
@@ -29,12 +31,18 @@ class PipelineStages(Spec):
     """Fields of strategies that divide the model into pipeline stages."""
 
     stages_: Count = Field(1, alias="stages", description="pipeline ranks of a worker")
-    chunks: Count = Field(1, description="model stages on each rank (virtual stages)")
+    chunks: Annotated[Count, rules.CHUNKS] = Field(1, description="model stages on each rank (virtual stages)")
     schedule: ScheduleName = "1f1b"
     balance: Balance = Field("layers", description="what is balanced between stages, or the number of blocks of each")
-    account_for_embedding: bool = Field(False, description="count the embedding as a layer when stages are cut")
-    account_for_loss: bool = Field(False, description="count the output head and the loss as a layer when stages are cut")
-    overlap_sends: bool = Field(False, description="overlap sends and receives of activations with passes")
+    account_for_embedding: Annotated[bool, rules.COUNTED_END] = Field(
+        False, description="count the embedding as a layer when stages are cut"
+    )
+    account_for_loss: Annotated[bool, rules.COUNTED_END] = Field(
+        False, description="count the output head and the loss as a layer when stages are cut"
+    )
+    overlap_sends: Annotated[bool, rules.STAGES] = Field(
+        False, description="overlap sends and receives of activations with passes"
+    )
 
     @property
     def balance_of(self) -> Balance:
@@ -46,21 +54,33 @@ class GradientAveraging(Spec):
     """Fields of strategies that average gradients over workers."""
 
     workers_: Count = Field(1, alias="workers", description="replicas of the model")
-    bucket_bytes: Bytes = Field(25 * 2.0**20, alias="bucket", description="size at which a bucket of gradients closes")
-    first_bucket_bytes: Bytes | None = Field(
+    bucket_bytes: Annotated[Bytes, rules.REPLICAS, rules.BUCKETS] = Field(
+        25 * 2.0**20, alias="bucket", description="size at which a bucket of gradients closes"
+    )
+    first_bucket_bytes: Annotated[Bytes | None, rules.REPLICAS, rules.BUCKETS] = Field(
         None, alias="first_bucket", description="size at which the first bucket closes; that of the others if absent"
     )
-    overlap: bool = Field(True, description="overlap the sum of buckets with the backward pass")
-    algorithm: str | None = Field(None, description="algorithm of the all-reduce; the library's choice if absent")
-    compression: AnyCompression | None = Field(None, description="compression of gradients")
-    prefetch: int = Field(1, ge=0, le=1000, description="layers whose parameters are gathered ahead (zero 3)")
-    reshard: bool = Field(
+    overlap: Annotated[bool, rules.REPLICAS, rules.AVERAGES] = Field(
+        True, description="overlap the sum of buckets with the backward pass"
+    )
+    algorithm: Annotated[str | None, rules.AVERAGES] = Field(
+        None, description="algorithm of the all-reduce; the library's choice if absent"
+    )
+    compression: Annotated[AnyCompression | None, rules.AVERAGES, rules.WHOLE_GRADIENTS] = Field(
+        None, description="compression of gradients"
+    )
+    prefetch: Annotated[int, rules.GATHERS_LAYERS] = Field(
+        1, ge=0, le=1000, description="layers whose parameters are gathered ahead (zero 3)"
+    )
+    reshard: Annotated[bool, rules.GATHERS_LAYERS] = Field(
         True, description="free gathered parameters after the forward pass; else pipelines keep them for the whole step"
     )
-    scatter: Literal["microbatch", "step"] = Field(
+    scatter: Annotated[Literal["microbatch", "step"], rules.SCATTERS] = Field(
         "microbatch", description="scatter gradients after each microbatch, or once per step (FSDP's no_sync)"
     )
-    shard_over: Count | None = Field(None, description="workers that shard states; all if absent (hybrid sharding)")
+    shard_over: Annotated[Count | None, rules.SHARDS] = Field(
+        None, description="workers that shard states; all if absent (hybrid sharding)"
+    )
 
 
 class Microbatches(Spec):
@@ -72,7 +92,7 @@ class Microbatches(Spec):
     micro_batch_size: Count | None = Field(None, description="samples of a microbatch, in place of microbatches")
 
 
-class ReplicaStrategy(Strategy, ABC):
+class ReplicaStrategy(Strategy):
     """Strategies that are described completely by their plan."""
 
     @property
@@ -110,10 +130,13 @@ class ReplicaStrategy(Strategy, ABC):
             raise FieldError(("strategy", "micro_batch_size"), f"{message}; leave out microbatches or micro_batch_size")
         return self.defaulted({"microbatches_": number})
 
-    @property
-    @abstractmethod
+    @functools.cached_property
     def plan(self) -> Plan:
-        """Division and schedule of the replicas."""
+        """Division and schedule of the replicas, by the strategy's fields."""
+        options = {option: getattr(self, field) for option, field in _options(type(self)).items()}
+        if "first_bucket_bytes" in options and options["first_bucket_bytes"] is None:
+            options["first_bucket_bytes"] = options["bucket_bytes"]
+        return Plan(**options)
 
     @property
     def balance_of(self) -> Balance:
@@ -134,8 +157,9 @@ class ReplicaStrategy(Strategy, ABC):
         return [[job.layers[i] for stage in stages for i in ranges[stage]] for stages in self.plan.stage_of]
 
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
-        """Checks layers, shares of samples, degrees, schedule and all-reduce algorithm; raises FieldError."""
+        """Checks options, layers, shares of samples, degrees, schedule and all-reduce algorithm; raises FieldError."""
         plan = self.plan
+        rules.check_options(self, vars(plan))
         cut_by_blocks(layers, plan.stages * plan.chunks, self.balance_of, plan.counted)
         if plan.shares is not None:
             check_shares(plan.shares, plan.workers, samples_per_worker * plan.workers)
@@ -154,17 +178,11 @@ class ReplicaStrategy(Strategy, ABC):
         return compile_plan(self.plan, job, self.ranges(job))
 
 
-def averaging_options(fields: GradientAveraging) -> dict[str, Any]:
-    """Options of a Plan from the fields of gradient averaging."""
-    names = ("bucket_bytes", "overlap", "algorithm", "compression", "prefetch", "reshard", "scatter", "shard_over")
-    first_bytes = fields.bucket_bytes if fields.first_bucket_bytes is None else fields.first_bucket_bytes
-    return {"workers": fields.workers_, "first_bucket_bytes": first_bytes} | {name: getattr(fields, name) for name in names}
-
-
-def pipeline_options(fields: PipelineStages) -> dict[str, Any]:
-    """Options of a Plan from the fields of pipeline stages."""
-    names = ("chunks", "schedule", "overlap_sends", "account_for_embedding", "account_for_loss")
-    return {"stages": fields.stages_} | {name: getattr(fields, name) for name in names}
+@functools.cache
+def _options(strategy: type[ReplicaStrategy]) -> Mapping[str, str]:
+    """Fields of a strategy by the options of a Plan that they set."""
+    options = [option.name for option in dataclasses.fields(Plan)]
+    return {option: field for option in options for field in (option, f"{option}_") if field in strategy.model_fields}
 
 
 __all__ = [
@@ -173,6 +191,4 @@ __all__ = [
     "PipelineStages",
     "ReplicaStrategy",
     "Shares",
-    "averaging_options",
-    "pipeline_options",
 ]

@@ -67,7 +67,7 @@ def check(scenario: Scenario) -> None:
         raise InputError(f"{strategy.ranks:,} ranks need {nodes:,} nodes; the cluster has {cluster.nodes:,}")
     try:
         strategy.check(built(scenario.model, strategy.plan.shard), scenario.samples_per_worker)
-        strategy.plan.check_on(cluster)
+        scenario.check_options()
     except FieldError as error:
         raise InputError(error.message) from None
     named = [rank for _, ranks in scenario.unevenness.named_by_field() for rank in ranks]

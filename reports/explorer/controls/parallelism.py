@@ -14,6 +14,7 @@ from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.scenario.framework_choice import default_framework, features
 from scaleproof.simulator.scenario.schema import Batch, Scenario
 from scaleproof.simulator.strategy import Hybrid, Strategy
+from scaleproof.simulator.strategy.option_rules import has_effect
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 _SCHEDULES: Final = {
@@ -190,12 +191,16 @@ class Parallelism:
         return True
 
     def _switches(self) -> Iterator[Control]:
-        fields = type(self._strategy).model_fields
-        if "overlap" in fields and self._strategy.workers > 1 and not self._strategy.servers:
+        if self._acts("overlap"):
             yield self._switch("overlap", "Overlap gradients", "Reduce gradients while the backward pass still runs.")
-        if "sequence_parallel" in fields and self._strategy.plan.tensor > 1:
+        if self._acts("sequence_parallel"):
             yield self._switch("sequence_parallel", "Sequence parallelism",
                                "TP ranks also divide operators between the matrices along the sequence.")  # fmt: skip
+
+    def _acts(self, option: str) -> bool:
+        """Whether an option of the strategy has an effect in the scenario."""
+        kind = type(self._strategy)
+        return option in kind.model_fields and has_effect(kind, option, self._scenario.option_values)
 
     def _switch(self, field: str, label: str, term: str) -> Control:
         options = [

@@ -17,6 +17,9 @@ from scaleproof.simulator.run.accounting import tokens_per_sample
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals
 from scaleproof.simulator.scenario.dump import dump, dump_framework, dump_part
+from scaleproof.simulator.strategy import Hybrid
+from scaleproof.simulator.strategy.option_rules import has_effect
+from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.simulator.uncertainty.pairwise import is_tie, reversed_share, with_reversals
 from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse
 from scaleproof.simulator.uncertainty.priors import common_error_share
@@ -56,6 +59,15 @@ class PlanRow(_Record):
     def is_tied(self) -> bool:
         """Whether the best configuration is a tie with this one, or is this one."""
         return self.best_is_better is None or is_tie(self.best_is_better)
+
+    @property
+    def sums_buckets(self) -> bool:
+        """Whether gradients are summed in buckets, so that their size has an effect."""
+        if self.strategy != "hybrid":
+            return True
+        degrees = {name: self.configuration[name] for name in ("workers", "tensor", "context", "expert", "expert_tensor")}
+        given = {"averages": Plan(**degrees).averages, "zero": self.configuration["zero"]}
+        return has_effect(Hybrid, "bucket_bytes", given)
 
 
 class TooLarge(_Record):

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Literal, Self
 
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.simulator.strategy.replica_strategy import (
-    GradientAveraging,
-    Microbatches,
-    ReplicaStrategy,
-    Shares,
-    averaging_options,
-)
+from scaleproof.simulator.strategy.replica_strategy import GradientAveraging, Microbatches, ReplicaStrategy, Shares
 
 
 class DataParallel(Microbatches, GradientAveraging, ReplicaStrategy):
@@ -33,12 +25,3 @@ class DataParallel(Microbatches, GradientAveraging, ReplicaStrategy):
             message = "workers have different shares of the samples; give microbatches instead"
             raise FieldError(("strategy", "micro_batch_size"), message)
         return super().for_samples(samples_per_worker)
-
-    @cached_property
-    def plan(self) -> Plan:
-        """Whole replicas, which average gradients in buckets."""
-        return Plan(
-            **averaging_options(self),
-            microbatches=self.microbatches_,
-            shares=self.shares,
-        )

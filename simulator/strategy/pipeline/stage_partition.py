@@ -57,10 +57,9 @@ def cut(job: Job, plan: Plan, balance: Balance) -> list[range]:
 
 def cut_by_blocks(layers: Sequence[Layer], stages: int, blocks: Balance, counted: Counted = NOT_COUNTED) -> list[range]:
     """Partition into given, or else equal, numbers of blocks. Raises FieldError if there are more stages than blocks."""
-    if any(counted) and (stages == 1 or blocks != "layers"):
+    if any(counted) and blocks != "layers":
         field = f"account_for_{Counted._fields[counted.index(True)]}"
-        why = "there is one stage of the model" if stages == 1 else "balance already determines the stages"
-        raise FieldError(("strategy", field), f"{why}; leave it out")
+        raise FieldError(("strategy", field), "balance already determines the stages; leave it out")
     if not isinstance(blocks, tuple):
         return cut_into_stages(layers, stages, counted)
     first, last = block_range(layers)

@@ -150,6 +150,10 @@ def test_readers_see_no_fields_that_the_framework_decides() -> None:
     changed = load("llama-2-7b", [*strategy, "strategy.overlap=false", "strategy.bucket=100 MiB"])
     assert dump_part(changed, "strategy") == "strategy: {kind: data_parallel, workers: 4, bucket: 100 MiB, overlap: false}"
     assert loaded(dump(changed, by_name=True)) == changed
+    # with ZeRO's stage 3, gradients are scattered layer by layer, without buckets
+    sharded = load("llama-2-7b", [*strategy, "strategy.bucket=100 MiB", "training.zero=3"])
+    assert dump_part(sharded, "strategy") == "strategy: {kind: data_parallel, workers: 4}"
+    assert loaded(dump(sharded, by_name=True)) == sharded
     # frameworks decide nothing of parameter servers
     served = load("resnet50-servers-p100", ["strategy.bucket=100 MiB"])
     assert loaded(dump(served, by_name=True)).strategy == served.strategy

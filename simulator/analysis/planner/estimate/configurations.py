@@ -23,6 +23,7 @@ from scaleproof.simulator.strategy import Hybrid
 from scaleproof.simulator.strategy.compile import check_size
 from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis
 from scaleproof.simulator.strategy.layout.used_devices import placed
+from scaleproof.simulator.strategy.option_rules import is_accepted
 from scaleproof.simulator.strategy.pipeline import schedule as schedules
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 from scaleproof.simulator.strategy.plan import Plan
@@ -90,25 +91,10 @@ class Space:
 
     def options(self, configuration: Mapping[str, int]) -> dict[str, Any]:
         """Values of the other strategy fields that apply to one configuration, given as its columns."""
-        ranks, zero = (
-            configuration["tensor"] * configuration["context"] * configuration["stages"] * configuration["workers"],
-            configuration.get("zero", 0),
-        )
-        suits = {
-            "account_for_embedding": configuration["stages"] > 1,
-            "account_for_loss": configuration["stages"] > 1,
-            "split_sends": configuration["tensor"] > 1 and configuration["stages"] > 1,
-            "context_by": configuration["context"] > 1,
-            "overlap_tensor": configuration["sequence_parallel"] == 1,
-            "overlap_gather": zero in (1, 2),
-            "prefetch": zero == 3,
-            "reshard": zero == 3,
-            "node_limit": configuration["expert"] > 1 and ranks > self.scenario.cluster.node.devices,
-            **dict.fromkeys(
-                ("overlap_experts", "deduplicated", "dispatch_precision", "combine_precision"), configuration["expert"] > 1
-            ),
-        }
-        return {name: value for name, value in self.kept_over(configuration["stages"]).items() if suits.get(name, True)}
+        ranks = configuration["tensor"] * configuration["context"] * configuration["stages"] * configuration["workers"]
+        given = {**configuration, "nodes": -(-ranks // self.scenario.cluster.node.devices)}
+        kept = self.kept_over(configuration["stages"])
+        return {name: value for name, value in kept.items() if is_accepted(Hybrid, name, given)}
 
     def default_framework(self, zero: int, **degrees: int) -> Framework:
         """The default framework of a hybrid with these degrees."""
@@ -322,7 +308,9 @@ def _degrees(space: Space) -> Iterator[tuple[dict[str, int], list[Layer]]]:
     layers: dict[Shard, list[Layer] | None] = {}
     for ranks, tensor, context, expert, expert_tensor, stages, sequence in itertools.product(*axes):
         workers, rest = divmod(ranks, tensor * context * stages)
-        if rest or workers == 0 or total % workers or (sequence and tensor == 1):
+        if rest or workers == 0 or total % workers:
+            continue
+        if sequence and not is_accepted(Hybrid, "sequence_parallel", {"tensor": tensor}):
             continue
         # expert_tensor makes no difference where nothing is folded
         if expert_tensor is not None and expert_tensor >= tensor and (expert == 1 or context == 1):

@@ -161,6 +161,16 @@ def test_the_plan_is_printed_as_text_and_json() -> None:
     assert data["best"][0]["low_s"] < data["best"][0]["step_time_s"] < data["best"][0]["high_s"]
 
 
+@pytest.mark.parametrize(
+    ("degrees", "is_named"), [({"zero": 0}, True), ({"zero": 3}, False), ({"zero": 0, "workers": 1, "tensor": 8}, False)]
+)
+def test_the_plan_names_the_bucket_size_where_gradients_are_summed_in_buckets(degrees: dict[str, int], is_named: bool) -> None:
+    record = record_of(planned(), "0")
+    configuration = {**record.best[0].configuration, "context": 1, "workers": 8, **degrees}
+    best = record.best[0].model_copy(update={"configuration": configuration})
+    assert ("for a scenario file (with bucket " in describe([record.model_copy(update={"best": [best]})])) == is_named
+
+
 def test_the_plan_names_its_frameworks() -> None:
     found = planned()
     record = record_of(found, "0")
