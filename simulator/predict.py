@@ -26,7 +26,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.data_loading import DECODING, STORAGE, loading_s
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.used_devices import placement_warnings
-from scaleproof.simulator.strategy.pipeline.schedule import WHOLE
+from scaleproof.simulator.strategy.pipeline.schedules import WHOLE
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 from scaleproof.simulator.uncertainty.captured import with_capture_facts
 from scaleproof.simulator.uncertainty.error_model import ErrorModel, memory_error
