@@ -15,7 +15,7 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Convolution
 from scaleproof.simulator.program import MAIN_STREAM, Program
 from scaleproof.simulator.run.accounting import accounted
-from scaleproof.simulator.run.limits import WAITING_FOR_INPUT
+from scaleproof.simulator.run.bottleneck import WAITING_FOR_INPUT
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.records import LoadingRates, StageMemory
 from scaleproof.simulator.run.run import DISTURBED, Run
