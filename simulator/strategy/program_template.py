@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import library_of
-from scaleproof.simulator.common.batched import numbers, put
+from scaleproof.simulator.common.batched_numbers import numbers, put
 from scaleproof.simulator.frameworks.framework import ShardCopies
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Resources, Routes, Rows
