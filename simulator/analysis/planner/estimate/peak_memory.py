@@ -29,7 +29,7 @@ from scaleproof.simulator.memory.cuda_libraries import libraries_bytes, nccl_byt
 from scaleproof.simulator.memory.in_flight import EQUAL, InFlightCounts, turns
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import optimizer_step
-from scaleproof.simulator.memory.static import Always
+from scaleproof.simulator.memory.static import StaticMemory
 from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES, WHOLE, PassTimes, ScheduleName
 from scaleproof.simulator.strategy.plan import Plan
 
@@ -218,7 +218,7 @@ class _FullestRank:
         for row in self.inputs_of.first[self.sharded[self.inputs_of.first] == _sharded(self.c, shared.zero)]:
             division_code = self.division_of.code[row]
             inputs = self._inputs(row).trained(zero=shared.zero).over(workers, shared.bucket_bytes)
-            always = Always(inputs, self.parts[division_code].each(lambda one: one[:, None]))
+            always = StaticMemory(inputs, self.parts[division_code].each(lambda one: one[:, None]))
             gradients = always.states.gradients * inputs.gradient_copies
             own = result[: len(self.contents[division_code].kinds), :, division_code]
             own[:, 0] = always.reserved_bytes()
