@@ -8,10 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final
 
-_CTRL_C: Final = 130
-_SIGTERM: Final = 143
+from scaleproof.simulator.common.errors import ExitCode
 
 
 class Terminated(KeyboardInterrupt):
@@ -46,5 +44,5 @@ def interruption(error: KeyboardInterrupt, options: argparse.Namespace) -> tuple
     notes = getattr(error, "__notes__", [])
     if not notes and hasattr(options, "resume") and options.out:
         notes = [f"--out {options.out} --resume continues"]
-    by, code = (" by SIGTERM", _SIGTERM) if isinstance(error, Terminated) else ("", _CTRL_C)
+    by, code = (" by SIGTERM", ExitCode.TERMINATED) if isinstance(error, Terminated) else ("", ExitCode.INTERRUPTED)
     return "; ".join([f"{options.prog} interrupted{by}", *notes]), code

@@ -69,7 +69,7 @@ _GROUPS: Final = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns the exit code. A ScaleproofError is printed to stderr as one line."""
-    from scaleproof.simulator.common.errors import ScaleproofError, missing_extra, printable
+    from scaleproof.simulator.common.errors import ExitCode, ScaleproofError, missing_extra, printable
 
     # nearly all objects live until the command ends, so frequent garbage collection finds nothing
     gc.set_threshold(100_000, 50, 50)
@@ -103,10 +103,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         message = f"{error.filename}: {error.strerror}; choose another path" if error.filename else str(error)
         print(printable(message), file=sys.stderr)
-        return 1
+        return ExitCode.FAILED
     except MemoryError:
         print("out of memory: use fewer ranks, steps or points", file=sys.stderr)
-        return 1
+        return ExitCode.FAILED
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scaleproof.simulator.cluster.network.cards import one_card_warning
+from scaleproof.simulator.cluster.network.nics import one_card_warning
 from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
 from scaleproof.simulator.frameworks import Framework
@@ -15,7 +15,7 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Convolution
 from scaleproof.simulator.program import MAIN_STREAM, Program
 from scaleproof.simulator.run.accounting import accounted
-from scaleproof.simulator.run.limits import WAITING_FOR_INPUT
+from scaleproof.simulator.run.bottleneck import WAITING_FOR_INPUT
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.records import LoadingRates, StageMemory
 from scaleproof.simulator.run.run import DISTURBED, Run
@@ -26,7 +26,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.data_loading import DECODING, STORAGE, loading_s
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.used_devices import placement_warnings
-from scaleproof.simulator.strategy.pipeline.schedule import WHOLE
+from scaleproof.simulator.strategy.pipeline.schedules import WHOLE
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 from scaleproof.simulator.uncertainty.captured import with_capture_facts
 from scaleproof.simulator.uncertainty.error_model import ErrorModel, memory_error

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from scaleproof.commands.arguments import Command
 from scaleproof.commands.gpus import add_gpus, loaded, say_precision
 from scaleproof.commands.output import print_result
+from scaleproof.simulator.common.errors import ExitCode
 
 if TYPE_CHECKING:
     from scaleproof.simulator.run.run import Run
     from scaleproof.simulator.scenario.schema import Scenario
-
-# Exit code for a scenario that does not fit into memory.
-OUT_OF_MEMORY: Final = 3
 
 
 def mount(commands: Any) -> None:
@@ -23,8 +21,9 @@ def mount(commands: Any) -> None:
     predict = Command(commands, "predict", _predict, "predict step time, throughput, memory and cost of a scenario")
     predict.add_scenario()
     add_gpus(predict)
-    predict.parser.epilog = f"Exit code {OUT_OF_MEMORY}: the scenario is predicted, and does not fit into its devices' memory."
-    predict.add("--allow-oom", f"exit with 0 instead of {OUT_OF_MEMORY} if memory does not suffice")
+    code = ExitCode.OUT_OF_MEMORY
+    predict.parser.epilog = f"Exit code {code}: the scenario is predicted, and does not fit into its devices' memory."
+    predict.add("--allow-oom", f"exit with 0 instead of {code} if memory does not suffice")
     predict.add_tokens()
     predict.add("--steps", "also print the distribution of the times of single steps, and the sources of their variation")
     predict.add("--memory", "also print what PyTorch's caching allocator reserves, its fragmentation, and when the peak occurs")
@@ -83,5 +82,5 @@ def _predict(options: argparse.Namespace) -> int:
     if options.evidence:
         found = evidence(scenario)
         data["evidence"], text = found.plain(), f"{text}\n\n{describe_evidence(found)}"
-    exit_code = OUT_OF_MEMORY if run.fits is False and not options.allow_oom else 0
+    exit_code = ExitCode.OUT_OF_MEMORY if run.fits is False and not options.allow_oom else ExitCode.DONE
     return print_result(options, lambda: data, lambda: text) or exit_code

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from scaleproof.commands.text.tables import table as aligned
 from scaleproof.simulator.common.units import counted, parse_Bps
-from scaleproof.validator.calibration.cluster_file import asides
+from scaleproof.validator.calibration.cluster_file import remarks
 from scaleproof.validator.calibration.fit.curve_fitting.lines import FASTEST_S
 
 _SUM: Final = "all_reduce"
@@ -48,7 +48,7 @@ def _other_lines(cluster: Mapping[str, Any]) -> Iterator[str]:
     if others := len(collectives) - len(sums):
         yield f"and {counted(others, 'other collective')}; see the file"
     provenance = cluster.get("provenance", {})
-    yield from (f"{name}: {provenance[name]}" for name in asides.NAMES if name in provenance)
+    yield from (f"{name}: {provenance[name]}" for name in remarks.NAMES if name in provenance)
 
 
 def _at(cluster: Mapping[str, Any], path: str) -> Any:

@@ -26,7 +26,7 @@ from scaleproof.simulator.common.units import (
     format_times_s,
     format_USD,
 )
-from scaleproof.simulator.run.limits import limit
+from scaleproof.simulator.run.bottleneck import limit
 from scaleproof.simulator.run.records import CaptureFacts, CommunicationPart, ServerStatistics
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.run.step_distribution import MANY_STEPS

@@ -33,12 +33,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import scaleproof
+from scaleproof.simulator.common.errors import ExitCode
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _BLOCK: Final = re.compile(r"^```console( measured)?( (?:needs|with) [^\n]*)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _OTHER_SCRIPT: Final = " with "
-# Exit codes of commands that are shown: done, and predicted, but does not fit into memory.
-_SHOWN: Final = (0, 3)
+# Exit codes of commands that are shown.
+_SHOWN: Final = (ExitCode.DONE, ExitCode.OUT_OF_MEMORY)
 # What differs between two runs of a measured command: its duration, and the memory of its processes.
 _RUN_COSTS: Final = re.compile(r"\bin [\d.,]+ (?:min|h|s|ms|us)\b|\bat most [\d.,]+ [KMG]iB each\b")
 # Numbers with their units and the space that aligns them.

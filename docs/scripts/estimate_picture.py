@@ -20,7 +20,7 @@ from scaleproof.simulator.analysis.planner.estimate.pipeline_times import simula
 from scaleproof.simulator.analysis.planner.estimate.step_times import PASS_COLUMNS, SYNC_COLUMNS
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.strategy.pipeline.schedule import Pass, order
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
 
 PICTURE: Final = Path(__file__).parents[1] / "images" / "estimate.png"
 RANKS, MICROBATCHES, SEND_S, SLOWEST = 4, 8, 0.25, 2

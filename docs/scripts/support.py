@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
-from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
+from scaleproof.simulator.strategy.pipeline.schedules import LOOPED, V_SHAPED, ScheduleName
 from scaleproof.validator.calibration.gpu_check.scenarios import families
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.verify.verify import check_verifiable
@@ -105,7 +104,7 @@ def _uneven(**rules: Any) -> Probe:
 
 def _schedule(name: ScheduleName) -> Probe:
     """A schedule with the numbers of chunks and microbatches that it needs."""
-    chunks = 2 if name in V_SHAPED or name in ("interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble") else 1
+    chunks = 2 if name in LOOPED | V_SHAPED else 1
     more = {"chunks": chunks, "microbatches": 4, "overlap_sends": name not in ("gpipe", "looped_bfs")}
     return Probe("schedule", name, True, more, kinds=("pipeline", "hybrid"), model={"layers": 8})
 

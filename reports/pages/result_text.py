@@ -10,7 +10,7 @@ from typing import Final
 from scaleproof.reports.pages.text import NOTHING, percent, signed_percent
 from scaleproof.reports.read.results import Case, Results
 from scaleproof.simulator.common.units import counted, format_bytes, format_short, format_short_range, format_time_s, format_USD
-from scaleproof.simulator.run.limits import bound
+from scaleproof.simulator.run.bottleneck import bound
 from scaleproof.simulator.run.run import Run
 
 CLOSE: Final = 0.10

@@ -1,4 +1,4 @@
-"""Errors that users can cause or fix, as one tree.
+"""Errors that users can cause or fix, as one tree, and the exit codes of the command line.
 
 ScaleproofError                 the command line prints it as one line, without a traceback
 ├── InputError                  the user's input is wrong (exit code 2)
@@ -16,7 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import IntEnum
 from typing import Final
+
+
+class ExitCode(IntEnum):
+    """What the command line returns."""
+
+    DONE = 0
+    FAILED = 1  # RunError, or a result that breaks a limit
+    WRONG_INPUT = 2  # InputError
+    OUT_OF_MEMORY = 3  # the scenario is predicted, and does not fit into its devices' memory
+    INTERRUPTED = 130  # by Ctrl-C
+    TERMINATED = 143  # by SIGTERM
+
 
 # The extra that installs each package that the base installation lacks.
 _EXTRAS: Final = {
@@ -38,13 +51,13 @@ _MAX_LINE: Final = 1000
 class ScaleproofError(Exception):
     """Base of all errors that users can cause; `exit_code` is what the command line returns."""
 
-    exit_code = 1
+    exit_code = ExitCode.FAILED
 
 
 class InputError(ScaleproofError):
     """The user's input is wrong; nothing was run."""
 
-    exit_code = 2
+    exit_code = ExitCode.WRONG_INPUT
 
 
 class UnitError(InputError, ValueError):

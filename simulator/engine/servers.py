@@ -14,7 +14,7 @@ import simpy
 from numpy.typing import NDArray
 
 from scaleproof.simulator.program import Use
-from scaleproof.simulator.program.consistency import DROPPED, Asp, Bsp, ConsistencyModel, Ssp
+from scaleproof.simulator.program.consistency import DROPPED, Asp, Bsp, Clocks, ConsistencyModel, Ssp
 from scaleproof.simulator.program.speed_profile import SpeedProfiles
 
 
@@ -220,54 +220,33 @@ class _BarrierRound(_ReplyPolicy):
         return iter(done)
 
 
-class _BoundedClocks(_ReplyPolicy):
-    """SSP and ASP: applies each request at once, and delays the reply to workers whose clock is too far ahead of the slowest.
-
-    The clock of a worker is the number of its requests that have been applied.
-    """
+class _ClockReplies(_ReplyPolicy):
+    """SSP and ASP: applies each request at once, and delays the reply until the workers' clocks allow it."""
 
     def __init__(self, workers: Iterable[int], bound: float) -> None:
-        self._bound = bound
+        self._clocks = Clocks(workers, bound)
         self._updates = 0
-        self._clock = dict.fromkeys(workers, 0)
         # number of updates in the parameters that each worker has read last
-        self._read = dict(self._clock)
-        self._slowest = 0
-        self._at_slowest = len(self._clock)
+        self._read = dict.fromkeys(workers, 0)
         self._new: list[tuple[Request, int]] = []
         # by the clock of the worker
-        self._waiting: dict[int, list[Request]] = {}
+        self._waiting: dict[float, list[Request]] = {}
 
     def leave(self, worker: int) -> None:
-        if self._clock.pop(worker, None) == self._slowest:
-            self._advance_slowest()
+        self._clocks.leave(worker)
 
     def add(self, request: Request) -> bool:
-        worker = request.worker
-        self._new.append((request, self._updates - self._read[worker]))
+        self._new.append((request, self._updates - self._read[request.worker]))
         self._updates += 1
-        # requests of a worker that has left may still arrive; nobody waits for them
-        clock = self._clock[worker] + 1 if worker in self._clock else self._slowest
-        self._waiting.setdefault(clock, []).append(request)
-        if worker in self._clock:
-            self._clock[worker] = clock
-        if clock == self._slowest + 1:
-            self._advance_slowest()
+        self._waiting.setdefault(self._clocks.advance(request.worker), []).append(request)
         return False
-
-    def _advance_slowest(self) -> None:
-        """Counts one worker less at the slowest clock, and finds the new slowest clock after the last of them."""
-        self._at_slowest -= 1
-        if self._at_slowest == 0 and self._clock:
-            self._slowest = min(self._clock.values())
-            self._at_slowest = sum(clock == self._slowest for clock in self._clock.values())
 
     def applied(self) -> Iterator[tuple[Request, int]]:
         new, self._new = self._new, []
         return iter(new)
 
     def replies(self) -> Iterator[Request]:
-        allowed = [clock for clock in self._waiting if clock <= self._slowest + self._bound]
+        allowed = [clock for clock in self._waiting if self._clocks.allows_reply(clock)]
         done = [request for clock in allowed for request in self._waiting.pop(clock)]
         self._read.update((request.worker, self._updates) for request in done)
         return iter(done)
@@ -279,6 +258,6 @@ def _reply_policy(consistency: ConsistencyModel, requests: Mapping[int, int]) ->
         case Bsp():
             return _BarrierRound(sum(requests.values()), consistency.backups)
         case Ssp():
-            return _BoundedClocks(requests, consistency.bound)
+            return _ClockReplies(requests, consistency.bound)
         case Asp():
-            return _BoundedClocks(requests, math.inf)
+            return _ClockReplies(requests, math.inf)

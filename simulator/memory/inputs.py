@@ -13,7 +13,7 @@ from scaleproof.simulator.memory.in_flight import MicrobatchesInFlight, flights
 from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.schedule import WHOLE
+from scaleproof.simulator.strategy.pipeline.schedules import WHOLE
 
 # Assumption: share of memory that is allocated and freed within a step.
 _FRAGMENTATION: Final = 0.05

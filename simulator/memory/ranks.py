@@ -16,9 +16,9 @@ from scaleproof.simulator.memory.buffers import compressed_bytes, pipeline_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY, RankMemory
-from scaleproof.simulator.memory.stage_layers import Own, batch_of, output_elements, owns, part_of
+from scaleproof.simulator.memory.stage_layers import RankChunks, batch_of, output_elements, owns, part_of
 from scaleproof.simulator.memory.states import Amount, States, states
-from scaleproof.simulator.memory.static import Always
+from scaleproof.simulator.memory.static import StaticMemory
 from scaleproof.simulator.strategy import GatherAverage, ParameterServer
 from scaleproof.simulator.strategy.parameter_server.shards import buckets
 
@@ -77,7 +77,7 @@ class Peak(NamedTuple):
         return self.moment.reserved_bytes(share) + others_bytes
 
 
-def optimizer_step(always: Always, gradients_bytes: float) -> Peak:
+def optimizer_step(always: StaticMemory, gradients_bytes: float) -> Peak:
     """The peak candidate of the optimizer step. gradients_bytes: allocated gradients."""
     working, gradients = always.optimizer_step_bytes()
     return Peak(_NOTHING._replace(working=working), (0.0, 0.0), gradients_bytes + gradients)
@@ -87,11 +87,11 @@ class PipelineRank:
     """Equivalent ranks: their memory throughout a step, their chunks, bytes of gradients of each chunk, and bytes per trained
     parameter of those that its backward pass computes."""
 
-    def __init__(self, setting: MemoryInputs, own: Own, is_first: bool, libraries: dict[str, float]) -> None:
+    def __init__(self, setting: MemoryInputs, own: RankChunks, is_first: bool, libraries: dict[str, float]) -> None:
         self.setting, self.own, layers = setting, own, own.layers
         training = setting.training
         self.batch = batch_of(layers) if is_first else ()
-        self.always = Always(setting, part_of(layers, training, size_bytes(self.batch, setting.size)))
+        self.always = StaticMemory(setting, part_of(layers, training, size_bytes(self.batch, setting.size)))
         self.holders = self.always.holders_bytes() | libraries
         self.holders["communication"] += compressed_bytes(setting, layers)
         outputs = [output_elements(chunk, setting.job.layers) for chunk in own.chunks]

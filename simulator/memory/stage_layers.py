@@ -17,7 +17,7 @@ from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 
-class Own(NamedTuple):
+class RankChunks(NamedTuple):
     """The layers of a rank's chunks, and the input elements of each chunk per sample."""
 
     chunks: tuple[Sequence[Layer], ...]
@@ -89,7 +89,7 @@ def output_elements(chunk: Sequence[Layer], everywhere: Sequence[Layer]) -> int:
     return 0 if chunk[-1].name == everywhere[-1].name else chunk[-1].output_elements
 
 
-def owns(strategy: Strategy, job: Job) -> list[Own]:
+def owns(strategy: Strategy, job: Job) -> list[RankChunks]:
     """The layers of each rank, including copies of weights that are shared with other ranks."""
     layers, plan = job.layers, strategy.plan
     if isinstance(strategy, ReplicaStrategy):
@@ -108,13 +108,13 @@ def read_elements(layers: Sequence[Layer]) -> dict[str, int]:
     return read | {layers[0].name: 0}
 
 
-def layers_of_rank(chunks: Sequence[Sequence[Layer]], everywhere: Sequence[Layer], read: Mapping[str, int]) -> Own:
+def layers_of_rank(chunks: Sequence[Sequence[Layer]], everywhere: Sequence[Layer], read: Mapping[str, int]) -> RankChunks:
     """The layers of one rank, including copies of weights that are shared with other ranks.
 
     everywhere: all layers of the model; read: input elements by name.
     """
     copied = tuple(_with_copies(chunk, chunks, everywhere) for chunk in chunks)
-    return Own(copied, tuple(read[chunk[0].name] for chunk in chunks))
+    return RankChunks(copied, tuple(read[chunk[0].name] for chunk in chunks))
 
 
 def _with_copies(chunk: Sequence[Layer], chunks: Sequence[Sequence[Layer]], everywhere: Sequence[Layer]) -> Sequence[Layer]:

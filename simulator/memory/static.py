@@ -9,7 +9,7 @@ from scaleproof.simulator.memory.stage_layers import StageElements
 from scaleproof.simulator.memory.states import MASTER_BYTES, Amount, states_of
 
 
-class Always:
+class StaticMemory:
     """Memory of a rank with a part of the model that is allocated throughout a step. states: its states."""
 
     def __init__(self, setting: MemoryInputs, part: StageElements) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scaleproof.simulator.common.batched import numbers, put
+from scaleproof.simulator.common.batched_numbers import numbers, put
 from scaleproof.simulator.common.communication import UNKNOWN, UNLABELLED, Communication
 from scaleproof.simulator.common.csr import CsrLists
 from scaleproof.simulator.program.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +30,43 @@ class Ssp:
 @dataclass(frozen=True)
 class Asp:
     """Asynchronous: each push is applied on arrival and replied to immediately."""
+
+
+class Clocks:
+    """The clocks of workers, each the number of its pushes that have been applied, and the rule of SSP and ASP: which clocks
+    are too far ahead of the slowest one for a reply. Nobody waits for workers that have left."""
+
+    def __init__(self, workers: Iterable[int], bound: float) -> None:
+        """bound: largest number of pushes that a worker with a reply may be ahead of the slowest; infinite with ASP."""
+        self._bound = bound
+        self._clock = dict.fromkeys(workers, 0)
+        self._slowest: float = 0
+        self._at_slowest = len(self._clock)
+
+    def advance(self, worker: int) -> float:
+        """Counts an applied push, and returns the worker's clock; the slowest clock for a worker that has left."""
+        if worker not in self._clock:
+            return self._slowest
+        clock = self._clock[worker] = self._clock[worker] + 1
+        if clock == self._slowest + 1:
+            self._advance_slowest()
+        return clock
+
+    def leave(self, worker: int) -> None:
+        """Removes a worker that pushes no more."""
+        if self._clock.pop(worker, None) == self._slowest:
+            self._advance_slowest()
+
+    def allows_reply(self, clock: float) -> bool:
+        """Whether a push that made a worker's clock this number may be replied to."""
+        return clock <= self._slowest + self._bound
+
+    def _advance_slowest(self) -> None:
+        """Counts one worker less at the slowest clock, and finds the new slowest clock after the last of them."""
+        self._at_slowest -= 1
+        if self._at_slowest == 0:
+            self._slowest = min(self._clock.values(), default=math.inf)
+            self._at_slowest = sum(clock == self._slowest for clock in self._clock.values())
 
 
 ConsistencyModel = Bsp | Ssp | Asp

@@ -95,8 +95,8 @@ class Program:
     stream's order. members: classes that take part in a COLLECTIVE. consistency: model of the servers. units: the work of a
     run in which ranks do not all take the same number of steps.
 
-    In a program compiled for several points at once (`simulator.common.batched`), numeric columns that differ between points
-    have the points as a last axis.
+    In a program compiled for several points at once (`simulator.common.batched_numbers`), numeric columns that differ between
+    points have the points as a last axis.
     """
 
     ranks: RankClasses

@@ -1,4 +1,5 @@
-"""Accounting of predicted and measured runs: tokens, FLOPs, energy and cost."""
+"""Accounting of predicted and measured runs: tokens, FLOPs, energy and cost. `Run.mfu` and `Run.hfu` divide the FLOPs by the
+peak."""
 
 from __future__ import annotations
 

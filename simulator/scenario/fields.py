@@ -22,7 +22,7 @@ from scaleproof.simulator.strategy import KINDS, Strategy
 
 # The field of overrides and axes that changes the number of GPUs, which is no field of a scenario (`scenario/gpus.py`).
 GPUS: Final = "gpus"
-# Network cards as `8 x 400 Gbit/s`, and the field that has their bandwidth (`cluster/network/cards.py`).
+# Network cards as `8 x 400 Gbit/s`, and the field that has their bandwidth (`cluster/network/nics.py`).
 _NICS: Final = "cluster.network.nics"
 _NICS_ARE: Final = "cluster.network.bandwidth"
 # Parts whose fields may be named without their part, in the order of search.

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from scaleproof.simulator.cluster.device.batched_device import BatchedDevice
 from scaleproof.simulator.cluster.device.device import Optimizer, Precision
-from scaleproof.simulator.common.batched import PlainNumberNeededError
+from scaleproof.simulator.common.batched_numbers import PlainNumberNeededError
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Width
 from scaleproof.simulator.model.layers import Layer

@@ -21,7 +21,7 @@ from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis, DeviceMesh, Placed, place
 from scaleproof.simulator.strategy.model_parallel.expert_dispatch import Dispatch, WirePrecision
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
-from scaleproof.simulator.strategy.pipeline.schedule import WHOLE, PassTimes, ScheduleName, stage_of
+from scaleproof.simulator.strategy.pipeline.schedules import WHOLE, PassTimes, ScheduleName, stage_of
 
 # A number, or an array with one entry per plan.
 Amount = Any

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import library_of
-from scaleproof.simulator.common.batched import numbers, put
+from scaleproof.simulator.common.batched_numbers import numbers, put
 from scaleproof.simulator.frameworks.framework import ShardCopies
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Resources, Routes, Rows
@@ -31,7 +31,7 @@ from scaleproof.simulator.strategy.job import Costs, Job
 from scaleproof.simulator.strategy.layout.link_loads import NetworkShape, network_shape
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import pass_communication
-from scaleproof.simulator.strategy.pipeline.schedule import PassTimes
+from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
 from scaleproof.simulator.strategy.plan import Plan
 
 # Number of cached templates, and tasks of the largest of them, about 200 bytes each.

@@ -21,8 +21,8 @@ from scaleproof.simulator.strategy.compile import check_size, compile_plan
 from scaleproof.simulator.strategy.data_parallel.compression import AnyCompression
 from scaleproof.simulator.strategy.data_parallel.uneven_batches import Shares, check_shares
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.pipeline import schedule as schedules
-from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
+from scaleproof.simulator.strategy.pipeline import schedules
+from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName
 from scaleproof.simulator.strategy.pipeline.stage_partition import Balance, cut, cut_by_blocks
 from scaleproof.simulator.strategy.plan import Plan
 

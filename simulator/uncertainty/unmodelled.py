@@ -19,7 +19,7 @@ from scaleproof.simulator.memory.ranks import rank_kinds
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.schedule import WHOLE
+from scaleproof.simulator.strategy.pipeline.schedules import WHOLE
 
 # Of pinned memory over PCIe 4.0 x16, of 32 GB/s, as NVIDIA's bandwidthTest reports for A100 nodes.
 _PCIE_BPS: Final = 25e9

@@ -19,7 +19,7 @@ from scaleproof.validator.measure import train_here
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.parameter_server import strategy, worker
 from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard
-from scaleproof.validator.strategy.parameter_server.consistency import Clocks, Rounds
+from scaleproof.validator.strategy.parameter_server.consistency import ClockReplies, Rounds
 from scaleproof.validator.strategy.parameter_server.links import Links
 from scaleproof.validator.strategy.parameter_server.node_worker import NodeWorker
 from scaleproof.validator.strategy.parameter_server.server import AsynchronousServer
@@ -114,12 +114,12 @@ def keep_old_shard(scenario: Scenario, folder: Path | None) -> Outcome:
 def reply_at_once(scenario: Scenario, folder: Path | None) -> Outcome:
     """Servers of a clock do not look at it, and worker 0 is slow."""
     _slow_down()
-    init = Clocks.__init__
+    init = ClockReplies.__init__
 
-    def hasty(self: Clocks, pushes: Mapping[int, int], bound: float) -> None:
+    def hasty(self: ClockReplies, pushes: Mapping[int, int], bound: float) -> None:
         init(self, pushes, float("inf"))
 
-    Clocks.__init__ = hasty  # type: ignore[method-assign]
+    ClockReplies.__init__ = hasty  # type: ignore[method-assign]
     return train_here(scenario, folder)
 
 

@@ -19,7 +19,7 @@ from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import Step, by_size, timed
 from scaleproof.validator.probe.peers import GroupPeers, named
 from scaleproof.validator.probe.points import UNEVEN_ALL_TO_ALL, Point
-from scaleproof.validator.probe.turns import groups_in_turn
+from scaleproof.validator.probe.rounds import groups_in_turn
 
 # torch before 2.13 has only the old names; from 2.13 on those warn
 _ALL_GATHER: Final[Callable[..., Any]] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -29,7 +29,7 @@ from scaleproof.validator.probe.adaptive import DeviceTimer, Samples, Step, repe
 from scaleproof.validator.probe.peers import collected, wait_for_all
 from scaleproof.validator.probe.points import SKIPPED, Point
 from scaleproof.validator.probe.probed_model import ProbedModel
-from scaleproof.validator.probe.turns import in_rounds
+from scaleproof.validator.probe.rounds import in_rounds
 from scaleproof.validator.train.models.models import DTYPES
 from scaleproof.validator.train.optimizers import build_optimizer
 

@@ -18,7 +18,7 @@ from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import Step, by_size, timed
 from scaleproof.validator.probe.peers import GroupPeers, named
 from scaleproof.validator.probe.points import Point
-from scaleproof.validator.probe.turns import groups_in_turn
+from scaleproof.validator.probe.rounds import groups_in_turn
 from scaleproof.validator.train.data import worker_batches
 from scaleproof.validator.train.models.models import DTYPES
 

@@ -20,7 +20,7 @@ from scaleproof.validator.probe.adaptive import Samples, Step, by_size, repeat, 
 from scaleproof.validator.probe.pairs import RankPair
 from scaleproof.validator.probe.peers import GroupPeers, PairPeers, named
 from scaleproof.validator.probe.points import Point
-from scaleproof.validator.probe.turns import groups_in_turn, pairs_in_turn
+from scaleproof.validator.probe.rounds import groups_in_turn, pairs_in_turn
 from scaleproof.validator.strategy.layout.messages import receive, send, wait_all
 
 _SMALL_BYTES: Final = 4

@@ -19,7 +19,7 @@ from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import DeviceTimer, Samples, Step, repeat, timed
 from scaleproof.validator.probe.peers import GroupPeers, named
 from scaleproof.validator.probe.points import Point
-from scaleproof.validator.probe.turns import groups_in_turn
+from scaleproof.validator.probe.rounds import groups_in_turn
 from scaleproof.validator.train.models.models import DTYPES
 
 # The background work lasts this many times as long as the timed work, so that it does not end first.

@@ -21,7 +21,7 @@ from scaleproof.validator.probe.adaptive import Samples, repeat, sustain
 from scaleproof.validator.probe.compute import averaged, rank_point
 from scaleproof.validator.probe.peers import collected
 from scaleproof.validator.probe.points import SKIPPED, SUSTAINED, Point
-from scaleproof.validator.probe.turns import in_rounds
+from scaleproof.validator.probe.rounds import in_rounds
 from scaleproof.validator.record import gpu_facts
 from scaleproof.validator.train.models.models import DTYPES
 

@@ -18,7 +18,7 @@ from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import Step, by_size, timed
 from scaleproof.validator.probe.peers import GroupPeers
 from scaleproof.validator.probe.points import Point
-from scaleproof.validator.probe.turns import groups_in_turn
+from scaleproof.validator.probe.rounds import groups_in_turn
 from scaleproof.validator.train.optimizers import build_optimizer
 
 SIZES: Final = (2**10, 2**16, 2**20)

@@ -34,7 +34,7 @@ from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.strategy import Hybrid
 from scaleproof.simulator.strategy.compile import compile_plan
 from scaleproof.simulator.strategy.job import Costs, Job
-from scaleproof.simulator.strategy.pipeline.schedule import PassTimes, ScheduleName
+from scaleproof.simulator.strategy.pipeline.schedules import PassTimes, ScheduleName
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.simulator.uncertainty.error_model import ErrorCase
 from scaleproof.validator.published.prediction import Options, Prediction, Uncertainty

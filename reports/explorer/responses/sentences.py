@@ -18,7 +18,7 @@ from scaleproof.simulator.common.units import (
     format_USD,
 )
 from scaleproof.simulator.run.accounting import tokens_per_sample
-from scaleproof.simulator.run.limits import limit
+from scaleproof.simulator.run.bottleneck import limit
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer

@@ -7,10 +7,10 @@ restore the state. What happens in such a pause begins it again, except that hos
 
 from __future__ import annotations
 
+from scaleproof.simulator.analysis.elastic.event_simulation import EventSimulation
 from scaleproof.simulator.analysis.elastic.pauses import RecoveryTimes, StatedTimes
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
 from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline
-from scaleproof.simulator.analysis.elastic.walk import Walk
 from scaleproof.simulator.scenario.schema import Scenario
 
 __all__ = ["elastic"]
@@ -22,4 +22,4 @@ def elastic(scenario: Scenario, times: RecoveryTimes | None = None) -> ElasticTi
     Raises FieldError for events that cannot occur, InputError for those that training does not reach.
     """
     job = EventJob(scenario)
-    return Walk(job, times or StatedTimes(job)).timeline()
+    return EventSimulation(job, times or StatedTimes(job)).timeline()

@@ -34,7 +34,7 @@ from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.run.accounting import tokens_per_sample
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import CapturedStrategy, ParameterServer
-from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
+from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName
 from scaleproof.simulator.uncertainty.error_model import FITS, memory_error, most_fitting_bytes
 from scaleproof.simulator.uncertainty.unmodelled import unmodelled
 

@@ -25,7 +25,7 @@ from scaleproof.simulator.scenario.framework_choice import (
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import Hybrid, ParameterServer, Strategy
 from scaleproof.simulator.strategy.layout.mesh import ORDER
-from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
+from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName
 
 _ZERO: Final = (0, 1, 2, 3)
 _CHUNKS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24)

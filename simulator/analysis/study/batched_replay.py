@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.study.numeric_axes import Differences
 from scaleproof.simulator.cluster.quantities import slowed
-from scaleproof.simulator.common.batched import BatchedPoints, PlainNumberNeededError
+from scaleproof.simulator.common.batched_numbers import BatchedPoints, PlainNumberNeededError
 from scaleproof.simulator.engine import Variation, replay, simulate_steady
 from scaleproof.simulator.engine.durations import durations_s, rates
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster, Device, Link
 from scaleproof.simulator.cluster.device.batched_device import BatchedDevice
-from scaleproof.simulator.common.batched import BatchedPoints
+from scaleproof.simulator.common.batched_numbers import BatchedPoints
 
 # Fields of links in which batched points may differ, with the part of the cluster and its attribute.
 NUMBERS: Final[Mapping[str, tuple[str, str]]] = {

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels
 from scaleproof.simulator.cluster.device.kernels.rates import State
-from scaleproof.simulator.common.batched import BatchedNumber, BatchedPoints
+from scaleproof.simulator.common.batched_numbers import BatchedNumber, BatchedPoints
 
 
 @dataclass(frozen=True)

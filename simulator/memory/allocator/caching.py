@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from scaleproof.simulator.memory.allocator.blocks import ROUNDING_BYTES, SMALL_REQUEST_BYTES, BlockPool, MemoryBlock, rounded_up
+from scaleproof.simulator.memory.allocator.blocks import BlockPool, MemoryBlock
+from scaleproof.simulator.memory.allocator.rounding import ROUNDING_BYTES, SMALL_REQUEST_BYTES, rounded_up
 from scaleproof.simulator.memory.allocator.segments import ExpandableSegments, FixedSegments
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.strategy.pipeline.schedule import Pass, order
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
 
 # Repetitions of a steady state that are kept: the allocator's state repeats itself from the second on.
 _KEPT_REPETITIONS: Final = 3

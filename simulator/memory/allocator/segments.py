@@ -7,15 +7,14 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from typing import Final
 
-from scaleproof.simulator.memory.allocator.blocks import (
+from scaleproof.simulator.memory.allocator.blocks import BlockPool, MemoryBlock
+from scaleproof.simulator.memory.allocator.rounding import (
     LARGE_SEGMENT_BYTES,
     ROUNDING_BYTES,
     SEGMENT_ROUNDING_BYTES,
     SINGLE_SEGMENT_BYTES,
     SMALL_REQUEST_BYTES,
     SMALL_SEGMENT_BYTES,
-    BlockPool,
-    MemoryBlock,
     rounded_up,
 )
 

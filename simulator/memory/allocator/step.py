@@ -11,7 +11,7 @@ from scaleproof.simulator.memory.allocator.caching import CachingAllocator
 from scaleproof.simulator.memory.allocator.passes import RankPass
 from scaleproof.simulator.memory.allocator.tensors import LayerTensors, RankTensors, divided
 from scaleproof.simulator.memory.result import HOLDERS
-from scaleproof.simulator.strategy.pipeline.schedule import Pass
+from scaleproof.simulator.strategy.pipeline.schedules import Pass
 
 # The stream on which ZeRO stage 3 reduce-scatters gradients.
 _SCATTER_STREAM: Final = 1

@@ -20,7 +20,7 @@ from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.buckets import ends
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.pipeline.rank_schedule import SLOTS
-from scaleproof.simulator.strategy.pipeline.schedule import Pass
+from scaleproof.simulator.strategy.pipeline.schedules import Pass
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
 from scaleproof.simulator.strategy.program_template import JobCosts, SizeAndPath
 

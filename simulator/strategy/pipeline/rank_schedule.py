@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.strategy.data_parallel.data_loading import FIRST_SLOT
-from scaleproof.simulator.strategy.pipeline.schedule import Pass, PassTimes, order
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, PassTimes, order
 from scaleproof.simulator.strategy.plan import Plan
 
 Numbers = NDArray[np.int64]

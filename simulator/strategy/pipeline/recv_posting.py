@@ -14,7 +14,7 @@ import numpy as np
 
 from scaleproof.simulator.program import Rows
 from scaleproof.simulator.strategy.pipeline.rank_schedule import RankSchedule
-from scaleproof.simulator.strategy.pipeline.schedule import Pass
+from scaleproof.simulator.strategy.pipeline.schedules import Pass
 
 # Actions of a list after a stage has all its gradients: their reduction and the reshard of parameters, sharded or not.
 _ACTIONS_WHEN_COMPLETE: Final = 2

@@ -17,7 +17,7 @@ from scaleproof.simulator.common.spec import Width
 from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, block_range, cut_into_stages
 from scaleproof.simulator.model.operators import Matmul
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.pipeline.schedule import peak_activations
+from scaleproof.simulator.strategy.pipeline.schedules import peak_activations
 from scaleproof.simulator.strategy.plan import Plan
 
 _Blocks = Annotated[tuple[Width, ...], Field(min_length=1, max_length=100_000)]

@@ -25,7 +25,7 @@ from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, Resou
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
 from scaleproof.simulator.strategy.pipeline.rank_schedule import TURN, RankSchedule
 from scaleproof.simulator.strategy.pipeline.recv_posting import posting_tasks
-from scaleproof.simulator.strategy.pipeline.schedule import Pass
+from scaleproof.simulator.strategy.pipeline.schedules import Pass
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.simulator.strategy.program_template import JobCosts, SizeAndPath, TemplateRecorder
 

@@ -11,7 +11,7 @@ import pytest
 
 from scaleproof.commands.text.run import describe, out_of_memory
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.limits import bound, limit
+from scaleproof.simulator.run.bottleneck import bound, limit
 from scaleproof.simulator.run.records import Distribution
 from scaleproof.simulator.scenario.schema import Scenario
 

@@ -17,7 +17,7 @@ from scaleproof.reports.explorer.responses.answer import _memory_remedies, answe
 from scaleproof.reports.explorer.worker import unreported
 from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.limits import limit
+from scaleproof.simulator.run.bottleneck import limit
 from scaleproof.simulator.scenario.load import load
 
 RING, SERVERS = "resnet50-ring-p100", "resnet50-servers-p100"

@@ -11,8 +11,8 @@ import pytest
 from scaleproof.reports.pages import result_text, text
 from scaleproof.reports.read.results import Case, Results, read
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.bottleneck import bound
 from scaleproof.simulator.run.files import save
-from scaleproof.simulator.run.limits import bound
 from scaleproof.simulator.scenario.load import load
 from tests.reports.example import CASES, make_run
 

@@ -16,7 +16,7 @@ from scaleproof.simulator.memory.result import RankMemory
 from scaleproof.simulator.model import Gpt, Llama
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.schedule import Pass, ScheduleName, order, peak_activations
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, ScheduleName, order, peak_activations
 
 Make = Callable[..., Scenario]
 

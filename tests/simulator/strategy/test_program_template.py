@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster.quantities import slowed
-from scaleproof.simulator.common.batched import BatchedPoints
+from scaleproof.simulator.common.batched_numbers import BatchedPoints
 from scaleproof.simulator.common.csr import CsrLists
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Program

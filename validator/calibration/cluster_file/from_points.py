@@ -19,9 +19,9 @@ from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.common.units import parse_Bps
 from scaleproof.simulator.common.yaml_file import merged
 from scaleproof.simulator.run.run import DISTURBED
-from scaleproof.validator.calibration.cluster_file.asides import asides, failed, slow_ranks, stops
 from scaleproof.validator.calibration.cluster_file.constants import errors, surprises, with_constants
 from scaleproof.validator.calibration.cluster_file.files import cluster_of
+from scaleproof.validator.calibration.cluster_file.remarks import failed, remarks, slow_ranks, stops
 from scaleproof.validator.calibration.cluster_file.section import Section
 from scaleproof.validator.calibration.fit import collectives, device, gpu, links
 from scaleproof.validator.calibration.fit.collective_posterior import times_of, updated
@@ -125,7 +125,7 @@ def described(points: Sequence[Point], facts: CalibrationFacts) -> tuple[dict[st
     notes += [*bimodal_notes([point for point in points if point.probe in ("message", "collective")]), *failed(points)]
     odd = {"odd": "; ".join(notes)} if notes else {}
     taken = processors_taken(nominal) if nominal and facts.on_gpus else 0.0
-    cluster["provenance"] = dict(facts.provenance) | stops(points) | asides(points, taken) | odd
+    cluster["provenance"] = dict(facts.provenance) | stops(points) | remarks(points, taken) | odd
     if facts.on_gpus and sections["collectives"].fields:
         posterior = updated(cluster_of(cluster, "the measured cluster"), times_of(points))
         cluster = with_constants(cluster, posterior)

@@ -17,10 +17,10 @@ from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.experiments.elastic import launching, measured, predicted
+from scaleproof.validator.experiments.elastic.foreign_load import ForeignLoad
 from scaleproof.validator.experiments.elastic.job import Job, check
 from scaleproof.validator.experiments.elastic.launching import Kill, ProcessTimes
 from scaleproof.validator.experiments.elastic.measured import Pieces
-from scaleproof.validator.experiments.elastic.others import Others
 from scaleproof.validator.experiments.elastic.outcome import FaultOutcome, TimeComparison, loss_rows
 from scaleproof.validator.experiments.elastic.records import LoggedEvent
 from scaleproof.validator.experiments.elastic.rendezvous import Settings
@@ -100,7 +100,7 @@ def _workers(kinds: Sequence[str], folder: Path, report: Report) -> list[FaultOu
             kill = Kill(job.ranks - 1, _KILLED_AFTER, node=kind == "node")
             report(f"killing {'a host' if kill.node else 'a rank'} under torchrun")
             own = Job(folder / kind, job.by_ranks, job.every)
-            with Others() as others:
+            with ForeignLoad() as others:
                 events = launching.under_torchrun(own, lab, settings, kill)
             forecast = predicted.under_torchrun(own, kill, settings, *undisturbed)
             name = "a host lost, and not replaced" if kill.node else "a rank killed, and started again"
@@ -117,7 +117,7 @@ def _server(folder: Path, report: Report) -> FaultOutcome:
         kill = Kill(job.ranks - 1, _KILLED_AFTER)
         report("killing a server")
         own = Job(folder / "server", job.by_ranks, job.every)
-        with Others() as others:
+        with ForeignLoad() as others:
             events = launching.supervised(own, lab, kill)
     forecast = predicted.supervised(own, kill, *undisturbed)
     outcome = _outcome("a server killed, and restored", own, kill, events, forecast, undisturbed.pieces)

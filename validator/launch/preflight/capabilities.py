@@ -15,7 +15,7 @@ from scaleproof.simulator.model import T5
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
-from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
+from scaleproof.simulator.strategy.pipeline.passes import V_SHAPED
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.launch.preflight import refusals
 

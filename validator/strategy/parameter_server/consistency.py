@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
-from scaleproof.simulator.program.consistency import Bsp, ConsistencyModel, Ssp
+from scaleproof.simulator.program.consistency import Bsp, Clocks, ConsistencyModel, Ssp
 
 
 class PushOrder(ABC):
@@ -87,20 +87,19 @@ class Rounds(PushOrder):
         super().replied(pusher)
 
 
-class Clocks(PushOrder):
-    """Stale synchronous: every push is an update. Its reply is due once no active pusher is more than `bound` pushes behind."""
+class ClockReplies(PushOrder):
+    """Stale synchronous and asynchronous: every push is an update. Its reply is due once the pushers' clocks allow it."""
 
     def __init__(self, pushes: Mapping[int, float], bound: float) -> None:
         super().__init__(pushes)
-        self._bound = bound
-        self._clock = dict.fromkeys(pushes, 0)
-        self._waiting: list[int] = []
+        self._clocks = Clocks(pushes, bound)
+        # pushers, each with its clock
+        self._waiting: list[tuple[int, float]] = []
         self._is_new = False
 
     def add(self, pusher: int) -> None:
         """Advances the pusher's clock; it waits for its reply."""
-        self._clock[pusher] += 1
-        self._waiting.append(pusher)
+        self._waiting.append((pusher, self._clocks.advance(pusher)))
         self._is_new = True
 
     def is_due(self) -> bool:
@@ -108,18 +107,26 @@ class Clocks(PushOrder):
         return self._is_new
 
     def release(self) -> list[int]:
-        """The pushers that are at most `bound` pushes ahead of the slowest active one."""
+        """The pushers whose clocks allow a reply; more once the last push of a pusher has its reply, who then leaves."""
         self._is_new = False
         done: list[int] = []
-        while allowed := [pusher for pusher in self._waiting if self._clock[pusher] <= self._slowest() + self._bound]:
-            self._waiting = [pusher for pusher in self._waiting if pusher not in allowed]
-            done += allowed
-            for pusher in allowed:
+        while allowed := [each for each in self._waiting if self._clocks.allows_reply(each[1])]:
+            self._waiting = [each for each in self._waiting if each not in allowed]
+            done += [pusher for pusher, _ in allowed]
+            for pusher, _ in allowed:
                 self.replied(pusher)
         return done
 
-    def _slowest(self) -> float:
-        return min((self._clock[pusher] for pusher in self.left), default=math.inf)
+    def replied(self, pusher: int) -> None:
+        """Notes the reply; nobody waits for a pusher that has made its last push."""
+        super().replied(pusher)
+        if pusher not in self.left:
+            self._clocks.leave(pusher)
+
+    def leave(self, pusher: int) -> None:
+        """Notes that `pusher` pushes no more; a reply to it may still be due."""
+        super().leave(pusher)
+        self._clocks.leave(pusher)
 
 
 def push_order(model: ConsistencyModel, pushes: Mapping[int, float]) -> PushOrder:
@@ -128,6 +135,6 @@ def push_order(model: ConsistencyModel, pushes: Mapping[int, float]) -> PushOrde
         case Bsp():
             return Rounds(pushes, model.backups)
         case Ssp():
-            return Clocks(pushes, model.bound)
+            return ClockReplies(pushes, model.bound)
         case _:
-            return Clocks(pushes, math.inf)
+            return ClockReplies(pushes, math.inf)

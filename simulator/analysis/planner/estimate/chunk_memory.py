@@ -14,7 +14,7 @@ from scaleproof.simulator.memory.activations import size_bytes
 from scaleproof.simulator.memory.backward_peak import Backward, LayerGroups, Layers, PeakCandidate, layer_groups_of
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.stage_layers import (
-    Own,
+    RankChunks,
     StageElements,
     batch_of,
     layers_of_rank,
@@ -26,7 +26,7 @@ from scaleproof.simulator.memory.stage_layers import (
 from scaleproof.simulator.memory.states import Amount, StateSizes, states_of
 from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, cut_into_stages
 from scaleproof.simulator.model.operators import SavedActivation
-from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName, stage_of
+from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName, stage_of
 
 Bytes = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -60,7 +60,7 @@ class ShardedLayers:
         """Equal for divisions in which the same layers are equal."""
         return self.kinds, tuple(layer.pinned_to_end for layer in self.layers)
 
-    def own(self, rank: Sequence[range]) -> Own:
+    def own(self, rank: Sequence[range]) -> RankChunks:
         """Part of the model of a rank with these layers in its chunks."""
         return layers_of_rank([[self.layers[i] for i in chunk] for chunk in rank], self.layers, self.read)
 

@@ -24,8 +24,8 @@ from scaleproof.simulator.strategy.compile import check_size
 from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis
 from scaleproof.simulator.strategy.layout.used_devices import placed
 from scaleproof.simulator.strategy.option_rules import is_accepted
-from scaleproof.simulator.strategy.pipeline import schedule as schedules
-from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
+from scaleproof.simulator.strategy.pipeline import schedules
+from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName
 from scaleproof.simulator.strategy.plan import Plan
 
 _KEPT_FIELDS: Final = (

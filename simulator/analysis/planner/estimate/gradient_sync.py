@@ -25,7 +25,7 @@ from scaleproof.simulator.strategy.data_parallel.gradient_sync import REPLICA_GR
 from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import ORDER, DeviceMesh
-from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
+from scaleproof.simulator.strategy.pipeline.passes import V_SHAPED
 from scaleproof.simulator.strategy.plan import Plan
 
 Times = NDArray[np.float64]

@@ -15,7 +15,7 @@ from scaleproof.simulator.analysis.planner.estimate.factorize import Distinct, N
 from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, Shard, cut_into_stages
 from scaleproof.simulator.strategy.job import Job, exposed_exchanges_s
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
-from scaleproof.simulator.strategy.pipeline.schedule import WHOLE
+from scaleproof.simulator.strategy.pipeline.schedules import WHOLE
 from scaleproof.simulator.strategy.plan import Plan
 
 Times = NDArray[np.float64]

@@ -29,9 +29,8 @@ from scaleproof.simulator.memory.cuda_libraries import libraries_bytes, nccl_byt
 from scaleproof.simulator.memory.in_flight import EQUAL, InFlightCounts, turns
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import optimizer_step
-from scaleproof.simulator.memory.static import Always
-from scaleproof.simulator.strategy.pipeline.schedule import WHOLE, PassTimes, ScheduleName, order
-from scaleproof.simulator.strategy.pipeline.schedules.written import interleaved_1f1b
+from scaleproof.simulator.memory.static import StaticMemory
+from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES, WHOLE, PassTimes, ScheduleName
 from scaleproof.simulator.strategy.plan import Plan
 
 Bytes = NDArray[np.float64]
@@ -219,7 +218,7 @@ class _FullestRank:
         for row in self.inputs_of.first[self.sharded[self.inputs_of.first] == _sharded(self.c, shared.zero)]:
             division_code = self.division_of.code[row]
             inputs = self._inputs(row).trained(zero=shared.zero).over(workers, shared.bucket_bytes)
-            always = Always(inputs, self.parts[division_code].each(lambda one: one[:, None]))
+            always = StaticMemory(inputs, self.parts[division_code].each(lambda one: one[:, None]))
             gradients = always.states.gradients * inputs.gradient_copies
             own = result[: len(self.contents[division_code].kinds), :, division_code]
             own[:, 0] = always.reserved_bytes()
@@ -369,13 +368,7 @@ def peak_candidates(
 def _candidates(
     schedule: ScheduleName, ranks: int, rank: int, microbatches: int, groups: tuple[int, ...], times: PassTimes
 ) -> PeakCandidates:
-    if schedule == "interleaved_1f1b":
-        # without the times at which passes begin
-        own_passes = itertools.chain.from_iterable(interleaved_1f1b(ranks, rank, microbatches, len(groups)))
-        kind, chunk = np.fromiter(own_passes, dtype=np.int64).reshape(-1, 2).T
-    else:
-        passes = order(schedule, ranks, microbatches, len(groups), times)
-        kind, chunk = passes.kind[rank], passes.chunk[rank]
+    kind, chunk, _ = SCHEDULES[schedule](ranks, rank, microbatches, len(groups), times).T
     return PeakCandidates(turns(kind[None], chunk[None], len(groups)), groups, schedule not in WHOLE)
 
 

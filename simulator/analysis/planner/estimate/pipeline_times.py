@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.closed_forms import CLOSED, StageTimes, accumulate, suffix_sum, windows
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers
-from scaleproof.simulator.strategy.pipeline.schedule import Pass, ScheduleName, order, stage_of
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, ScheduleName, order, stage_of
 
 Times = NDArray[np.float64]
 

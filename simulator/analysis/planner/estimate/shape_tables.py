@@ -24,7 +24,7 @@ from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, ContendedResources
 from scaleproof.simulator.strategy.data_parallel.power import joules_per_bus_byte
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.pipeline.schedule import WHOLE, ScheduleName
+from scaleproof.simulator.strategy.pipeline.schedules import WHOLE, ScheduleName
 
 Times = NDArray[np.float64]
 # Stages, chunks, and the index of a schedule.

@@ -15,7 +15,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.program import ProgramBuilder
 from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
-from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName, stage_of
+from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName, stage_of
 
 Times = NDArray[np.float64]
 

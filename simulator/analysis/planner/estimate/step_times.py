@@ -25,7 +25,7 @@ from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPl
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.strategy.data_parallel.contention import per_second, slowed_by
 from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel, delays_s
-from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
+from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName
 
 Times = NDArray[np.float64]
 

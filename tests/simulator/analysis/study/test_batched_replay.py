@@ -17,7 +17,7 @@ from scaleproof.simulator.analysis.study.evaluate import RESULTS, rows
 from scaleproof.simulator.analysis.study.numeric_axes import NUMBERS, Differences, with_numbers
 from scaleproof.simulator.analysis.study.study import read
 from scaleproof.simulator.cluster import Device
-from scaleproof.simulator.common.batched import PlainNumberNeededError
+from scaleproof.simulator.common.batched_numbers import PlainNumberNeededError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario

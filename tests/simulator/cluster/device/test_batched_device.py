@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster.device.batched_device import BatchedDevice
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.common.batched import BatchedNumber, BatchedPoints
+from scaleproof.simulator.common.batched_numbers import BatchedNumber, BatchedPoints
 from scaleproof.simulator.scenario.load import load
 
 DEVICE = load("resnet50-ring-p100").cluster.device

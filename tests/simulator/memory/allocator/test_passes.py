@@ -7,7 +7,7 @@ import pytest
 from scaleproof.simulator.memory.allocator.passes import rank_passes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.strategy.pipeline.schedule import Pass
+from scaleproof.simulator.strategy.pipeline.schedules import Pass
 
 
 def passes(schedule: str, stages: int, microbatches: int, chunks: int = 1, rank: int = 0) -> list[tuple[Pass, int, int]]:

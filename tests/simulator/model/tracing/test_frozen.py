@@ -23,7 +23,7 @@ from scaleproof.simulator.run.accounting import flops_per_sample
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.load import build
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
+from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName
 from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
 from tests.simulator.model.tracing import frozen_models
 from tests.simulator.model.tracing.frozen_models import BATCH, DEPTH, WIDTH

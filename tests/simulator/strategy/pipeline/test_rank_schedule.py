@@ -16,7 +16,7 @@ from scaleproof.simulator.program import COLLECTIVE_STREAM, Kind
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.rank_schedule import BEGIN, TURN, rank_schedule
-from scaleproof.simulator.strategy.pipeline.schedule import Pass, PassTimes, ScheduleName, order
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, PassTimes, ScheduleName, order
 from scaleproof.simulator.strategy.plan import Plan
 from tests.simulator.programs import EVEN, ONLY_COMPUTE, compiled, exchange_s, step_s, work_s
 

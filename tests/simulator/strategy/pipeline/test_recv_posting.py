@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from scaleproof.simulator.strategy.pipeline.passes import EQUAL, ScheduleName
 from scaleproof.simulator.strategy.pipeline.rank_schedule import rank_schedule
 from scaleproof.simulator.strategy.pipeline.recv_posting import posting_tasks
-from scaleproof.simulator.strategy.pipeline.schedule import Pass, order
-from scaleproof.simulator.strategy.pipeline.schedules.passes import EQUAL, ScheduleName
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
 from scaleproof.simulator.strategy.plan import Plan
 
 torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")

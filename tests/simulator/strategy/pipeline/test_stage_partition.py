@@ -16,7 +16,7 @@ from scaleproof.simulator.program import Kind
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName, peak_activations
+from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName, peak_activations
 from scaleproof.simulator.strategy.pipeline.stage_partition import cut
 from scaleproof.simulator.strategy.plan import Plan
 from tests.simulator.clusters import plain

@@ -13,7 +13,7 @@ import torch
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.run.run import Phase, Run, Stream
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.schedule import Pass, order
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
 from scaleproof.validator.measure import MeasureOptions, measure
 from tests.validator import faults_pipeline
 from tests.validator.conftest import MLP, TINY_GPT, make

@@ -21,10 +21,10 @@ from scaleproof.validator.experiments.elastic.events.measured_timeline import me
 from scaleproof.validator.experiments.elastic.events.outcome import ElasticOutcome
 from scaleproof.validator.experiments.elastic.events.state_check import check_state
 from scaleproof.validator.experiments.elastic.events.torchrun_times import TorchrunTimes
+from scaleproof.validator.experiments.elastic.foreign_load import ForeignLoad
 from scaleproof.validator.experiments.elastic.hosts import Hosts, LocalHosts
 from scaleproof.validator.experiments.elastic.job import Job, check
 from scaleproof.validator.experiments.elastic.launching import ProcessTimes
-from scaleproof.validator.experiments.elastic.others import Others
 from scaleproof.validator.experiments.elastic.rendezvous import Settings
 from scaleproof.validator.netlab import compatibility
 from scaleproof.validator.netlab.lab import Netlab
@@ -64,7 +64,7 @@ class Experiment:
             predicted = elastic(self._scenario, times)
             report(f"{self._scenario.name}: training along {counted(len(self._events.events), 'event')}")
             job = self._job(folder / "events", self._scenario.steps, self._every)
-            with Others() as others:
+            with ForeignLoad() as others:
                 log = train_along(job, hosts, self.settings, self._events.first_hosts, self._events.events)
         report(f"{self._scenario.name}: the same steps in one process")
         state = check_state(job, log)

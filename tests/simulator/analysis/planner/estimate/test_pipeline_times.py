@@ -17,8 +17,8 @@ from scaleproof.simulator.analysis.planner.estimate.pipeline_times import (
     simulate_all_passes,
     stages_of,
 )
-from scaleproof.simulator.strategy.pipeline.schedule import Pass, ScheduleName, order
-from scaleproof.simulator.strategy.pipeline.schedules.passes import StageOrder, starts
+from scaleproof.simulator.strategy.pipeline.passes import EQUAL, StageOrder, starts
+from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES, Pass, ScheduleName
 from tests.simulator.analysis.planner.estimate.one_by_one import windows_s
 
 SIMULATED: tuple[ScheduleName, ...] = ("interleaved_1f1b", *FOLLOWED)
@@ -51,14 +51,10 @@ def drawn(schedule: ScheduleName, ranks: int, microbatches: int, overlap_sends: 
 def test_passes_end_as_the_order_and_dependencies_say(schedule: ScheduleName) -> None:
     ranks, microbatches, chunks = 3, 6, chunks_of(schedule)
     found = simulate(schedule, equal(schedule, ranks, microbatches))
-    passes = order(schedule, ranks, microbatches, chunks)
-    passes_by_rank = [
-        [(Pass(kind), chunk, one) for kind, chunk, one, slot in zip(*row, strict=True) if slot >= 0]
-        for row in zip(*(part.tolist() for part in passes), strict=True)
-    ]
+    passes_by_rank = [SCHEDULES[schedule](ranks, rank, microbatches, chunks, EQUAL) for rank in range(ranks)]
     took = {Pass.FORWARD: 1.0, Pass.BACKWARD: 2.0, Pass.INPUT: 1.5, Pass.WEIGHT: 0.5}
     began = starts(StageOrder(schedule, ranks, chunks), passes_by_rank, microbatches, took, 0.0)
-    ends = [own[-1] + took[own_passes[-1][0]] for own, own_passes in zip(began, passes_by_rank, strict=True)]
+    ends = [own[-1] + took[Pass(own_passes[-1, 0])] for own, own_passes in zip(began, passes_by_rank, strict=True)]
     assert found.window_s[:, 0] == pytest.approx([end - own[0] for end, own in zip(ends, began, strict=True)])
     assert (found.left_s >= 0).all()
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from scaleproof.simulator.analysis.elastic.event_simulation import EventSimulation
 from scaleproof.simulator.analysis.elastic.pauses import Saving
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
 from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline
-from scaleproof.simulator.analysis.elastic.walk import Walk
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.scenario.load import load
 from scaleproof.validator.experiments.elastic.events.measured_timeline import measured
@@ -36,7 +36,7 @@ def predicted(name: str) -> tuple[EventJob, ElasticTimeline, list[LoggedEvent]]:
     own = Job(Path("nowhere"), by_ranks, every=10)
     settings = Settings((min(job.hosts), job.most_hosts))
     times = TorchrunTimes(own, settings, pieces, ProcessTimes(3.0, 0.03), agent_s=4.0)
-    timeline = Walk(job, times).timeline()
+    timeline = EventSimulation(job, times).timeline()
     return job, timeline, log_of(job, timeline, Saving(0.06), every=10)
 
 

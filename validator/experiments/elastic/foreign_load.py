@@ -8,7 +8,7 @@ from typing import Self
 from scaleproof.validator.record.provenance import Usage, foreign_loads, load_warning
 
 
-class Others:
+class ForeignLoad:
     """Context that measures the load of others. All processes started within it must have ended and been waited for at its
     end."""
 

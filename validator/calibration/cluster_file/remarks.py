@@ -20,7 +20,7 @@ _STATE: Final = {"clock_MHz": "MHz", "power_W": "W", "temperature_C": "°C"}
 _ENOUGH: Final = 3
 
 
-def asides(points: Sequence[Point], taken: float = 0.0) -> dict[str, str]:
+def remarks(points: Sequence[Point], taken: float = 0.0) -> dict[str, str]:
     """Text by the probe's name; nothing for a probe that did not run. taken: share of the processors that predictions leave to
     collectives next to products."""
     of_name: dict[str, Callable[[Sequence[Point]], Iterator[str]]] = {

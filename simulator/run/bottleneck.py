@@ -1,4 +1,4 @@
-"""What limits a run, in a sentence: its share of the step, and what helps."""
+"""The bottleneck of a run, in a sentence: its share of the step, and what helps."""
 
 from __future__ import annotations
 

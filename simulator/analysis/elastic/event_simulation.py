@@ -1,4 +1,4 @@
-"""The walk from event to event that makes a timeline."""
+"""Simulation from event to event, which makes a timeline."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
 
+from scaleproof.simulator.analysis.elastic.checkpointed_steps import CheckpointedSteps
 from scaleproof.simulator.analysis.elastic.pauses import ChangeKind, Pause, RecoveryTimes, Regroup
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
-from scaleproof.simulator.analysis.elastic.stretch import Stretch
 from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline, HostChange, TrainingStretch
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.common.units import format_time_s
@@ -37,8 +37,8 @@ class _Stop(NamedTuple):
     at_s: float = math.inf
 
 
-class Walk:
-    """One walk over the events of a job. times: of its launcher."""
+class EventSimulation:
+    """Simulation of the events of a job. times: of its launcher."""
 
     def __init__(self, job: EventJob, times: RecoveryTimes) -> None:
         self._job, self._times = job, times
@@ -82,14 +82,14 @@ class Walk:
             raise FieldError(("reliability", "checkpoint", "interval"), message)
         return max(1, round(checkpoint.interval_s / self._job.size(self._job.first_hosts).step_s))
 
-    def _stretch(self, begin_s: float, first: int, hosts: int) -> Stretch:
+    def _stretch(self, begin_s: float, first: int, hosts: int) -> CheckpointedSteps:
         steps, size = self._job.scenario.steps, self._job.size(hosts)
-        return Stretch(begin_s, first, steps, self._every, hosts, size, self._times.saving)
+        return CheckpointedSteps(begin_s, first, steps, self._every, hosts, size, self._times.saving)
 
     def _next_event_s(self) -> float:
         return self._occurs_s(self._pending[0], self._now) if self._pending else math.inf
 
-    def _occurs_s(self, event: AnyHostEvent, stretch: Stretch | None) -> float:
+    def _occurs_s(self, event: AnyHostEvent, stretch: CheckpointedSteps | None) -> float:
         """When an event occurs, in a stretch, or in the pause after it if None."""
         if event.at_s is not None:
             return max(event.at_s, self._occurred_s)
@@ -136,7 +136,7 @@ class Walk:
         self._stop(_Stop("join", stop_s), step, step, saved_s)
 
     def _stop(self, stop: _Stop, done: int, kept: int, saved_s: float = 0.0) -> None:
-        """Ends the stretch with the step `done`, of which steps up to `kept` count, and walks through the pause."""
+        """Ends the stretch with the step `done`, of which steps up to `kept` count, and simulates the pause."""
         stretch = self._now
         self._reached = max(self._reached, done)
         lost_s = self._end(stop.now_s, done, kept, saved_s)
@@ -153,7 +153,7 @@ class Walk:
             stop, done, lost_s = again, kept, 0.0
         self._now = stretch
 
-    def _pause(self, stop: _Stop, stretch: Stretch) -> tuple[Pause, list[_Requesting]]:
+    def _pause(self, stop: _Stop, stretch: CheckpointedSteps) -> tuple[Pause, list[_Requesting]]:
         """The pause that begins now, and the hosts that join during it: those that request to before the group is formed."""
         into_s = stop.now_s - stretch.end_s(stretch.steps_at(stop.now_s * (1 + _CLOSE)))
         compute_left_s = max(0.0, stretch.size.compute_s - max(0.0, into_s)) if stop.kind == "failure" else 0.0

@@ -11,7 +11,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.strategy.pipeline.schedule import (
+from scaleproof.simulator.strategy.pipeline.schedules import (
     Pass,
     PassTimes,
     ScheduleName,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from scaleproof.validator.probe.points import NARROW, TIME, Point
-from scaleproof.validator.probe.turns import in_rounds
+from scaleproof.validator.probe.rounds import in_rounds
 
 POINT = Point("message", "send", "rank 0 to rank 1", (0, 1), "across", 4.0, "bytes", (0.001,) * 3, TIME, 1.0, {"alone_s": 1.0})
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.validator.experiments.elastic import others
-from scaleproof.validator.experiments.elastic.others import Others
+from scaleproof.validator.experiments.elastic import foreign_load
+from scaleproof.validator.experiments.elastic.foreign_load import ForeignLoad
 from scaleproof.validator.record.provenance import Usage
 
 
-def watched(monkeypatch: pytest.MonkeyPatch, elapsed_s: float, busy_s: float, own_s: float) -> Others:
+def watched(monkeypatch: pytest.MonkeyPatch, elapsed_s: float, busy_s: float, own_s: float) -> ForeignLoad:
     """Two cores that each worked for `busy_s` seconds."""
     usages = iter([Usage(0.0, {0: 0.0, 1: 0.0}, 0.0), Usage(elapsed_s, {0: busy_s, 1: busy_s}, 0.0)])
     own = iter([0.0, own_s])
     monkeypatch.setattr(Usage, "now", lambda: next(usages))
-    monkeypatch.setattr(others, "_own_s", lambda: next(own))
-    with Others() as watch:
+    monkeypatch.setattr(foreign_load, "_own_s", lambda: next(own))
+    with ForeignLoad() as watch:
         pass
     return watch
 
@@ -33,6 +33,6 @@ def test_a_quiet_machine_gives_no_warning(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_processor_time_of_this_process_counts_as_own() -> None:
-    before_s = others._own_s()
+    before_s = foreign_load._own_s()
     sum(range(3_000_000))
-    assert others._own_s() > before_s > 0
+    assert foreign_load._own_s() > before_s > 0

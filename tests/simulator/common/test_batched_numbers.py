@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.common.batched import BatchedPoints, PlainNumberNeededError, numbers, put
+from scaleproof.simulator.common.batched_numbers import BatchedPoints, PlainNumberNeededError, numbers, put
 
 FORMULAS: list[Callable[[Any, Any], Any]] = [
     lambda a, b: 2 + a * 3 - b / 4 + 1 / a,

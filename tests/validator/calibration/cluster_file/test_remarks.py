@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaleproof.commands.text.calibration import table
-from scaleproof.validator.calibration.cluster_file.asides import NAMES, asides, failed
+from scaleproof.validator.calibration.cluster_file.remarks import NAMES, failed, remarks
 from scaleproof.validator.probe.points import Point
 
 
@@ -45,7 +45,7 @@ POINTS = [
 
 
 def test_each_probe_result_is_shown_in_its_unit() -> None:
-    reported = asides(POINTS)
+    reported = remarks(POINTS)
     assert tuple(reported) == NAMES
     clocked = "sustained bf16 8x8x8 800 TFLOP/s, 80 % of the fastest sample (at 1410 MHz and 699 W and 63 °C)"
     unknown = "sustained fp32 8x8x8 100 TFLOP/s, 100 % of the fastest sample (nvidia-smi reports no clock)"
@@ -64,14 +64,14 @@ def test_each_probe_result_is_shown_in_its_unit() -> None:
 
 
 def test_the_slowdown_of_products_is_compared_with_the_predicted_one() -> None:
-    measured = asides(POINTS, 16 / 128)["overlap"]
+    measured = remarks(POINTS, 16 / 128)["overlap"]
     assert measured.startswith("matrix products take 1.20 times as long while an all-reduce runs (1.14 times by the processors")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_skipped_and_failed_probes_are_omitted(name: str) -> None:
-    assert name not in asides([point for point in POINTS if point.probe != name])
-    assert name not in asides([Point(name, "anything", "", (), "", 0, "", (), "failed: it timed out")])
+    assert name not in remarks([point for point in POINTS if point.probe != name])
+    assert name not in remarks([Point(name, "anything", "", (), "", 0, "", (), "failed: it timed out")])
 
 
 def test_skipped_and_failed_points_are_noted() -> None:
@@ -81,7 +81,7 @@ def test_skipped_and_failed_points_are_noted() -> None:
 
 
 def test_the_table_prints_results_from_the_file() -> None:
-    cluster = {"node": {}, "device": {"peak": {"fp32": "1 GFLOP/s"}}, "provenance": asides(POINTS)}
+    cluster = {"node": {}, "device": {"peak": {"fp32": "1 GFLOP/s"}}, "provenance": remarks(POINTS)}
     assert "  update: sgd of 4 gradients 2 ns per parameter" in table(cluster).splitlines()
 
 
@@ -95,4 +95,4 @@ def test_update_times_are_compared_at_a_common_size_in_fixed_order() -> None:
     sgd = [_point("update", "sgd of 1 gradient", size, size * 1e-9, workers=1) for size in (1000, 1e6)]
     adam = [_point("update", "adam of 1 gradient", 1000, 4e-6, workers=1)]
     reported = "adam of 1 gradient 4 ns, sgd of 1 gradient 1 ns per parameter"
-    assert asides([*sgd, *adam])["update"] == asides([*adam, *sgd])["update"] == reported
+    assert remarks([*sgd, *adam])["update"] == remarks([*adam, *sgd])["update"] == reported

@@ -1,4 +1,4 @@
-"""Schedules found by search: ZB-1p and ZB-2p, given pass times and a memory limit."""
+"""Search for zero-bubble schedules, given pass times and a memory limit: ZB-1p and ZB-2p (arXiv 2401.10241, section 3.1)."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import math
 from itertools import product
 from typing import Final
 
-from scaleproof.simulator.strategy.pipeline.schedules import written
-from scaleproof.simulator.strategy.pipeline.schedules.passes import Pass, PassList, PassTimes, StageOrder, starts
-from scaleproof.simulator.strategy.pipeline.schedules.written import numbered
+import numpy as np
+
+from scaleproof.simulator.strategy.pipeline.passes import Pass, Passes, PassTimes, StageOrder, starts
 
 # Tolerance for comparing activation counts.
 _CLOSE: Final = 1e-9
 
 
-def zero_bubble(ranks: int, microbatches: int, times: PassTimes, reach: int) -> list[PassList]:
-    """The heuristic of arXiv 2401.10241, section 3.1, for ranks that may keep reach · ranks activations. Of the orders that
-    its choices lead to, and the handcrafted order for the same memory, the one whose slowest rank finishes soonest after its
-    start."""
+def fastest_order(ranks: int, microbatches: int, times: PassTimes, limit: int, handcrafted: list[Passes]) -> list[Passes]:
+    """The passes of all ranks, of which each keeps at most `limit` activations. Of the orders that the choices of the paper's
+    heuristic lead to, and a handcrafted one, the order whose slowest rank finishes soonest after its start."""
     choices = product((False, True), repeat=2)
-    candidates = [_PlannedPasses(ranks, microbatches, times, reach * ranks, *choice).ranks_passes for choice in choices]
-    candidates.append(
-        [numbered(written.zero_bubble(ranks, rank, microbatches, 1, reach), microbatches) for rank in range(ranks)]
-    )
+    candidates = [_PlannedPasses(ranks, microbatches, times, limit, *choice).ranks_passes for choice in choices]
+    candidates.append(handcrafted)
     pass_times_s = {Pass.FORWARD: times.forward, Pass.INPUT: times.backward_input, Pass.WEIGHT: times.backward_weight}
 
-    def slowest_s(ranks_passes: list[PassList]) -> float:
+    def slowest_s(ranks_passes: list[Passes]) -> float:
         start_s = starts(StageOrder("zb_1p", ranks, 1), ranks_passes, microbatches, pass_times_s, times.send)
-        return max(own[-1] + pass_times_s[passes[-1][0]] - own[0] for own, passes in zip(start_s, ranks_passes, strict=True))
+        return max(
+            own[-1] + pass_times_s[Pass(passes[-1, 0])] - own[0] for own, passes in zip(start_s, ranks_passes, strict=True)
+        )
 
     return min(candidates, key=slowest_s)
 
@@ -39,7 +38,7 @@ class _Rank:
         self.start_s = start_s
         self.now_s = start_s
         self.idle_s = 0.0
-        self.passes: PassList = []
+        self.passes: list[tuple[Pass, int, int]] = []
         self.ends_s: dict[Pass, list[float]] = {Pass.FORWARD: [], Pass.INPUT: [], Pass.WEIGHT: []}
 
     def done(self, kind: Pass) -> int:
@@ -80,8 +79,8 @@ class _PlannedPasses:
                 self._weight(rank)
 
     @property
-    def ranks_passes(self) -> list[PassList]:
-        return [rank.passes for rank in self.ranks]
+    def ranks_passes(self) -> list[Passes]:
+        return [np.array(rank.passes) for rank in self.ranks]
 
     def _warm_up(self, overrun: bool) -> None:
         """Plans as many forward passes as fit before the first backward pass, which reaches the last rank first.

@@ -1,4 +1,4 @@
-"""A stretch of training on the same hosts: when its steps end, and which checkpoints count by then."""
+"""Steps of training on the same hosts: when its steps end, and which checkpoints count by then."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scaleproof.simulator.analysis.elastic.sizes import JobSize
 
 
 @dataclass(frozen=True)
-class Stretch:
+class CheckpointedSteps:
     """Steps on the same hosts. begin_s: when the first step begins; first: steps done by then, whose state is saved. every:
     steps from one checkpoint to the next. last: step at which training ends."""
 

@@ -1,0 +1,130 @@
+"""Overrides of a scenario's fields, as `--set` takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from scaleproof.simulator.common import catalog, yaml_file
+from scaleproof.simulator.common.errors import InputError, ScenarioError
+from scaleproof.simulator.common.part_reference import forget_void
+from scaleproof.simulator.common.yaml_file import Located
+from scaleproof.simulator.scenario import aliases, fitted_cluster
+from scaleproof.simulator.scenario.fields import field_at
+from scaleproof.simulator.scenario.read import resolve_part
+from scaleproof.simulator.scenario.schema import Scenario
+
+# Overrides such as {"strategy.workers": 8} or ["strategy.workers=8"]. The override gpus=N is applied last (`read_with_gpus`).
+Overrides = Mapping[str, Any] | Sequence[str] | str
+# parts in which fields that are given without their part are searched, in this order
+_PARTS: Final = ("strategy", "training", "batch", "model", "cluster", "cluster.node", "cluster.device", "cluster.network")
+_EXAMPLE: Final = "{'strategy.workers': 8}"
+# parts that may be given by name, by path or as another one with changes
+_NAMED: Final = (*((part,) for part in catalog.PARTS), ("cluster", "device"))
+# By field, the field next to it that an override of it replaces.
+_ALTERNATIVES: Final = {
+    ("batch", "total"): "per_worker",
+    ("batch", "per_worker"): "total",
+    ("strategy", "microbatches"): "micro_batch_size",
+    ("strategy", "micro_batch_size"): "microbatches",
+}
+
+
+def override_texts(overrides: Overrides) -> Sequence[str]:
+    """Overrides as for `--set`. Raises InputError for another type."""
+    if isinstance(overrides, Mapping):
+        given = {field: str(value) if isinstance(value, Path) else value for field, value in overrides.items()}
+        return [f"{field}={yaml_file.on_one_line(value)}" for field, value in given.items()]
+    if not isinstance(overrides, Sequence):
+        raise InputError(f"overrides are a mapping such as {_EXAMPLE} or texts; got {type(overrides).__name__}")
+    texts = [overrides] if isinstance(overrides, str) else list(overrides)
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        raise InputError(f"overrides are a mapping such as {_EXAMPLE} or texts; got {type(wrong[0]).__name__}")
+    return texts
+
+
+def apply_override(located: Located, override: str, others: Collection[str]) -> str:
+    """Applies one `--set key.path=value`, and returns the field. The value is YAML; paths in it are relative to the working
+    folder. others: fields that overrides before it have set."""
+    key, equals, text = override.partition("=")
+    where = f"--set {override}"
+    if not equals or not key:
+        raise ScenarioError([f"{where}: expected field=value, such as strategy.workers=8"])
+    try:
+        # empty text is null
+        value = yaml_file.parse(text, where).data if text.strip() else None
+    except ScenarioError:
+        raise ScenarioError([f"{where}: {text!r} is not a valid YAML value"]) from None
+    path = aliases.canonical(tuple(key.split(".")))
+    if path[0] not in Scenario.model_fields:
+        raise ScenarioError([f"{where}: {_unknown_field(path)}"])
+    # a base has already been replaced by its content, so that another base replaces the part
+    path = path[:-1] if path[-1] == "base" and path[:-1] in _NAMED else path
+    expand_shorthand(located)
+    if path[0] == "framework" and len(path) > 1 and "framework" not in located.data:
+        message = "the scenario names no framework to change; set framework=NAME first, such as framework=megatron-core-0.12"
+        raise ScenarioError([f"{where}: {message}"])
+    if path in (("strategy",), ("strategy", "kind")):
+        path = _make_room(located, path, value, others)
+    parent = located.data
+    for depth, name in enumerate(path[:-1], start=1):
+        if isinstance(parent, dict) and name not in parent:
+            located.places[path[:depth]] = where
+        parent = parent.setdefault(name, {}) if isinstance(parent, dict) else None
+    if not isinstance(parent, dict):
+        raise ScenarioError([f"{where}: {'.'.join(path[:-1])} has no fields"])
+    parent[path[-1]] = value
+    for old in [p for p in located.places if p[: len(path)] == path]:
+        del located.places[old]
+    located.places[path] = where
+    if path in _ALTERNATIVES:
+        parent.pop(_ALTERNATIVES[path], None)
+    if path[0] in catalog.PARTS:
+        if len(path) > 1:
+            forget_void(located.data[path[0]], path)
+        resolve_part(located, path[0], Path())
+    if path in (("framework",), ("cluster",)):
+        fitted_cluster.merge(located)
+    return ".".join(path)
+
+
+def _make_room(located: Located, path: tuple[str, ...], value: Any, others: Collection[str]) -> tuple[str, ...]:
+    """Removes what an override of the strategy or of its kind replaces, and returns the field that it sets.
+
+    A strategy by its kind alone keeps the fields that other overrides set, in whatever order they are given. FSDP and DDP
+    replace the stage of ZeRO, unless another override sets it.
+    """
+    strategy, training = located.data.get("strategy"), located.data.get("training")
+    if aliases.implies_sharding(value) and isinstance(training, dict) and not {"training", "training.zero"} & set(others):
+        training.pop("zero", None)
+    if path != ("strategy",) or not isinstance(value, str):
+        return path
+    own = {field.split(".")[1] for field in others if field.startswith("strategy.")}
+    fields = strategy if isinstance(strategy, dict) else {}
+    located.data["strategy"] = {name: field for name, field in fields.items() if name in own}
+    located.places["strategy",] = f"--set strategy={value}"
+    return ("strategy", "kind")
+
+
+def _unknown_field(path: tuple[str, ...]) -> str:
+    """'a scenario has no field ...', with the fields that may be meant."""
+    name = ".".join(path)
+    for part in _PARTS:
+        try:
+            field_at(f"{part}.{name}")
+        except InputError:
+            continue
+        return f"a scenario has no field {name!r}; did you mean '{part}.{name}'?"
+    close = catalog.nearest(path[0], sorted(Scenario.model_fields))
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(Scenario.model_fields)}"
+    return f"a scenario has no field {path[0]!r}; {hint}"
+
+
+def expand_shorthand(located: Located) -> None:
+    """`batch: 256` means `{total: 256}`, `strategy: data_parallel` means `{kind: data_parallel}`."""
+    for key, inner, kinds in (("batch", "total", (int, float, str)), ("strategy", "kind", (str,))):
+        value = located.data.get(key)
+        if isinstance(value, kinds) and not isinstance(value, bool):
+            located.data[key] = {inner: value}
+    aliases.expand(located)

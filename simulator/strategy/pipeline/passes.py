@@ -1,0 +1,128 @@
+"""Passes of a pipeline, the stages of each rank's chunks, and start times of dependent passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from itertools import chain
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+ScheduleName = Literal[
+    "gpipe",
+    "1f1b",
+    "interleaved_1f1b",
+    "looped_bfs",
+    "zb_h1",
+    "zb_h2",
+    "zb_1p",
+    "zb_2p",
+    "interleaved_zero_bubble",
+    "zb_v",
+    "dualpipe_v",
+]
+V_SHAPED: Final[frozenset[ScheduleName]] = frozenset({"zb_v", "dualpipe_v"})
+
+
+class Pass(IntEnum):
+    """Kind of work of a rank on one microbatch in one chunk."""
+
+    FORWARD = 0
+    BACKWARD = 1  # gradients of input and weights together
+    INPUT = 2  # the gradient of the input alone
+    WEIGHT = 3  # the gradient of the weights alone
+
+
+class PassTimes(NamedTuple):
+    """Seconds of one chunk's passes and of a message, for schedules that search for an order. kept: share of a microbatch's
+    activations that remains after the input gradient until the weight gradient is computed."""
+
+    forward: float = 1.0
+    backward_input: float = 1.0
+    backward_weight: float = 1.0
+    send: float = 0.0
+    kept: float = 1.0
+
+
+EQUAL: Final = PassTimes()
+
+# The passes of a rank in order, shape (passes, 3): kind, chunk, microbatch.
+Passes = NDArray[np.int64]
+# A kind of pass and its chunk. The microbatch is implied, since each kind takes a chunk's microbatches in order.
+Turn = tuple[Pass, int]
+
+
+def numbered(turns: Iterable[Turn], microbatches: int) -> Passes:
+    """Assigns microbatches to turns; turns beyond the last microbatch are dropped."""
+    kind, chunk = np.fromiter(chain.from_iterable(turns), dtype=np.int64).reshape(-1, 2).T
+    microbatch = np.empty_like(kind)
+    for own in (chunk == number for number in range(int(chunk.max()) + 1)):
+        for taken in (own & (kind == Pass.FORWARD), own & ((kind == Pass.BACKWARD) | (kind == Pass.INPUT))):
+            microbatch[taken] = np.arange(np.count_nonzero(taken))
+        microbatch[own & (kind == Pass.WEIGHT)] = microbatch[own & (kind == Pass.INPUT)]
+    return np.stack([kind, chunk, microbatch], axis=1)[microbatch < microbatches]
+
+
+def stage_of(schedule: ScheduleName, ranks: int, rank: int, chunk: int) -> int:
+    """Stage of the model (0 … ranks · chunks − 1) of a rank's chunk. Stages go round the ranks in loops, or down the ranks and
+    up again in V-shaped schedules."""
+    if schedule in V_SHAPED and chunk:
+        return 2 * ranks - 1 - rank
+    return chunk * ranks + rank
+
+
+class StageOrder:
+    """Stages by rank and chunk, and for each stage whether its result is sent to another rank for the next stage."""
+
+    def __init__(self, schedule: ScheduleName, ranks: int, chunks: int) -> None:
+        self.of = [[stage_of(schedule, ranks, rank, chunk) for chunk in range(chunks)] for rank in range(ranks)]
+        rank_of = {stage: rank for rank, own in enumerate(self.of) for stage in own}
+        self.last = ranks * chunks - 1
+        self.sends = [rank_of[stage] != rank_of[stage + 1] for stage in range(self.last)]
+
+
+def starts(
+    stages: StageOrder, ranks_passes: Sequence[Passes], microbatches: int, pass_times: Mapping[Pass, float], send: float
+) -> list[list[float]]:
+    """Start times of each pass of each rank if passes wait for dependencies only. pass_times: by kind of pass.
+
+    A forward pass follows the previous stage's, a backward pass the next stage's, or on the last stage its forward pass; plus
+    `send` if a message is between them. Ranks begin at 0.
+    """
+    # A microbatch passes all stages forward and then backward; the result of each pass is the input of the next one on its way.
+    # Weight gradients wait for the first input, which is there; results that no pass waits for are put behind the last input.
+    last, unused = stages.last, 2 * stages.last + 2
+    sends = send * np.array([*stages.sends, False, *reversed(stages.sends), False])
+    inputs: list[float | None] = [0.0] * microbatches + [None] * (unused * microbatches)
+    durations = np.array([pass_times.get(kind, 0.0) for kind in Pass])
+    columns: list[tuple[list[int], list[int], list[float], list[float]]] = []
+    for own_stages, (kind, chunk, microbatch) in zip(stages.of, (passes.T for passes in ranks_passes), strict=True):
+        stage = np.array(own_stages)[chunk]
+        place = np.where(kind == Pass.FORWARD, stage, 2 * last + 1 - stage)
+        needed = np.where(kind == Pass.WEIGHT, 0, place) * microbatches + microbatch
+        given = np.where(kind == Pass.WEIGHT, unused, place + 1)
+        made = given * microbatches + microbatch
+        columns.append((needed.tolist(), made.tolist(), durations[kind].tolist(), sends[given - 1].tolist()))
+    result: list[list[float]] = [[] for _ in ranks_passes]
+    now = [0.0] * len(ranks_passes)
+    progressed = True
+    while progressed:
+        progressed = False
+        for rank, (needed, made, duration, delay) in enumerate(columns):
+            start_times, end = result[rank], now[rank]
+            for index in range(len(start_times), len(needed)):
+                ready = inputs[needed[index]]
+                if ready is None:
+                    break
+                start = max(end, ready)
+                start_times.append(start)
+                end = start + duration[index]
+                inputs[made[index]] = end + delay[index]
+                progressed = True
+            now[rank] = end
+    assert all(len(start_times) == len(passes) for start_times, passes in zip(result, ranks_passes, strict=True)), (
+        "ranks wait for each other"
+    )
+    return result

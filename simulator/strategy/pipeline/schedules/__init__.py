@@ -1,1 +1,0 @@
-"""Construction of pipeline schedules; the interface is simulator.strategy.pipeline.schedule."""

@@ -1,0 +1,33 @@
+"""Clocks of workers allow replies to those that are not too far ahead of the slowest."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.program.consistency import Clocks
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60), st.sampled_from([0, 1, 3, math.inf]))
+def test_replies_are_allowed_within_the_bound_of_the_slowest(events: list[tuple[int, bool]], bound: float) -> None:
+    """events: worker, and whether it leaves instead of pushing."""
+    clocks, pushes = Clocks(range(4), bound), dict.fromkeys(range(4), 0)
+    for worker, leaves in events:
+        if leaves:
+            clocks.leave(worker)
+            pushes.pop(worker, None)
+        elif worker in pushes:
+            pushes[worker] += 1
+            assert clocks.advance(worker) == pushes[worker]
+        slowest = min(pushes.values(), default=math.inf)
+        assert all(clocks.allows_reply(clock) == (clock <= slowest + bound) for clock in range(62))
+
+
+@pytest.mark.parametrize("bound", [0, math.inf])
+def test_a_worker_that_has_left_gets_its_reply(bound: float) -> None:
+    clocks = Clocks(range(2), bound)
+    clocks.leave(1)
+    assert clocks.allows_reply(clocks.advance(1))
