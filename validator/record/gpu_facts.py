@@ -97,7 +97,7 @@ def _nvidia_driver() -> str:
 
 
 def memories_bytes(otherwise_bytes: float) -> list[float]:
-    """Bytes of memory of each GPU that processes started here see; empty where there is none, or its memory is not known.
+    """Bytes of memory of each GPU that processes started here see; empty without GPUs, or if their memory is not known.
 
     otherwise_bytes: of each where nvidia-smi is absent. Does not open a GPU, as a process that has done so cannot fork ranks.
     """
@@ -135,18 +135,24 @@ def _entry(name: str, uuid: str, properties: Mapping[str, str]) -> dict[str, str
 
 
 def _queried(uuid: str, properties: list[str]) -> list[str]:
-    """Values of properties of a GPU; none where the program is absent or fails."""
+    """Values of properties of a GPU; no values if the program is absent or fails."""
     return next(iter(_rows(properties, "--format=csv,noheader", f"--id=GPU-{uuid}")), [])
 
 
 def _rows(properties: list[str], *options: str) -> list[list[str]]:
-    """Values of properties of each GPU; none where the program is absent or fails."""
-    program = shutil.which(_PROGRAM)
-    if program is None:
-        return []
-    command: list[Any] = [program, f"--query-gpu={','.join(properties)}", *options]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
-    except (OSError, subprocess.SubprocessError):
+    """Values of properties of each GPU; no rows if the program is absent or fails."""
+    done = nvidia_smi(f"--query-gpu={','.join(properties)}", *options)
+    if done is None or done.returncode != 0:
         return []
     return [[value.strip() for value in line.split(",")] for line in done.stdout.splitlines()]
+
+
+def nvidia_smi(*arguments: str) -> subprocess.CompletedProcess[str] | None:
+    """Runs nvidia-smi, and returns what it printed and its exit code; None if it is absent, or does not end in time."""
+    program = shutil.which(_PROGRAM)
+    if program is None:
+        return None
+    try:
+        return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=_PATIENCE_S)
+    except (OSError, subprocess.SubprocessError):
+        return None

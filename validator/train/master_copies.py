@@ -28,7 +28,7 @@ class PinnedBuffers:
             value.copy_(part)
 
     def fetch(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Gradients in the host's memory, until the next call; None where there is none."""
+        """Gradients in the host's memory, until the next call; None for those that are None."""
         fetched: list[Tensor | None] = []
         for gradient, own in zip(gradients, self.gradients, strict=True):
             fetched.append(None if gradient is None else own.copy_(gradient, non_blocking=True))

@@ -6,8 +6,6 @@ import gzip
 import io
 import re
 import shlex
-import shutil
-import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -19,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.validator.calibration.gpu_check.ledger import ARCHIVE_PREFIX, FILES, FOLDERS, PROVENANCE_FILE
 from scaleproof.validator.reconciliation import history
+from scaleproof.validator.record import gpu_facts
 
 if TYPE_CHECKING:
     # imports torch, which only ranks should do
     from scaleproof.validator.calibration.gpu_check.machine import Machine
 
-_TOPOLOGY: Final = ("nvidia-smi", "topo", "-m")
-_PATIENCE_S: Final = 10.0
+_TOPOLOGY: Final = ("topo", "-m")
 _MODE: Final = 0o644
 # Of this package, which need not be installed: what is imported from its root is for users.
 _VERSION: Final = str(vars(sys.modules["scaleproof"])["__version__"])
@@ -77,10 +75,6 @@ def _provenance(machine: Machine) -> str:
 
 
 def _topology() -> Iterator[str]:
-    if shutil.which(_TOPOLOGY[0]) is None:
-        return
-    try:
-        done = subprocess.run(_TOPOLOGY, capture_output=True, text=True, timeout=_PATIENCE_S)
-    except (OSError, subprocess.SubprocessError):
-        return
-    yield f"\n{shlex.join(_TOPOLOGY)}\n{done.stdout or done.stderr}"
+    done = gpu_facts.nvidia_smi(*_TOPOLOGY)
+    if done is not None:
+        yield f"\nnvidia-smi {shlex.join(_TOPOLOGY)}\n{done.stdout or done.stderr}"

@@ -6,14 +6,15 @@ from typing import Final
 
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
 from scaleproof.simulator.common.units import format_bytes, format_change, format_time_s
+from scaleproof.simulator.memory.result import OUTSIDE
 from scaleproof.simulator.model import ResNet
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.train.steps import total_steps
 
-# Memory that is not allocated by torch's allocator.
-_OUTSIDE: Final = ("context", "library", "fragmentation")
+# Memory that measured peaks do not contain.
+_OUTSIDE: Final = (*OUTSIDE, "fragmentation")
 _LABEL_BYTES: Final = 8
 
 

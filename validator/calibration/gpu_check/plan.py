@@ -7,6 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
+from pydantic import TypeAdapter
+
+from scaleproof.simulator.strategy import AnyStrategy, Strategy
 from scaleproof.validator.calibration.gpu_check import scenarios
 from scaleproof.validator.calibration.gpu_check.scenarios import Fields, Trainings
 from scaleproof.validator.launch.preflight.checks import PRECISIONS
@@ -23,8 +26,7 @@ _MARGIN: Final = 1.25
 _STEP_S: Final = 300.0
 _MINUTE_S: Final = 60.0
 _EIGHT_BITS: Final = "fp8"
-# Fields of a strategy whose product is the number of ranks that train.
-_FACTORS: Final = ("workers", "stages", "tensor", "context")
+_STRATEGY: Final[TypeAdapter[Strategy]] = TypeAdapter(AnyStrategy)
 
 
 class ExpectedTimes(NamedTuple):
@@ -117,9 +119,7 @@ class Plan:
 
 
 def _scenario_s(fields: Fields, times: ExpectedTimes) -> float:
-    strategy = fields["strategy"]
-    training = math.prod(int(strategy.get(name, 1)) for name in _FACTORS)
-    return times.scenario_s + times.rank_s * (training + int(strategy.get("servers", 0)))
+    return times.scenario_s + times.rank_s * _STRATEGY.validate_python(fields["strategy"]).ranks
 
 
 def _minutes(seconds: float) -> str:

@@ -11,7 +11,6 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.activations import READ
-from scaleproof.simulator.memory.result import OUTSIDE
 from scaleproof.simulator.model import Traced
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import FITS, memory_error
@@ -79,7 +78,7 @@ def _gpu_ranks_bytes(scenario: Scenario) -> dict[str, float]:
     predicted = memory(scenario)
     layer = _element_bytes(scenario) * max(layer.parameters for layer in scenario.model.build_layers())
     data = _batches_bytes(scenario)
-    outside = max(sum(kind.holders_bytes.get(name, 0.0) for name in OUTSIDE) for kind in predicted.ranks)
+    outside = max(kind.total_bytes - kind.reserved_bytes for kind in predicted.ranks)
     needed = {
         kind.name: max(kind.total_bytes, outside + kind.holders_bytes.get("parameters", 0.0) + layer) + data
         for kind in predicted.ranks
