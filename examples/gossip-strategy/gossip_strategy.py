@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from pydantic import Field
 
 from scaleproof.simulator.common.spec import Count
-from scaleproof.simulator.program import Program, ProgramBuilder
+from scaleproof.simulator.program import Program
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
-from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
+from scaleproof.simulator.strategy.step_builder import JobCosts, Message, StepBuilder, backward_s, forward_s
 
 # Averaging writes one copy of the parameters, and reads a worker's own next to those of its neighbours.
 _OWN_ACCESSES: Final = 2
@@ -40,29 +39,38 @@ class Gossip(Strategy):
 
     def compile(self, job: Job) -> Program:
         """Messages to the neighbours next to both passes; the average and the optimizer's step once all have come."""
-        builder = ProgramBuilder()
-        fabric, feeding, costs = ResourceMap(job.cluster, builder), BatchLoader(builder, job), job.costs()
+        step = StepBuilder(job)
         places = [divmod(worker, job.cluster.node.devices) for worker in range(self.workers)]
-        ranks = [fabric.add_rank(f"worker {worker}", job.unevenness, worker, node) for worker, (node, _) in enumerate(places)]
+        ranks = [step.add_rank(f"worker {worker}", worker, node) for worker, (node, _) in enumerate(places)]
         # a step begins once the one before has ended: its parameters are then what neighbours get
-        begins = [builder.wait(rank, Phase.SYNCHRONISE, []) for rank in ranks]
-        parameters = float(costs.parameters.sum())
+        begins = [step.wait(rank, Phase.SYNCHRONISE, []) for rank in ranks]
+        parameters = float(sum(layer.trained_parameters for layer in job.layers))
         size_bytes = parameters * job.element_bytes
         messages: list[list[int]] = [[] for _ in ranks]
         for worker in range(self.workers):
             for neighbour in self.neighbours(worker):
-                path = fabric.message(places[worker], places[neighbour], size_bytes)
+                path = Message(places[worker], places[neighbour], size_bytes)
                 ends = begins[worker], begins[neighbour]
-                row = builder.transfer(ranks[worker], ranks[neighbour], size_bytes, path, Phase.SEND, ends)
+                row = step.transfer(ranks[worker], ranks[neighbour], size_bytes, path, Phase.SEND, ends)
                 # neither may change its parameters before they have been sent
                 messages[worker].append(row)
                 messages[neighbour].append(row)
         for worker, rank in enumerate(ranks):
-            feeding.add(rank, places[worker][0], each=1, total=1)
-            builder.compute(rank, Phase.FORWARD, float(costs.forward_s.sum()))
-            builder.compute(rank, Phase.BACKWARD, float(costs.backward_s.sum()))
-            builder.wait(rank, Phase.SYNCHRONISE, messages[worker])
+            step.load(rank, places[worker][0])
+            step.compute(rank, Phase.FORWARD, forward_s)
+            step.compute(rank, Phase.BACKWARD, backward_s)
+            step.wait(rank, Phase.SYNCHRONISE, messages[worker])
             accesses = _OWN_ACCESSES + len(self.neighbours(worker)) if self.workers > 1 else 0
-            mean_s = accesses * size_bytes / job.cluster.device.memory_bandwidth_Bps
-            builder.compute(rank, Phase.OPTIMIZER, mean_s + job.optimizer_s(parameters))
-        return builder.build()
+            step.compute(rank, Phase.OPTIMIZER, Averaging(parameters, accesses * size_bytes))
+        return step.priced()
+
+
+class Averaging(NamedTuple):
+    """Work of the average and of the optimizer's step over `parameters` parameters; the average accesses `moved_bytes`."""
+
+    parameters: float
+    moved_bytes: float
+
+    def __call__(self, costs: JobCosts) -> float:
+        """Seconds on the job's device."""
+        return self.moved_bytes / costs.job.cluster.device.memory_bandwidth_Bps + costs.job.optimizer_s(self.parameters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,12 +18,13 @@ from scaleproof.simulator.cluster.collectives.cost import rendezvous_s
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.engine import replay
-from scaleproof.simulator.program import Program, ProgramBuilder
+from scaleproof.simulator.program import Path, Program
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, ContendedResources
 from scaleproof.simulator.strategy.data_parallel.power import joules_per_bus_byte
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
+from scaleproof.simulator.strategy.layout.resource_map import ResourceMap, passed_bytes
+from scaleproof.simulator.strategy.step_builder import StepBuilder
 
 # Dimensions whose collectives are inside layers, and start with no receives queued in the network.
 _INSIDE: Final = (Dimension.TENSOR, Dimension.SEQUENCE, Dimension.CONTEXT, Dimension.EXPERT)
@@ -69,8 +71,7 @@ class Assembly:
         self, traces: Sequence[RankTrace], job: Job, host: HostCosts, main_stream: int, longer_s: dict[int, Sequence[float]]
     ) -> None:
         self._job, self.traces, self._devices = job, traces, job.cluster.node.devices
-        self._builder = ProgramBuilder()
-        self._resource_map = ResourceMap(job.cluster, self._builder)
+        self._builder = StepBuilder(job)
         self._class_of = {rank: number for number, trace in enumerate(traces) for rank in trace.ranks}
         self._group_streams: dict[tuple[int, str], int] = {}
         self._matched: dict[tuple[object, ...], int] = {}
@@ -87,16 +88,15 @@ class Assembly:
             tasks.add(trace, main_stream)
             self.tasks.append(tasks)
         self._check_messages()
-        self.program = self._builder.build()
+        # kernels next to collectives depend on when they run, so that other prices need another program
+        self.program = replace(self._builder.priced(), prices=None)
 
     def _add_rank(self, trace: RankTrace) -> int:
         node = trace.played // self._devices
         each = sum(rank // self._devices == node for rank in trace.ranks)
         # every rank waits for the slowest one in each step, which slows the whole class
         uneven = trace.ranks if self._job.unevenness.named else ()
-        return self._resource_map.add_rank(
-            trace.name, self._job.unevenness, trace.played, node, each=each, multiplicity=len(trace.ranks), members=uneven
-        )
+        return self._builder.add_rank(trace.name, trace.played, node, each, len(trace.ranks), members=uneven)
 
     def _communicate(self, number: int, event: IssuedCollective | IssuedMessage, after: Sequence[int]) -> int:
         if isinstance(event, IssuedCollective):
@@ -114,13 +114,11 @@ class Assembly:
             return self._matched[key]
         group = Group.of(list(event.ranks), self._devices)
         nodes = sorted({self.traces[one].played // self._devices for one in classes})
-        size_bytes, path = self._resource_map.collective(
-            event.op, group, event.size_bytes, nodes, self._concurrent(number, group)
-        )
-        if self._job.framework.rendezvous and event.dimension in _INSIDE:
-            path = replace(path, latency_s=path.latency_s + rendezvous_s(group, self._job.cluster))
+        meets = bool(self._job.framework.rendezvous and event.dimension in _INSIDE)
+        path = partial(_collective, event.op, group, event.size_bytes, nodes, self._concurrent(number, group), meets)
         row = self._builder.collective(
-            classes, size_bytes, path, Phase.SYNCHRONISE, after, stream=self._group_stream(classes[0], event.group),
+            classes, passed_bytes(event.op, group, event.size_bytes), path, Phase.SYNCHRONISE, after,
+            stream=self._group_stream(classes[0], event.group),
             labels=Communication.of(event.dimension, event.op, event.size_bytes),
         )  # fmt: skip
         self._matched[key] = row
@@ -161,7 +159,7 @@ class Assembly:
             source, target = (self._place(rank) for rank in ((played, event.peer) if event.sends else (event.peer, played)))
         concurrent = sum(rank // self._devices == source[0] for rank in self.traces[ends[0]].ranks)
         stall_s = self._job.framework.stall_s(-(-len(self._class_of) // self._devices))
-        path = self._resource_map.concurrent_messages(source, target, event.size_bytes, concurrent, stall_s)
+        path = partial(_message, source, target, event.size_bytes, concurrent, stall_s)
         row = self._builder.transfer(
             *ends, event.size_bytes, path, Phase.SEND, after,
             labels=Communication.of(Dimension.PIPELINE, "sendrecv", event.size_bytes),
@@ -180,6 +178,21 @@ class Assembly:
                 names = self.traces[source].name, self.traces[target].name  # type: ignore[call-overload]
                 missing = "receives" if True in sides else "sends"
                 raise InputError(f"a message from {names[0]} to {names[1]}: nobody {missing} it; capture both in the same step")
+
+
+def _collective(
+    op: Op, group: Group, size_bytes: float, nodes: Sequence[int], concurrent: int, meets: bool, links: ResourceMap
+) -> Path:
+    """Path of a collective. meets: whether its ranks meet before it begins."""
+    _, path = links.collective(op, group, size_bytes, nodes, concurrent)
+    return replace(path, latency_s=path.latency_s + rendezvous_s(group, links.cluster)) if meets else path
+
+
+def _message(
+    source: tuple[int, int], target: tuple[int, int], size_bytes: float, concurrent: int, stall_s: float, links: ResourceMap
+) -> Path:
+    """Path of one of `concurrent` messages."""
+    return links.concurrent_messages(source, target, size_bytes, concurrent, stall_s)
 
 
 def _longer_s(built: Assembly, resources: ContendedResources) -> dict[int, Sequence[float]]:

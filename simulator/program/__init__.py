@@ -8,11 +8,12 @@ ranks that were folded.
 
 from __future__ import annotations
 
-from scaleproof.simulator.program.builder import Path, ProgramBuilder
-from scaleproof.simulator.program.resources import Resources, Routes, Rows, Tenancy, Use
+from scaleproof.simulator.program.builder import ProgramBuilder
+from scaleproof.simulator.program.costs import Path, PathOf, Prices, SecondsOf
+from scaleproof.simulator.program.resources import Resources, ResourceTable, Routes, Rows, Tenancy, Use
 from scaleproof.simulator.program.table import COLLECTIVE_STREAM, MAIN_STREAM, NO_STREAM, Kind, Program, RankClasses, followers
 
 __all__ = [
-    "COLLECTIVE_STREAM", "MAIN_STREAM", "NO_STREAM", "Kind", "Path", "Program", "ProgramBuilder", "RankClasses", "Resources",
-    "Routes", "Rows", "Tenancy", "Use", "followers",
+    "COLLECTIVE_STREAM", "MAIN_STREAM", "NO_STREAM", "Kind", "Path", "PathOf", "Prices", "Program", "ProgramBuilder",
+    "RankClasses", "ResourceTable", "Resources", "Routes", "Rows", "SecondsOf", "Tenancy", "Use", "followers",
 ]  # fmt: skip

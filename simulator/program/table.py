@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.common.csr import CsrLists, in_order
 from scaleproof.simulator.program.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
+from scaleproof.simulator.program.costs import Costs, Prices
 from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.program.resources import Resources, Routes, Rows, Tenancy, Use
 from scaleproof.simulator.program.speed_profile import Pace
@@ -95,8 +96,8 @@ class Program:
     stream's order. members: classes that take part in a COLLECTIVE. consistency: model of the servers. units: the work of a
     run in which ranks do not all take the same number of steps.
 
-    In a program compiled for several points at once (`simulator.common.batched_numbers`), numeric columns that differ between
-    points have the points as a last axis.
+    costs: functions from which the columns `amount`, `latency_s`, `max_rate`, `weight`, `route` and `update_s` follow. prices:
+    their arguments; None if all costs are numbers, or if the tasks depend on them.
     """
 
     ranks: RankClasses
@@ -133,6 +134,16 @@ class Program:
     consistency: ConsistencyModel = SYNCHRONOUS
     units: WorkQuota | None = None
     in_passes: Callable[[], PassCommunication] | None = None
+    costs: Costs | None = field(default=None, compare=False, repr=False)
+    prices: Prices | None = field(default=None, compare=False, repr=False)
+
+    def at(self, job: Any) -> Program | None:
+        """The same tasks at the prices of another job, which may differ in numbers of its cluster; None if its tasks are
+        other ones."""
+        prices = None if self.prices is None else self.prices.at(job)
+        if prices is None or self.costs is None:
+            return None
+        return replace(self, **self.costs.columns(prices), prices=prices)
 
     def __len__(self) -> int:
         return len(self.kind)

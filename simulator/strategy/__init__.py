@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from scaleproof.simulator.strategy.base import Strategy
+from scaleproof.simulator.strategy.base import Strategy, priced
 from scaleproof.simulator.strategy.captured import CapturedStrategy
 from scaleproof.simulator.strategy.data_parallel.gather_average import GatherAverage
 from scaleproof.simulator.strategy.data_parallel.local_sgd import LocalSgd
@@ -23,5 +23,5 @@ AnyStrategy = Annotated[Strategy, KINDS]
 
 __all__ = [
     "KINDS", "AnyStrategy", "CapturedStrategy", "DataParallel", "GatherAverage", "Hybrid", "LocalSgd", "ModelParallel",
-    "ParameterServer", "Pipeline", "Strategy",
+    "ParameterServer", "Pipeline", "Strategy", "priced",
 ]  # fmt: skip

@@ -112,3 +112,10 @@ def nearest_divisor(number: int, target: int) -> int:
     """The divisor of `number` closest to `target`; the smaller of two equally close ones."""
     candidates = (target + sign * distance for distance in range(target) for sign in (-1, 1))
     return next(divisor for divisor in candidates if number % divisor == 0)
+
+
+def priced(strategy: Strategy, job: Job, program: Program) -> Program:
+    """A strategy's program for a job that differs in numbers of its cluster from that of `program`: its tasks at other prices,
+    or other tasks where these depend on prices."""
+    result = program.at(job)
+    return strategy.compile(job) if result is None else result

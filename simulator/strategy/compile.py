@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.program import Program
+from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers
 from scaleproof.simulator.strategy.data_parallel.gradient_sync import GradientSync
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.folding import can_fold, folded, folded_with_links
 from scaleproof.simulator.strategy.layout.mesh import Placed
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses
+from scaleproof.simulator.strategy.model_parallel.layer_collectives import pass_communication
 from scaleproof.simulator.strategy.parameter_server.hybrid import add_servers
 from scaleproof.simulator.strategy.pipeline.rank_schedule import rank_schedule
+from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
 from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.simulator.strategy.program_template import ProgramTemplate, delayed_s, from_template, in_passes
+from scaleproof.simulator.strategy.step_builder import JobPrices
 
 # Limit of stages · microbatches of all simulated replicas. At the limit, replay needs 10 s and 1.5 GB on a 2-core virtual
 # machine; events needs minutes, when jitter makes messages of hundreds of replicas contend with gradient synchronisation.
@@ -30,14 +34,6 @@ _MAX_UNITS: Final = 800_000
 def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     """One step of all replicas. ranges: layers of each stage of the model. Raises FieldError for too many passes."""
     job = plan.exchanging(job)
-    # templates do not cover servers and data loading
-    if plan.servers or job.input is not None:
-        return record(plan, job, ranges).program
-    return from_template(plan, job, ranges, record)
-
-
-def record(plan: Plan, job: Job, ranges: Sequence[range]) -> ProgramTemplate:
-    """Compiles the job, which has the collectives of the plan, and records how its numbers are computed."""
     rank_layers = RankLayers(job.layers, plan)
     classes = plan.classes(job)
     link_classes: LinkClasses = {}
@@ -49,17 +45,32 @@ def record(plan: Plan, job: Job, ranges: Sequence[range]) -> ProgramTemplate:
     cuts_all_passes = job.zero == 3 or job.scatters
     if cuts_all_passes:
         _check_units(len(classes) * sum(map(len, units)), plan.microbatches)
-    schedule = rank_schedule(plan, [[unit.layers for unit in stage] for stage in units], cuts_all_passes, plan.pass_times(job))
-    context = CompileContext(plan, job, ranges, schedule, rank_layers, units, link_classes)
+    times = plan.pass_times(job)
+    schedule = rank_schedule(plan, [[unit.layers for unit in stage] for stage in units], cuts_all_passes, times)
+    context = CompileContext(plan, job, ranges, schedule, rank_layers, units)
     replicas = [Replica(context, placed) for placed in classes]
     if plan.servers:
         add_servers(context, replicas)
     else:
         GradientSync(context, replicas).add()
-    program = context.builder.build(in_passes(job, plan.microbatches))
-    columns = {name: getattr(program, name) for name in ("latency_s", "amount", "max_rate")}
-    program = replace(program, latency_s=delayed_s(columns, context.recorder.delays, context.job_costs))
-    return ProgramTemplate(program, context.recorder, plan.microbatches, link_classes)
+    return context.builder.build(PlanPrices(job, plan.microbatches, link_classes, plan, times))
+
+
+@dataclass(frozen=True)
+class PlanPrices(JobPrices):
+    """Prices of the replicas of a plan. times: durations of passes for which its schedule was made."""
+
+    plan: Plan = field(default_factory=Plan)
+    times: PassTimes = field(default_factory=PassTimes)
+
+    def in_passes(self) -> Callable[[], PassCommunication]:
+        """The collectives within the passes."""
+        return partial(pass_communication, self.job, self.microbatches)
+
+    def at(self, job: Job) -> PlanPrices | None:
+        """The prices of another job; None if the schedule would be another one."""
+        job = self.plan.exchanging(job)
+        return replace(self, job=job) if self.plan.pass_times(job) == self.times else None
 
 
 def _folded(classes: list[Placed], plan: Plan, job: Job, ranges: Sequence[range]) -> tuple[list[Placed], LinkClasses]:
@@ -68,7 +79,7 @@ def _folded(classes: list[Placed], plan: Plan, job: Job, ranges: Sequence[range]
         return folded(classes, plan, job), {}
     if job.cluster.is_uniform or not can_fold(classes, plan, job):
         return classes, {}
-    unshared = from_template(plan, replace(job, shares_links=False), ranges, record)
+    unshared = compile_plan(plan, replace(job, shares_links=False), ranges)
     return folded_with_links(classes, plan, job, unshared)
 
 

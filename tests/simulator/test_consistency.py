@@ -146,7 +146,7 @@ def pairs(known: Cluster) -> Iterator[Pair]:
 def sent_alone_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
     """Seconds of a pipeline message by a program's engine."""
     builder = ProgramBuilder()
-    path = ResourceMap(known, builder).concurrent_messages(*pair, size_bytes)
+    path = ResourceMap(known, builder.resources).concurrent_messages(*pair, size_bytes)
     ranks = [builder.rank(name) for name in ("source", "target")]
     builder.transfer(*ranks, size_bytes, path, Phase.SEND, ())
     return float(simulate(builder.build(), 1).end_s.max())

@@ -76,7 +76,7 @@ class _Sender:
         self.builder = ProgramBuilder()
         self.repeats = repeats
         self.at_once = at_once
-        self._resources = ResourceMap(cluster, self.builder)
+        self._resources = ResourceMap(cluster, self.builder.resources)
         nodes = group.node_numbers[group.node_of]
         self._places: list[tuple[int, int]] = list(zip(nodes.tolist(), group.device_of.tolist(), strict=True))
         self._ranks = [self.builder.rank(f"rank {rank}") for rank in group.ranks]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Final, Literal
 
 from pydantic import Field
 
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.spec import Count
-from scaleproof.simulator.program import Path, Program, ProgramBuilder
+from scaleproof.simulator.program import Path, Program
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
-from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import Placed, place
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
+from scaleproof.simulator.strategy.step_builder import StepBuilder, backward_s, forward_s
 
 # Adding a gradient to a sum reads two and writes one.
 _SUM_ACCESSES: Final = 3
@@ -41,53 +42,48 @@ class GatherAverage(Strategy):
 
     def compile(self, job: Job) -> Program:
         """Passes of all workers, the gather, the main worker's sum and update, and the broadcast."""
-        builder = ProgramBuilder()
-        resource_map = ResourceMap(job.cluster, builder)
+        builder = StepBuilder(job)
         worker_classes = place(self.workers, job.cluster.node.devices, self._distinguishable_ranks(job))
-        batches, costs = BatchLoader(builder, job), job.costs()
         ranks, gradients = [], []
         for worker_class in worker_classes:
-            name = f"{worker_class.ranks} workers" if worker_class.ranks > 1 else f"worker {worker_class.rank}"
-            rank = resource_map.add_rank(
-                name, job.unevenness, worker_class.rank, worker_class.node, worker_class.each, worker_class.ranks,
-                is_emulated=job.is_emulated,
-            )  # fmt: skip
-            batches.add(rank, worker_class.node, worker_class.each, worker_class.ranks)
-            builder.compute(rank, Phase.FORWARD, costs.forward_s.sum())
-            gradients.append(builder.compute(rank, Phase.BACKWARD, costs.backward_s.sum()))
+            rank = builder.add_workers(worker_class)
+            builder.load(rank, worker_class.node, worker_class.each, worker_class.ranks)
+            builder.compute(rank, Phase.FORWARD, forward_s)
+            gradients.append(builder.compute(rank, Phase.BACKWARD, backward_s))
             ranks.append(rank)
         main, others = ranks[0], ranks[1:]
-        parameters = float(costs.parameters.sum())
+        parameters = float(sum(layer.trained_parameters for layer in job.layers))
         size_bytes = parameters * job.parameter_bytes
-        paths = [_paths(resource_map, worker_class, size_bytes) for worker_class in worker_classes[1:]]
         gather = Communication.of(Dimension.DATA, "gather", size_bytes)
         distribute = Communication.of(Dimension.DATA, "broadcast", size_bytes)
         gathered = [
-            builder.transfer(rank, main, size_bytes, to_main, Phase.SEND, (ready,), together=_GATHER, labels=gather)
-            for rank, (to_main, _), ready in zip(others, paths, gradients[1:], strict=True)
-        ]
+            builder.transfer(
+                rank, main, size_bytes, partial(_path, worker_class, size_bytes, True), Phase.SEND, (ready,), together=_GATHER,
+                labels=gather,
+            )
+            for rank, worker_class, ready in zip(others, worker_classes[1:], gradients[1:], strict=True)
+        ]  # fmt: skip
         for rank, sent in zip(others, gathered, strict=True):
             builder.wait(rank, Phase.SEND, [sent])
         builder.wait(main, Phase.RECEIVE, gathered)
-        sum_s = (self.workers - 1) * _SUM_ACCESSES * size_bytes / job.cluster.device.memory_bandwidth_Bps
-        updated = builder.compute(main, Phase.OPTIMIZER, sum_s + job.optimizer_s(parameters))
+        updated = builder.compute(main, Phase.OPTIMIZER, lambda costs: self._update_s(costs.job, parameters))
         broadcast = [
             builder.transfer(
-                main,
-                rank,
-                size_bytes,
-                from_main,
-                Phase.SEND,
-                (updated,),
-                together=_BROADCAST,
-                labels=distribute._replace(calls=worker_class.ranks),
+                main, rank, size_bytes, partial(_path, worker_class, size_bytes, False), Phase.SEND, (updated,),
+                together=_BROADCAST, labels=distribute._replace(calls=worker_class.ranks),
             )
-            for rank, worker_class, (_, from_main) in zip(others, worker_classes[1:], paths, strict=True)
-        ]
+            for rank, worker_class in zip(others, worker_classes[1:], strict=True)
+        ]  # fmt: skip
         for rank, received in zip(others, broadcast, strict=True):
             builder.wait(rank, Phase.SYNCHRONISE, [received])
         builder.wait(main, Phase.SEND, broadcast)
-        return builder.build()
+        return builder.priced()
+
+    def _update_s(self, job: Job, parameters: float) -> float:
+        """Seconds of the main worker's sum of all gradients, and of its optimizer's step."""
+        size_bytes = parameters * job.parameter_bytes
+        sum_s = (self.workers - 1) * _SUM_ACCESSES * size_bytes / job.cluster.device.memory_bandwidth_Bps
+        return sum_s + job.optimizer_s(parameters)
 
     def _distinguishable_ranks(self, job: Job) -> Collection[int]:
         """The main worker and other distinguishable ranks; all, if messages of folded workers would not share links
@@ -97,13 +93,14 @@ class GatherAverage(Strategy):
         return range(self.workers)
 
 
-def _paths(resource_map: ResourceMap, worker_class: Placed, size_bytes: float) -> tuple[Path, Path]:
-    """Paths of a message to the main worker (node 0, device 0) and of one back, for each of a class of concurrent workers."""
-    device = worker_class.rank % resource_map.cluster.node.devices
-    inward, outward = (device, 0), (0, device)
-    if worker_class.node > 0:
-        to_main = resource_map.between(worker_class.node, 0, size_bytes, worker_class.each, worker_class.ranks, inward)
-        return to_main, resource_map.between(0, worker_class.node, size_bytes, worker_class.ranks, worker_class.each, outward)
-    names, each = (f"node 0 device {device}", "node 0 device 0"), worker_class.each
-    to_main = resource_map.inside(0, *names, size_bytes, 1, each, each, inward)
-    return to_main, resource_map.inside(0, *names[::-1], size_bytes, each, 1, each, outward)
+def _path(worker_class: Placed, size_bytes: float, to_main: bool, links: ResourceMap) -> Path:
+    """Path of a message between each of a class of concurrent workers and the main worker, which is on node 0, device 0."""
+    device, each = worker_class.rank % links.cluster.node.devices, worker_class.each
+    nodes, devices, counts = (worker_class.node, 0), (device, 0), (each, worker_class.ranks)
+    if worker_class.node == 0:
+        names, counts = ("node 0 device " + str(device), "node 0 device 0"), (1, each)
+        ends = (names, counts, devices) if to_main else (names[::-1], counts[::-1], devices[::-1])
+        return links.inside(0, *ends[0], size_bytes, *ends[1], each, ends[2])
+    if to_main:
+        return links.between(*nodes, size_bytes, *counts, devices)
+    return links.between(*nodes[::-1], size_bytes, *counts[::-1], devices[::-1])

@@ -15,14 +15,14 @@ from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.cluster.collectives.cost import copying_s
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension, number_of
 from scaleproof.simulator.common.csr import CsrLists
-from scaleproof.simulator.program import Rows, Use
+from scaleproof.simulator.program import Path, PathOf, Rows, Use
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.buckets import ends
-from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
+from scaleproof.simulator.strategy.layout.resource_map import ResourceMap, passed_bytes
 from scaleproof.simulator.strategy.pipeline.rank_schedule import SLOTS
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
-from scaleproof.simulator.strategy.program_template import JobCosts, SizeAndPath
+from scaleproof.simulator.strategy.step_builder import JobCosts
 
 # Names of groups of ranks with the same parameters: all replicas, or ranks with the same experts of a mixture.
 REPLICA_GROUPS: Final = ("replicas", "experts")
@@ -81,7 +81,6 @@ class GradientSync:
         self._has_backward = np.array([layer.has_backward for layer in context.rank_layers.layers])
         self._group_cache: dict[tuple[int, str], list[Group]] = {}
         self._query_numbers: dict[_CollectiveQuery, int] = {}
-        self._recorded: dict[tuple[int, _CollectiveQuery], int] = {}
 
     def add(self) -> None:
         """Adds sums and gathers of every stage, and the optimizers."""
@@ -100,21 +99,18 @@ class GradientSync:
         collectives = _RankCollectives(*columns)
         order = np.argsort(collectives.slot, kind="stable")
         slot, queries, first_layer, last_layer, after, before, ends = (column[order] for column in collectives)
-        # queries are recorded in the order of the schedule
-        _, first, index = np.unique(queries, return_index=True, return_inverse=True)
-        by_appearance = np.argsort(first)
-        queries_by_number = list(self._query_numbers)
-        recorded = [self._recorded_query(rank, queries_by_number[number]) for number in queries[first[by_appearance]].tolist()]
+        numbers, index = np.unique(queries, return_inverse=True)
+        known = list(self._query_numbers)
+        moved = [known[number] for number in numbers.tolist()]
         # sums that only optimizers wait for need no hint; several would have the same
         hints = slot if self.job.zero >= 2 else np.where(before >= 0, slot, -1)
         members, label = self._members(rank), rank if self.plan.stages > 1 else -1
-        moved = [queries_by_number[number] for number in queries[first[by_appearance]].tolist()]
-        index = by_appearance.argsort()[index]
         labels = Communication(
             np.array([query.number for query in moved])[index], np.array([query.size_bytes for query in moved])[index],
             first_layer=first_layer, last_layer=last_layer,
         )  # fmt: skip
-        rows = self._add(members, recorded, index, self._rows[:, after].T, labels, label, hints)
+        paths = [self._group_collective(rank, query) for query in moved]
+        rows = self._add(members, paths, index, self._rows[:, after].T, labels, label, hints)
         self._delay(rows, first_layer, before)
         is_awaited = before >= 0
         self.context.builder.follow(self._rows[:, before[is_awaited]].T, rows[is_awaited, None])
@@ -125,8 +121,7 @@ class GradientSync:
     def _delay(self, rows: Rows, layers: Rows, before: Rows) -> None:
         """Lengthens collectives that move next to passes whose own collectives use the same links."""
         direction = np.where((before >= 0) & (self.context.schedule.kind[before] == Pass.FORWARD), 0, 1)
-        share_of = partial(_replica_delay, self.job.samples_per_worker, direction, layers)
-        self.context.recorder.record_delays(rows, share_of)
+        self.context.builder.delay(rows, partial(_replica_delay, self.job.samples_per_worker, direction, layers))
 
     def _delay_messages(self, rows: Rows, ends: Rows) -> None:
         """Makes messages that the tasks `ends` send wait for the collectives `rows` as well."""
@@ -143,33 +138,31 @@ class GradientSync:
         pair, mesh, replicas = ends(self.plan), self.context.mesh, self.replicas
         share = self._groups(pair[0], "replicas")[0].size if self.job.zero >= 2 else 1
         size_bytes = self.rank_layers.copied * self.job.reduced_bytes / share
-        queries = []
-        for replica in replicas:
-            group = Group.of([mesh.rank(replica.placed.rank, rank) for rank in pair], mesh.devices)
-            queries.append(
-                ("all_reduce", group, size_bytes, group.node_numbers.tolist(), min(replica.concurrent_senders, mesh.devices))
-            )
-        number = self.context.recorder.query(partial(_concurrent, queries))
+        groups = [Group.of([mesh.rank(replica.placed.rank, rank) for rank in pair], mesh.devices) for replica in replicas]
+        senders = [min(replica.concurrent_senders, mesh.devices) for replica in replicas]
+        calls = [
+            ("all_reduce", group, size_bytes, group.node_numbers.tolist(), count)
+            for group, count in zip(groups, senders, strict=True)
+        ]
+        summed = passed_bytes("all_reduce", groups[0], size_bytes), partial(_concurrent, calls, 0.0)
         after = [row for rank in pair for row in (*sums[rank], *(replica.last_rows[rank] for replica in replicas))]
         members = [replica.ranks[rank] for rank in pair for replica in replicas]
         labels = Communication.of(Dimension.EMBEDDING, "all_reduce", size_bytes)
-        row = self._add(members, [number], np.array([0]), [after], labels)
+        row = self._add(members, [summed], np.array([0]), [after], labels)
         for rank in pair:
             sums[rank] += row.tolist()
 
     def _add(
-        self, members: Sequence[int], recorded: Sequence[int], index: Rows, after: ArrayLike, labels: Communication,
-        stage: int = -1, slot: ArrayLike = -1,
+        self, members: Sequence[int], moved: Sequence[tuple[float, PathOf]], index: Rows, after: ArrayLike,
+        labels: Communication, stage: int = -1, slot: ArrayLike = -1,
     ) -> Rows:  # fmt: skip
-        """Adds collectives with the sizes and paths of recorded queries; `index` selects the query of each. after: shape
-        (collectives, tasks). Returns their rows."""
+        """Adds collectives; returns their rows. moved: bytes through each member, and paths; `index` selects those of each
+        collective. after: shape (collectives, tasks)."""
         if not len(index):
             return index
-        recorder = self.context.recorder
-        sizes_and_paths = [recorder.results[number] for number in recorded]
-        rows = self.context.builder.collectives(members, sizes_and_paths, index, Phase.SYNCHRONISE, after, stage, slot, labels)
-        recorder.record_transfers(rows, np.array(recorded)[index])
-        return rows
+        sizes_bytes, paths = zip(*moved, strict=True)
+        builder = self.context.builder
+        return builder.collectives(members, sizes_bytes, paths, index, Phase.SYNCHRONISE, after, stage, slot, labels)
 
     def _rank_collectives(self, rank: int) -> Iterator[_RankCollectives]:
         """Collectives of a rank that overlap with its passes or follow them."""
@@ -305,22 +298,20 @@ class GradientSync:
             else:
                 yield _CollectiveQuery("all_gather", group, size_bytes, self._sharding)
 
-    def _recorded_query(self, rank: int, query: _CollectiveQuery) -> int:
-        """Number of a recorded query for a collective of a pipeline rank."""
-        if (rank, query) not in self._recorded:
-            mesh = self.context.mesh
-            algorithm = self.plan.algorithm if query.op == "all_reduce" else None
-            tensor_ranks = self.plan.expert_tensor if query.group == "experts" else None
-            concurrent = mesh.on_first_node(
-                [mesh.rank(0, rank) + i * mesh.stride("tensor") for i in range(tensor_ranks or mesh.tensor)]
-            )
-            queries = []
-            for group in self._groups(rank, query.group):
-                nodes = [node for node in self._nodes[rank] if node in group.node_numbers]
-                queries.append((query.op, group, query.size_bytes, nodes, concurrent, algorithm))
-            copied_bytes = self.job.shard_copies.of(query.op) * query.size_bytes
-            self._recorded[rank, query] = self.context.recorder.query(partial(_concurrent, queries, copied_bytes=copied_bytes))
-        return self._recorded[rank, query]
+    def _group_collective(self, rank: int, query: _CollectiveQuery) -> tuple[float, PathOf]:
+        """Bytes through each member of a collective of a pipeline rank, and its path."""
+        mesh, groups = self.context.mesh, self._groups(rank, query.group)
+        algorithm = self.plan.algorithm if query.op == "all_reduce" else None
+        tensor_ranks = self.plan.expert_tensor if query.group == "experts" else None
+        concurrent = mesh.on_first_node(
+            [mesh.rank(0, rank) + i * mesh.stride("tensor") for i in range(tensor_ranks or mesh.tensor)]
+        )
+        calls = []
+        for group in groups:
+            nodes = [node for node in self._nodes[rank] if node in group.node_numbers]
+            calls.append((query.op, group, query.size_bytes, nodes, concurrent, algorithm))
+        copied_bytes = self.job.shard_copies.of(query.op) * query.size_bytes
+        return passed_bytes(query.op, groups[0], query.size_bytes), partial(_concurrent, calls, copied_bytes)
 
     def _groups(self, rank: int, name: str) -> list[Group]:
         """Groups that synchronise concurrently and have members on modelled nodes."""
@@ -351,66 +342,63 @@ class GradientSync:
         """Adds each replica's optimizer step, and afterwards the gather of sharded parameters unless the next step overlaps
         it."""
         context, plan, job = self.context, self.plan, self.job
-        times_of = self._optimizer_times(rank)
-        work_s, _ = times_of(context.job_costs)
+        seconds = self._optimizer_seconds(rank)
         label = rank if plan.stages > 1 else -1
         members = self._members(rank)
-        rows = [context.builder.compute(member, Phase.OPTIMIZER, work_s, sums, label) for member in members]
-        context.recorder.record_times(rows, members, times_of)
+        rows = [context.builder.compute(member, Phase.OPTIMIZER, seconds, sums, label) for member in members]
         if job.zero in (1, 2) and not plan.overlap_gather and plan.averages:
             gathered = [
                 (query, context.ranges[stage])
                 for stage in plan.stage_of[rank]
                 for query in self._gathers_of_layers(context.ranges[stage])
             ]
-            numbers = [self._recorded_query(rank, query) for query, _ in gathered]
+            moved = [self._group_collective(rank, query) for query, _ in gathered]
             labels = Communication(
                 np.array([query.number for query, _ in gathered]),
                 np.array([query.size_bytes for query, _ in gathered]),
                 first_layer=np.array([layers.start for _, layers in gathered]),
                 last_layer=np.array([layers.stop - 1 for _, layers in gathered]),
             )
-            gathers = self._add(members, numbers, np.arange(len(numbers)), [rows], labels, label).tolist()
+            gathers = self._add(members, moved, np.arange(len(moved)), [rows], labels, label).tolist()
             for member in members:
                 context.builder.wait(member, Phase.SYNCHRONISE, gathers, label)
 
-    def _optimizer_times(self, rank: int) -> Callable[[JobCosts], tuple[float, float]]:
-        """Function for the seconds of the optimizer's step over a rank's own shard of the parameters; the second value is
-        zero."""
+    def _optimizer_seconds(self, rank: int) -> Callable[[JobCosts], float]:
+        """Function for the seconds of the optimizer's step over a rank's own shard of the parameters."""
         plan, zero = self.plan, self.job.zero
         stages = [self.context.ranges[stage] for stage in plan.stage_of[rank]]
         parameters, ranks = self._parameters(*stages, trained=True), self._groups(rank, "replicas")[0].size
         updated = sum(count / (self._groups(rank, group)[0].size if zero else 1) for group, count in parameters.items())
         tensors = [tensor for stage in stages for i in stage for tensor in self.rank_layers.layers[i].tensors]
 
-        def times_of(job_costs: JobCosts) -> tuple[float, float]:
-            job = job_costs.job
+        def seconds(costs: JobCosts) -> float:
+            job = costs.job
             work_s = job.optimizer_s(updated) + job.gradient_host_s(len(tensors), ranks) + job.broadcasts_s(len(tensors), ranks)
             work_s += plan.compression_s(job, tensors, ranks)
             if plan.stages == 1 and ranks > 1:
                 work_s += job.framework.step_stall_s(self.context.mesh.nodes)
-            return work_s, 0.0
+            return float(work_s)
 
-        return times_of
+        return seconds
 
 
 def _replica_delay(samples: int, direction: Rows, layers: Rows, costs: JobCosts) -> NDArray[Any]:
     """Share by which collectives next to passes over layers take longer."""
-    result: NDArray[Any] = costs.costs(samples).replica_delay[direction, layers]
+    result: NDArray[Any] = costs.layers(samples).replica_delay[direction, layers]
     return result
 
 
-def _concurrent(queries: Sequence[tuple[Any, ...]], resource_map: ResourceMap, copied_bytes: float = 0.0) -> SizeAndPath:
-    """Size and path of concurrent collectives of several groups, each given by arguments of `ResourceMap.collective`: the
-    longest of them, with the resources of all. copied_bytes: of each rank, before or after they move."""
-    results = list(itertools.starmap(resource_map.collective, queries))
-    moved_bytes, longest = max(results, key=lambda result: result[1].latency_s + result[0] / result[1].max_Bps)
+def _concurrent(calls: Sequence[tuple[Any, ...]], copied_bytes: float, links: ResourceMap) -> Path:
+    """Path of concurrent collectives of several groups, each given by arguments of `ResourceMap.collective`: the longest of
+    them, with the resources of all. copied_bytes: of each rank, before or after they move."""
+    results = list(itertools.starmap(links.collective, calls))
+    _, longest = max(results, key=lambda result: result[1].latency_s + result[0] / result[1].max_Bps)
     if copied_bytes:
-        longest = replace(longest, latency_s=longest.latency_s + copying_s(copied_bytes, resource_map.cluster))
+        longest = replace(longest, latency_s=longest.latency_s + copying_s(copied_bytes, links.cluster))
     if len(results) == 1:
-        return moved_bytes, longest
+        return longest
     uses: dict[int, float] = {}
     for _, path in results:
         for use in path.uses:
             uses[use.resource] = uses.get(use.resource, 0.0) + use.per_unit
-    return moved_bytes, replace(longest, uses=tuple(Use(*use) for use in uses.items()))
+    return replace(longest, uses=tuple(Use(*use) for use in uses.items()))

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group
-from scaleproof.simulator.cluster.device.device import Device, Optimizer
-from scaleproof.simulator.common.communication import Communication, Dimension
+from scaleproof.simulator.cluster.device.device import Optimizer
+from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count
-from scaleproof.simulator.program import Program, ProgramBuilder
+from scaleproof.simulator.program import Program
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
-from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import place
-from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
+from scaleproof.simulator.strategy.step_builder import JobCosts, StepBuilder
 
 # Optimizers with the memory traffic of the two parts of an outer step.
 _OUTER: Final[tuple[Optimizer, ...]] = ("sgd", "momentum")
@@ -59,50 +58,40 @@ class LocalSgd(Strategy):
 
         Raises FieldError if there are too many steps to simulate.
         """
-        builder = ProgramBuilder()
-        resource_map = ResourceMap(job.cluster, builder)
+        # the samples of a period are loaded as one batch
+        builder = StepBuilder(job, samples=self.period * job.samples_per_worker)
         worker_classes = place(self.workers, job.cluster.node.devices, job.distinguishable_ranks(self.workers))
         self._check_size(len(worker_classes))
-        costs = job.costs()
-        parameters = float(costs.parameters.sum())
-        step_s = [costs.forward_s.sum(), costs.backward_s.sum(), job.optimizer_s(parameters)]
-        # the samples of a period are loaded as one batch
-        batches = BatchLoader(builder, replace(job, samples_per_worker=self.period * job.samples_per_worker))
+        parameters = float(sum(layer.trained_parameters for layer in job.layers))
+
+        def steps_s(costs: JobCosts) -> NDArray[np.float64]:
+            layers = costs.layers()
+            return np.tile([layers.forward_s.sum(), layers.backward_s.sum(), costs.job.optimizer_s(parameters)], self.period)
+
         ranks, begins, ends = [], [], []
         for worker_class in worker_classes:
-            name = f"{worker_class.ranks} workers" if worker_class.ranks > 1 else f"worker {worker_class.rank}"
-            rank = resource_map.add_rank(
-                name, job.unevenness, worker_class.rank, worker_class.node, worker_class.each, worker_class.ranks,
-                is_emulated=job.is_emulated,
-            )  # fmt: skip
+            rank = builder.add_workers(worker_class)
             begins.append(builder.wait(rank, Phase.SYNCHRONISE, []))
-            batches.add(rank, worker_class.node, worker_class.each, worker_class.ranks)
-            ends.append(int(builder.computes(rank, np.tile(_PASSES, self.period), np.tile(step_s, self.period))[-1]))
+            builder.load(rank, worker_class.node, worker_class.each, worker_class.ranks)
+            ends.append(int(builder.computes(rank, np.tile(_PASSES, self.period), steps_s)[-1]))
             ranks.append(rank)
         averages = []
         if self.workers > 1:
-            group, nodes = (
-                Group.of(self.workers, job.cluster.node.devices),
-                sorted({worker_class.node for worker_class in worker_classes}),
-            )
-            moved_bytes, path = resource_map.collective("all_reduce", group, parameters * job.parameter_bytes, nodes)
-            ready = begins if self.overlap else ends
-            labels = Communication.of(Dimension.DATA, "all_reduce", parameters * job.parameter_bytes)
-            averages = [builder.collective(ranks, moved_bytes, path, Phase.SYNCHRONISE, ready, labels=labels)]
+            group = Group.of(self.workers, job.cluster.node.devices)
+            nodes = sorted({worker_class.node for worker_class in worker_classes})
+            size_bytes, ready = parameters * job.parameter_bytes, begins if self.overlap else ends
+            averages = [builder.collective_of("all_reduce", group, size_bytes, ranks, nodes, ready, Dimension.DATA)]
         for rank in ranks:
             builder.wait(rank, Phase.SYNCHRONISE, averages)
-            builder.compute(rank, Phase.OPTIMIZER, self._outer_s(job, parameters))
-        return builder.build()
+            builder.compute(rank, Phase.OPTIMIZER, lambda costs: self._outer_s(costs.job, parameters))
+        return builder.priced()
 
     def _outer_s(self, job: Job, parameters: float) -> float:
         """Seconds of the outer step. The change of a period is two reads and one write, like a step of plain SGD."""
         if self.outer == "none":
             return 0.0
 
-        def kernels_s(device: Device) -> tuple[float]:
-            return (sum(device.optimizer_s(parameters, optimizer, job.precision) for optimizer in _OUTER),)
-
-        return job.cluster.device.per_device(("outer step", parameters), kernels_s)[0]
+        return sum(job.cluster.device.optimizer_s(parameters, optimizer, job.precision) for optimizer in _OUTER)
 
     def _check_size(self, classes: int) -> None:
         if classes * self.period * len(_PASSES) > _MAX_PASSES:

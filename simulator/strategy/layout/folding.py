@@ -17,7 +17,7 @@ import numpy as np
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.equivalence import UsedLinks, hashes, labels
 from scaleproof.simulator.common.equivalence import classes as equivalence_classes
-from scaleproof.simulator.program import Kind, Path, Program, ProgramBuilder
+from scaleproof.simulator.program import Kind, Path, Program, Resources, ResourceTable
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import DeviceMesh, Placed
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap
@@ -73,11 +73,11 @@ def folded_with_links(classes: list[Placed], plan: Plan, job: Job, unshared: Pro
     if has_cores or network is None or job.unevenness.tenants or not can_fold(classes, plan, job):
         return classes, {}
     users = _Users(unshared)
-    builder = ProgramBuilder()
-    resource_map = ResourceMap(cluster, builder)
+    table = ResourceTable()
+    resource_map = ResourceMap(cluster, table)
     mesh, pairs = plan.grid(cluster.node.devices), _pairs(plan)
     paths = [_paths(placed.rank, mesh, pairs, resource_map) for placed in classes]
-    users.add_workers(paths, builder.build())
+    users.add_workers(paths, table.built()[0])
     of_worker, of_link = users.classes(len(classes))
     workers: dict[int, list[Placed]] = {}
     for placed, number in zip(classes, of_worker, strict=True):
@@ -108,25 +108,25 @@ class _Users:
         routes = np.unique(program.route[program.kind == Kind.COLLECTIVE])
         index, resource, per_unit = program.routes.used(routes)
         for user, number, amount in zip(index.tolist(), resource.tolist(), per_unit.tolist(), strict=True):
-            self._uses.append(_LinkUse(user, self._link(program, number), 0, amount))
+            self._uses.append(_LinkUse(user, self._link(program.resources, number), 0, amount))
         # what may not be equivalent: collectives are different, workers may differ in the times of their messages alone
         self._users: list[int] = list(range(len(routes)))
 
-    def _link(self, program: Program, number: int) -> int:
-        name, resources = program.resources.names[number], program.resources
+    def _link(self, resources: Resources, number: int) -> int:
+        name = resources.names[number]
         if name not in self.links:
             self.links[name] = len(self.links)
             is_own = name.endswith((" out", " in", " both"))
             self._kinds.append((float(resources.capacity[number]), float(resources.incast[number]), is_own))
         return self.links[name]
 
-    def add_workers(self, paths: Sequence[Sequence[Path]], program: Program) -> None:
-        """Adds workers by the paths of their messages. program: has the resources of the paths."""
+    def add_workers(self, paths: Sequence[Sequence[Path]], resources: Resources) -> None:
+        """Adds workers by the paths of their messages. resources: of the paths."""
         numbers: dict[Hashable, int] = {}
         for own in paths:
             for message, path in enumerate(own):
                 for use in path.uses:
-                    link = self._link(program, use.resource)
+                    link = self._link(resources, use.resource)
                     self._uses.append(_LinkUse(len(self._users), link, message, use.per_unit))
             times = tuple((path.latency_s, path.max_Bps, path.weight) for path in own)
             self._users.append(numbers.setdefault(times, -1 - len(numbers)))
@@ -149,10 +149,10 @@ def _pairs(plan: Plan) -> tuple[tuple[int, int], ...]:
 
 
 def _folded(classes: Sequence[Placed], mesh: DeviceMesh, pairs: Sequence[tuple[int, int]], cluster: Cluster) -> list[Placed]:
-    builder = ProgramBuilder()
-    resource_map = ResourceMap(cluster, builder)
+    table = ResourceTable()
+    resource_map = ResourceMap(cluster, table)
     paths = [_paths(placed.rank, mesh, pairs, resource_map) for placed in classes]
-    capacity_Bps = builder.build().resources.capacity.tolist()
+    capacity_Bps = table.capacity.tolist()
     workers: dict[Hashable, list[Placed]] = {}
     for placed, own in zip(classes, paths, strict=True):
         workers.setdefault(tuple(_key(path, capacity_Bps) for path in own), []).append(placed)

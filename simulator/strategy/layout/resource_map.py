@@ -13,8 +13,7 @@ from scaleproof.simulator.cluster.collectives.cost import CollectiveCost, Costin
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.cluster.network.wiring import Channel, Wiring
 from scaleproof.simulator.common.errors import FieldError, InputError
-from scaleproof.simulator.program import Path, ProgramBuilder, Use
-from scaleproof.simulator.program.perturbations import Perturbations
+from scaleproof.simulator.program import Path, ResourceTable, Use
 from scaleproof.simulator.strategy.layout import paths
 from scaleproof.simulator.strategy.layout.link_loads import CollectiveLoad, NetworkShape, modelled_loads, network_shape
 from scaleproof.simulator.strategy.layout.paths import core_weight, incast, library_path, merged, relevant_bytes, required
@@ -25,17 +24,22 @@ CollectivePaths = Callable[[float], tuple[float, Path]]
 LinkClasses = Mapping[str, tuple[str, int]]
 
 
+def passed_bytes(op: Op, group: Group, size_bytes: float) -> float:
+    """Bytes that a collective of `size_bytes` moves through each member of a group."""
+    return bus_factor(op, group.size) * size_bytes if group.size > 1 else 0.0
+
+
 class ResourceMap:
-    """Adds shared resources to a program when they are first needed: cores of nodes, and links inside and between nodes.
+    """Adds shared resources to a table when they are first needed: cores of nodes, and links inside and between nodes.
 
     On networks where all pairs of endpoints are equivalent, a node may represent several equivalent ones; `concurrent` counts
     then give the number of messages that one message represents. On others, a link may stand for equivalent ones; see
     `of_class`.
     """
 
-    def __init__(self, cluster: Cluster, builder: ProgramBuilder, link_classes: LinkClasses | None = None) -> None:
+    def __init__(self, cluster: Cluster, table: ResourceTable, link_classes: LinkClasses | None = None) -> None:
         self.cluster = cluster
-        self._builder = builder
+        self._table = table
         self._resources: dict[str, int] = {}
         self._link_classes = link_classes or {}
         self._equivalent_links: dict[int, int] = {}
@@ -61,7 +65,7 @@ class ResourceMap:
         if name not in self._resources:
             first, count = self._link_classes.get(name, (name, 1))
             if first not in self._resources:
-                self._resources[first] = self._builder.resource(first, capacity, incast)
+                self._resources[first] = self._table.add(first, capacity, incast)
                 self._equivalent_links[self._resources[first]] = count
             self._resources[name] = self._resources[first]
         return self._resources[name]
@@ -73,32 +77,13 @@ class ResourceMap:
             return uses
         return merged(tuple(Use(use.resource, use.per_unit * transfers / self._equivalent_links[use.resource]) for use in uses))
 
-    def add_rank(
-        self, name: str, unevenness: Perturbations, rank: int, node: int,
-        each: int = 1, multiplicity: int = 1, is_server: bool = False, members: Sequence[int] = (), is_emulated: bool = False,
-    ) -> int:  # fmt: skip
-        """Adds a class of ranks with the speed and the start time of its first rank, `rank`; returns its number.
+    def compute_uses(self, node: int, each: int, multiplicity: int, computes: bool = True) -> tuple[Use, ...]:
+        """Resources that a class of ranks uses when it computes: the cores of its nodes, if ranks share them.
 
-        each: ranks of the class on `node`; multiplicity: on all nodes. members: ranks of the model-parallel group of `rank`;
-        the class is as slow and as late as the slowest and latest of them. is_emulated: whether they compute on no cores.
+        each: ranks of the class on `node`; multiplicity: on all nodes. computes: whether they compute on cores.
         """
-        group = members or (rank,)
-        paces = tuple(map(unevenness.pace, group))
         self._nodes_represented[node] = multiplicity / each
-        return self._builder.rank(
-            name,
-            multiplicity=multiplicity,
-            is_server=is_server,
-            uses=() if is_emulated else self._compute_uses(node, each),
-            slowdown=max(map(unevenness.slowdown, group)),
-            late_s=max(map(unevenness.late_s, group)),
-            model_parallel_size=len(group),
-            paces=paces if any(paces) else (),
-        )
-
-    def _compute_uses(self, node: int, concurrent: int) -> tuple[Use, ...]:
-        """Resources that `concurrent` ranks of the node use when they compute: its cores, if ranks share them."""
-        return tuple(Use(cores, concurrent * nodes) for cores, nodes in self._cores(node))
+        return tuple(Use(cores, each * nodes) for cores, nodes in self._cores(node)) if computes else ()
 
     def _core_use(self, node: int, link_cores: float, bandwidth_Bps: float, concurrent: float) -> tuple[Use, ...]:
         if link_cores == 0:
@@ -293,6 +278,10 @@ class ResourceMap:
             self._channels[key] = self._resource(name, wiring.capacity_Bps(channel), incast(link, channel))
         return self._channels[key]
 
+    def path_of(self, op: Op, group: Group, size_bytes: float, nodes: Sequence[int]) -> Path:
+        """Path of a collective of one size; see `moving`."""
+        return self.collective(op, group, size_bytes, nodes)[1]
+
     def collective(
         self, op: Op, group: Group, size_bytes: float, nodes: Sequence[int], concurrent: int = 1, algorithm: str | None = None
     ) -> tuple[float, Path]:
@@ -309,14 +298,14 @@ class ResourceMap:
         """
         if group.size == 1:
             return lambda size_bytes: (0.0, Path(0.0, 1.0))
-        cost_of, factor = self._costing(op, group, algorithm), bus_factor(op, group.size)
+        cost_of = self._costing(op, group, algorithm)
         between, inside = [self.cluster.network] * (group.nodes > 1), [self.cluster.node.link] * (group.per_node > 1)
         links = [required(link) for link in between + inside]
         weight, uses_of = min(map(core_weight, links)), dict[tuple[str, float], tuple[Use, ...]]()
 
         def size_and_path(size_bytes: float) -> tuple[float, Path]:
             cost = cost_of(size_bytes)
-            moved_bytes = factor * size_bytes
+            moved_bytes = passed_bytes(op, group, size_bytes)
             moving_s = cost.seconds - cost.latency_s
             max_Bps = moved_bytes / moving_s if moving_s else 1.0
             is_measured = cost.algorithm == "measured" and group.nodes == 1

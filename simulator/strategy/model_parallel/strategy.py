@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
@@ -15,12 +16,12 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.model.graph import branches, inputs_of, owners_of, place_branches
 from scaleproof.simulator.model.layers import Layer, cut_into_stages
-from scaleproof.simulator.program import Program, ProgramBuilder
+from scaleproof.simulator.program import Path, Program
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
-from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
-from scaleproof.simulator.strategy.job import Costs, Job
+from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
+from scaleproof.simulator.strategy.step_builder import JobCosts, StepBuilder
 
 
 class ModelParallel(Strategy):
@@ -67,7 +68,7 @@ class ModelParallel(Strategy):
         passes.add_forward()
         passes.add_backward()
         passes.add_optimizers(owners_of(job.layers))
-        return passes.builder.build()
+        return passes.builder.priced()
 
 
 def with_own_weights(layers: Sequence[Layer], device_of: Sequence[int]) -> list[Layer]:
@@ -83,23 +84,15 @@ class _PassTasks:
     """Adds the passes of a step to a program, with one task per layer on the device of the layer."""
 
     def __init__(self, job: Job, device_of: Sequence[int], devices: int) -> None:
-        self.builder = ProgramBuilder()
+        self.builder = StepBuilder(job)
         self.job = job
         self.device_of = device_of
-        self.costs: Costs = job.costs()
-        self._resource_map = ResourceMap(job.cluster, self.builder)
         self._places = [divmod(device, job.cluster.node.devices) for device in range(devices)]
-        self.ranks = [
-            self._resource_map.add_rank(
-                f"device {device}", job.unevenness, device, self._places[device][0], is_emulated=job.is_emulated
-            )
-            for device in range(devices)
-        ]
+        self.ranks = [self.builder.add_rank(f"device {device}", device, self._places[device][0]) for device in range(devices)]
         number = {layer.name: i for i, layer in enumerate(job.layers)}
         self._reads = [[number[name] for name in names] for names in inputs_of(job.layers)]
-        batch_loader = BatchLoader(self.builder, job)
         for device in sorted({device_of[i] for i, read in enumerate(self._reads) if not read}):
-            batch_loader.add(self.ranks[device], self._places[device][0], 1, 1)
+            self.builder.load(self.ranks[device], self._places[device][0])
         self._sent: dict[tuple[int, int], int] = {}
         self._backward: dict[int, int] = {}
         # gloo moves a message once its receive is posted, after the receiver's task before
@@ -111,7 +104,7 @@ class _PassTasks:
         forward: list[int] = []
         for i, read in enumerate(self._reads):
             after = [self._send(source, i, forward[source]) for source in read if self.device_of[source] != self.device_of[i]]
-            forward.append(self._compute(i, Phase.FORWARD, self.costs.forward_s[i], after))
+            forward.append(self._compute(i, Phase.FORWARD, after))
 
     def add_backward(self) -> None:
         """Adds backward tasks; each layer follows the gradients of its outputs."""
@@ -127,7 +120,7 @@ class _PassTasks:
                 for reader in readers.get(i, ())
                 if self.device_of[reader] != self.device_of[i] and reader in self._backward
             ]
-            self._backward[i] = self._compute(i, Phase.BACKWARD, self.costs.backward_s[i], after)
+            self._backward[i] = self._compute(i, Phase.BACKWARD, after)
 
     def add_optimizers(self, owners: Mapping[int, int]) -> None:
         """Adds averages of the gradients of weights that two devices have, and each device's optimizer step."""
@@ -140,10 +133,15 @@ class _PassTasks:
         for device, rank in enumerate(self.ranks):
             own = (layer for layer, at in zip(self.job.layers, self.device_of, strict=True) if at == device)
             trained = sum(layer.trained_parameters for layer in own)
-            self.builder.compute(rank, Phase.OPTIMIZER, self.job.optimizer_s(trained), after)
+            self.builder.compute(rank, Phase.OPTIMIZER, partial(_optimizer_s, trained), after)
 
-    def _compute(self, layer: int, phase: Phase, seconds: float, after: Sequence[int]) -> int:
+    def _compute(self, layer: int, phase: Phase, after: Sequence[int]) -> int:
         """Row of a pass of a layer, after the messages `after`."""
+
+        def seconds(costs: JobCosts) -> float:
+            layers = costs.layers()
+            return float((layers.forward_s if phase == Phase.FORWARD else layers.backward_s)[layer])
+
         row = self._latest[self.device_of[layer]] = self.builder.compute(self._rank(layer), phase, seconds, after)
         return row
 
@@ -159,7 +157,7 @@ class _PassTasks:
         sent = self.job.layers[source if gradient_of is None else gradient_of]
         size_bytes = float(sent.output_elements * self.job.samples_per_worker * self.job.stream_bytes)
         places = self._places[self.device_of[source]], self._places[self.device_of[target]]
-        path = self._resource_map.concurrent_messages(*places, size_bytes)
+        path = partial(_path, *places, size_bytes)
         layer = source if gradient_of is None else gradient_of
         labels = Communication.of(Dimension.MODEL, Collective.SEND, size_bytes, range(layer, layer + 1))
         ranks, receiver = (self._rank(source), self._rank(target)), self.device_of[target]
@@ -173,9 +171,15 @@ class _PassTasks:
         group = Group.of(list(devices), self.job.cluster.node.devices)
         nodes = sorted({self._places[device][0] for device in devices})
         size_bytes = float(parameters * self.job.parameter_bytes)
-        moved_bytes, path = self._resource_map.collective("all_reduce", group, size_bytes, nodes)
-        labels = Communication.of(Dimension.EMBEDDING, "all_reduce", size_bytes)
         last = [min(i for i in self._backward if self.device_of[i] == device) for device in devices]
         ready = [self._backward[i] for i in last]
         members = [self.ranks[device] for device in devices]
-        return self.builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, ready, labels=labels)
+        return self.builder.collective_of("all_reduce", group, size_bytes, members, nodes, ready, Dimension.EMBEDDING)
+
+
+def _path(source: tuple[int, int], target: tuple[int, int], size_bytes: float, links: ResourceMap) -> Path:
+    return links.concurrent_messages(source, target, size_bytes)
+
+
+def _optimizer_s(trained: int, costs: JobCosts) -> float:
+    return costs.job.optimizer_s(float(trained))

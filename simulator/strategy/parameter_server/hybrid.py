@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.program import Path
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.buckets import ends
+from scaleproof.simulator.strategy.parameter_server.program import between, sum_s, update_s
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
 
 
@@ -24,9 +25,9 @@ def add_servers(context: CompileContext, replicas: Sequence[Replica]) -> None:
     for number in range(plan.servers // servers_per_class):
         node = -(-plan.ranks // context.mesh.devices) + number
         name = f"server {plan.ranks + number}" if servers_per_class == 1 else f"{servers_per_class} servers"
-        servers[node] = context.resource_map.add_rank(
-            name, job.unevenness, plan.ranks + number, node, multiplicity=servers_per_class, is_server=True
-        )  # fmt: skip
+        servers[node] = context.builder.add_rank(
+            name, plan.ranks + number, node, multiplicity=servers_per_class, is_server=True
+        )
     for stage in range(plan.stages):
         for replica in replicas:
             _add_requests(context, replica, stage, servers, servers_per_class)
@@ -42,18 +43,17 @@ def _add_requests(
     rows: list[list[int]] = [[], [], []]
     for bucket, parameters in _pushed(context, stage).items():
         size_bytes = parameters * job.parameter_bytes / plan.servers
-        sum_s, update_s = job.cluster.sum_s(size_bytes), _update_s(context, bucket)
+        own, counts = replica.places[stage][0], (replica.concurrent_senders * servers_per_class, ranks)
+        sum_, update = partial(sum_s, size_bytes), partial(update_s, _updated(context, bucket))
         for node, server in servers.items():
-            up, down = _paths(
-                context, replica.places[stage][0], node, size_bytes, (replica.concurrent_senders * servers_per_class, ranks)
-            )
+            up, down = partial(between, own, node, size_bytes, counts), partial(between, node, own, size_bytes, counts[::-1])
             labels = [
                 Communication.of(Dimension.SERVER, one, size_bytes, calls=servers_per_class)
                 for one in (Collective.PUSH, Collective.PULL)
             ]
             after = [replica.last_rows[stage]]
             push = builder.transfer(rank, server, size_bytes, up, Phase.SEND, after, stage, labels=labels[0])
-            serve = builder.serve(server, rank, Phase.OPTIMIZER, ranks, sum_s, update_s, (push,), bucket=bucket)
+            serve = builder.serve(server, rank, Phase.OPTIMIZER, ranks, sum_, update, (push,), bucket=bucket)
             pull = builder.transfer(server, rank, size_bytes, down, Phase.RECEIVE, (serve,), stage, labels=labels[1])
             for column, row in zip(rows, (push, serve, pull), strict=True):
                 column.append(row)
@@ -69,24 +69,14 @@ def _pushed(context: CompileContext, stage: int) -> dict[int, int]:
     return pushed | ({first: copied} if stage == last and copied else {})
 
 
-def _update_s(context: CompileContext, stage: int) -> float:
-    """Seconds in which a server updates its shard of a stage, of which expert-parallel ranks have different experts."""
-    plan, job, layers = context.plan, context.job, _layers(context, stage)
+def _updated(context: CompileContext, stage: int) -> float:
+    """Number of parameters in a server's shard of a stage, of which expert-parallel ranks have different experts."""
+    plan, layers = context.plan, _layers(context, stage)
     experts = sum(layer.expert_parameters for layer in layers)
     rest = sum(layer.trained_parameters for layer in layers) - experts
     whole = plan.tensor * rest + plan.expert * (plan.expert_tensor or plan.tensor) * experts
-    return job.cluster.update_s(whole / plan.servers, job.optimizer, job.precision)
+    return whole / plan.servers
 
 
 def _layers(context: CompileContext, stage: int) -> list[Layer]:
     return [context.job.layers[i] for part in context.plan.stage_of[stage] for i in context.ranges[part]]
-
-
-def _paths(
-    context: CompileContext, node: int, server_node: int, size_bytes: float, counts: tuple[int, int]
-) -> tuple[Path, Path]:
-    """Paths to a server and from it. counts: equivalent messages that leave the ranks' node, and that reach the server's."""
-    resource_map = context.resource_map
-    return resource_map.between(node, server_node, size_bytes, *counts), resource_map.between(
-        server_node, node, size_bytes, *counts[::-1]
-    )

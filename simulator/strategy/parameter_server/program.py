@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
-from scaleproof.simulator.program import Path, Program, ProgramBuilder
+from scaleproof.simulator.program import Path, PathOf, Program, SecondsOf
 from scaleproof.simulator.program.consistency import Bsp, ConsistencyModel, WorkQuota
 from scaleproof.simulator.run.run import Phase
-from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.parameter_server.ranks import RankClass, WorkerGroup
 from scaleproof.simulator.strategy.parameter_server.shards import Bucket
+from scaleproof.simulator.strategy.step_builder import JobCosts, StepBuilder
 
 # Numbers of sets of concurrent transfers of each bucket: pushes of all workers, and pulls of all workers.
 _PUSHES: Final = 0
@@ -32,10 +33,10 @@ class _Message(NamedTuple):
     servers: int
     requests: int
     size_bytes: float
-    up: Path
-    down: Path
-    service_s: float
-    update_s: float
+    up: PathOf
+    down: PathOf
+    service_s: SecondsOf
+    update_s: SecondsOf
 
 
 class _Reply(NamedTuple):
@@ -54,27 +55,22 @@ class ServedStep:
         Sequence[WorkerGroup], buckets: Sequence[Bucket], rollout_s: float,
     ) -> None:  # fmt: skip
         """rollout_s: seconds in which a worker generates its samples."""
-        self._builder = ProgramBuilder(consistency, units)
-        self._resource_map = ResourceMap(job.cluster, self._builder)
-        self._batch_loader = BatchLoader(self._builder, job)
-        self._job, self._costs, self._rollout_s = job, job.costs(), rollout_s
+        self._builder = StepBuilder(job, consistency, units)
+        self._job, self._rollout_s = job, rollout_s
         self._sums_pushes = isinstance(consistency, Bsp)
         self._groups, self._buckets = groups, buckets
         self._servers = [one for one in rank_classes if one.is_server]
         self._first_server = min(one.rank for one in self._servers)
         self._ranks = {
-            one: self._resource_map.add_rank(
-                one.name, job.unevenness, one.rank, one.node, one.each, one.ranks, one.is_server,
-                is_emulated=job.is_emulated and not one.is_server,
-            )
+            one: self._builder.add_rank(one.name, one.rank, one.node, one.each, one.ranks, one.is_server)
             for one in rank_classes
-        }  # fmt: skip
+        }
 
     def sequential(self) -> Program:
         """Each worker's passes, then a push to every server, the wait for the servers' reply, and the pull."""
         backward: dict[RankClass, list[int]] = {}
         for worker in self._workers():
-            self._batch_loader.add(self._ranks[worker], worker.node, worker.each, worker.ranks)
+            self._builder.load(self._ranks[worker], worker.node, worker.each, worker.ranks)
             self._make_samples(worker)
             self._pass(worker, Phase.FORWARD, 0, len(self._job.layers))
             backward[worker] = self._pass(worker, Phase.BACKWARD, 0, len(self._job.layers))
@@ -82,7 +78,7 @@ class ServedStep:
             gradients = [row for worker in group.members for row in backward[worker]]
             for number, bucket in enumerate(self._buckets):
                 self._synchronise(group, number, bucket, gradients)
-        return self._builder.build()
+        return self._builder.priced()
 
     def _synchronise(self, group: WorkerGroup, number: int, bucket: Bucket, gradients: Sequence[int]) -> None:
         """Adds the push of a group's gradients, the pull of parameters, and the waits for both. gradients: tasks that compute
@@ -108,7 +104,7 @@ class ServedStep:
         """Pushes overlap with the rest of the backward pass, pulls with it and the next forward pass. A step ends when its
         first layers can begin the next step; parameters of later layers are waited for where they are needed."""
         for worker in self._workers():
-            self._batch_loader.add(self._ranks[worker], worker.node, worker.each, worker.ranks)
+            self._builder.load(self._ranks[worker], worker.node, worker.each, worker.ranks)
         for group in self._groups:
             waits = self._forward(group)
             messages = [list(self._messages(group, bucket)) for bucket in self._buckets]
@@ -121,7 +117,7 @@ class ServedStep:
                     self._builder.carry(row, reply.broadcast)
             self._wait(group.members[:1], Phase.SEND, [push for of_bucket in pushes for push, _ in of_bucket])
             self._wait_for_reply(group, replies[0])
-        return self._builder.build()
+        return self._builder.priced()
 
     def _reply(
         self, group: WorkerGroup, number: int, messages: Sequence[_Message], pushes: Sequence[tuple[int, int]]
@@ -186,8 +182,14 @@ class ServedStep:
 
     def _pass(self, worker: RankClass, phase: Phase, begin: int, end: int) -> list[int]:
         """Adds the pass over some layers; returns its row, or nothing if there are no layers."""
-        layers_s = self._costs.forward_s if phase == Phase.FORWARD else self._costs.backward_s
-        return [self._builder.compute(self._ranks[worker], phase, layers_s[begin:end].sum())] if begin < end else []
+        if begin == end:
+            return []
+
+        def seconds(costs: JobCosts) -> float:
+            layers = costs.layers()
+            return float((layers.forward_s if phase == Phase.FORWARD else layers.backward_s)[begin:end].sum())
+
+        return [self._builder.compute(self._ranks[worker], phase, seconds)]
 
     def _wait(self, members: Sequence[RankClass], phase: Phase, after: Sequence[int]) -> None:
         for worker in members if after else ():
@@ -208,32 +210,24 @@ class ServedStep:
                 worker.each * (worker.nodes - shares_node),
             )
             if servers and workers:
-                out, into = worker.each * servers, server.each * workers
+                counts = worker.each * servers, server.each * workers
                 # a server belongs to no device: its messages use all cards
-                up = self._resource_map.between(worker.node, server.node, size_bytes, out, into)
-                down = self._resource_map.between(server.node, worker.node, size_bytes, into, out)
+                up = partial(between, worker.node, server.node, size_bytes, counts)
+                down = partial(between, server.node, worker.node, size_bytes, counts[::-1])
                 yield _Message(self._ranks[server], False, servers, workers, size_bytes, up, down, *service)
             if shares_node:
-                pairs, names, devices = (
-                    worker.each * server.each,
-                    (worker.name, server.name),
-                    (worker.device, server.device),
-                )
-                up = self._resource_map.inside(worker.node, *names, size_bytes, server.each, worker.each, pairs, devices)
-                down = self._resource_map.inside(
-                    worker.node, *names[::-1], size_bytes, worker.each, server.each, pairs, devices[::-1]
-                )
+                ends, pairs = (worker, server), worker.each * server.each
+                up = partial(_inside, ends, size_bytes, (server.each, worker.each, pairs))
+                down = partial(_inside, ends[::-1], size_bytes, (worker.each, server.each, pairs))
                 yield _Message(self._ranks[server], True, server.each, worker.each, size_bytes, up, down, *service)
 
-    def _service(self, bucket: Bucket, server: int) -> tuple[float, float]:
+    def _service(self, bucket: Bucket, server: int) -> tuple[SecondsOf, SecondsOf]:
         """Seconds of handling a push, and of the update of a step; asynchronous servers update for each push, and have no
         update per step."""
-        job = self._job
-        one_s, all_s = (
-            job.cluster.update_s(float(touched[server]), job.optimizer, job.precision)
-            for touched in (bucket.touched, bucket.touched_by_all)
-        )
-        return (job.cluster.sum_s(float(bucket.gradient_bytes[server])), all_s) if self._sums_pushes else (one_s, 0.0)
+        one, all_ = (float(touched[server]) for touched in (bucket.touched, bucket.touched_by_all))
+        if not self._sums_pushes:
+            return partial(update_s, one), 0.0
+        return partial(sum_s, float(bucket.gradient_bytes[server])), partial(update_s, all_)
 
     def _push(self, group: WorkerGroup, number: int, message: _Message, after: Sequence[int]) -> tuple[int, int]:
         """Adds a push; returns its row and that of its service."""
@@ -254,9 +248,13 @@ class ServedStep:
 
     def _labels(self, number: int, op: Collective | Op, size_bytes: float, calls: int = 1) -> Communication:
         """Labels of a message or collective of a bucket."""
+        return Communication.of(Dimension.SERVER, op, size_bytes, self._layers(number), calls)
+
+    def _layers(self, number: int) -> range:
+        """Layers of a bucket."""
         begin = self._buckets[number].layer
         following = [*(bucket.layer for bucket in self._buckets[number + 1 :]), len(self._job.layers)]
-        return Communication.of(Dimension.SERVER, op, size_bytes, range(begin, max(begin + 1, following[0])), calls)
+        return range(begin, max(begin + 1, following[0]))
 
     def _collective(self, group: WorkerGroup, op: Op, number: int, after: Sequence[int]) -> list[int]:
         """Adds a collective over a group's gradients or parameters of a bucket; nothing for a group of one worker or class."""
@@ -264,7 +262,27 @@ class ServedStep:
             return []
         ranks = Group.of(list(group.workers), self._job.cluster.node.devices)
         size_bytes = self._buckets[number].all_bytes
-        moved_bytes, path = self._resource_map.collective(op, ranks, size_bytes, [group.leader.node])
-        members = [self._ranks[worker] for worker in group.members]
-        labels = self._labels(number, op, size_bytes)
-        return [self._builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after, labels=labels)]
+        members, layers = [self._ranks[worker] for worker in group.members], self._layers(number)
+        nodes = [group.leader.node]
+        return [self._builder.collective_of(op, ranks, size_bytes, members, nodes, after, Dimension.SERVER, layers)]
+
+
+def between(source: int, target: int, size_bytes: float, counts: tuple[float, float], links: ResourceMap) -> Path:
+    """Path between two nodes. counts: equivalent messages that leave the source, and that reach the target."""
+    return links.between(source, target, size_bytes, *counts)
+
+
+def _inside(ends: tuple[RankClass, RankClass], size_bytes: float, counts: tuple[int, int, int], links: ResourceMap) -> Path:
+    """Path between two ranks of a node. counts: equivalent messages that leave the first, that reach the second, and in all."""
+    source, target = ends
+    return links.inside(source.node, source.name, target.name, size_bytes, *counts, (source.device, target.device))
+
+
+def sum_s(size_bytes: float, costs: JobCosts) -> Any:
+    """Seconds in which a server adds a pushed gradient."""
+    return costs.job.cluster.sum_s(size_bytes)
+
+
+def update_s(parameters: float, costs: JobCosts) -> Any:
+    """Seconds in which a server updates parameters."""
+    return costs.job.cluster.update_s(parameters, costs.job.optimizer, costs.job.precision)

@@ -15,19 +15,18 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster.collectives.cost import library_of
 from scaleproof.simulator.common.communication import UNKNOWN, Collective, Communication, Dimension, number_of
 from scaleproof.simulator.frameworks import Framework
-from scaleproof.simulator.program import ProgramBuilder, Rows
+from scaleproof.simulator.program import Path, Rows
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
-from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import Placed
-from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap
+from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
 from scaleproof.simulator.strategy.pipeline.rank_schedule import TURN, RankSchedule
 from scaleproof.simulator.strategy.pipeline.recv_posting import posting_tasks
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
 from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.simulator.strategy.program_template import JobCosts, SizeAndPath, TemplateRecorder
+from scaleproof.simulator.strategy.step_builder import JobCosts, StepBuilder
 
 _BACKWARD: Final = (Pass.BACKWARD, Pass.INPUT)
 # Phases of the kinds of pass, then of TURN and BEGIN, whose negative values index from the end.
@@ -38,7 +37,7 @@ class CompileContext:
     """Objects that the compilation of all replicas of a program shares.
 
     job: of any replica, with the collectives of the plan. ranges, units: layers, and units of gradient synchronisation, of each
-    stage of the model. link_classes: links that stand for equivalent ones, if equivalent workers are folded.
+    stage of the model.
     """
 
     def __init__(
@@ -49,16 +48,11 @@ class CompileContext:
         schedule: RankSchedule,
         rank_layers: RankLayers,
         units: Sequence[Sequence[SyncUnit]],
-        link_classes: LinkClasses,
     ) -> None:
         self.plan, self.job, self.ranges, self.schedule = plan, job, ranges, schedule
         self.rank_layers, self.units = rank_layers, units
         self.mesh = plan.grid(job.cluster.node.devices)
-        self.builder = ProgramBuilder()
-        self.resource_map = ResourceMap(job.cluster, self.builder, link_classes)
-        self.batch_loader = BatchLoader(self.builder, job)
-        self.recorder = TemplateRecorder(self.resource_map)
-        self.job_costs = JobCosts(job, plan.microbatches)
+        self.builder = StepBuilder(job)
 
 
 class Replica:
@@ -79,7 +73,7 @@ class Replica:
         self.places = [context.mesh.place(placed.rank, stage) for stage in stages]
         self.ranks = [self._add_rank(stage) for stage in stages]
         node, _ = self.places[0]
-        context.batch_loader.add(self.ranks[0], node, placed.each, placed.ranks, self.samples)
+        context.builder.load(self.ranks[0], node, placed.each, placed.ranks, self.samples)
         self.rows: Rows = self._add_tasks()
         last = context.builder.computes(self.ranks, Phase.SEND, 0.0, stage=stages if plan.stages > 1 else -1)
         self.sends: Rows = np.full(len(self.rows), -1)
@@ -97,12 +91,10 @@ class Replica:
     def _add_rank(self, stage: int) -> int:
         placed, mesh = self.placed, self.context.mesh
         members = mesh.members(placed.rank, stage)
-        add = partial(
-            ResourceMap.add_rank, name=self._name(stage), unevenness=self.context.job.unevenness, rank=members[0],
-            node=self.places[stage][0], each=min(self.concurrent_senders, mesh.devices),
-            multiplicity=placed.ranks * len(members), members=members, is_emulated=self.context.job.is_emulated,
+        return self.context.builder.add_rank(
+            self._name(stage), members[0], self.places[stage][0], min(self.concurrent_senders, mesh.devices),
+            placed.ranks * len(members), members=members,
         )  # fmt: skip
-        return self.context.recorder.rank(add)
 
     def _name(self, stage: int) -> str:
         """Name of a rank class: '16 workers', 'stage 0 (16 workers)', or by its first worker if workers are not all
@@ -116,27 +108,22 @@ class Replica:
     def _add_tasks(self) -> Rows:
         """Adds the passes of every stage in order; returns their rows."""
         schedule, context = self.context.schedule, self.context
-        ranks = np.array(self.ranks)[schedule.rank]
-        work_s, exchange_s = self._times_s(context.job_costs)
         exchanges = (schedule.kind >= 0) & (schedule.kind != Pass.WEIGHT)
-        rows = context.builder.computes(
-            ranks, _PHASES[schedule.kind], work_s, stage=self._labels(), microbatch=schedule.microbatch, slot=schedule.slot,
-            exchange_s=exchange_s, first_layer=np.where(exchanges, schedule.begin, UNKNOWN),
+        return context.builder.computes(
+            np.array(self.ranks)[schedule.rank], _PHASES[schedule.kind], self._times_s, stage=self._labels(),
+            microbatch=schedule.microbatch, slot=schedule.slot, first_layer=np.where(exchanges, schedule.begin, UNKNOWN),
             last_layer=np.where(exchanges, schedule.end - 1, UNKNOWN),
         )  # fmt: skip
-        context.recorder.record_times(rows, ranks, self._times_s)
-        return rows
 
     def _times_s(self, job_costs: JobCosts) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Compute seconds of each task of the schedule, and exposed seconds of collectives within it."""
         schedule = self.context.schedule
-        costs = job_costs.costs(self.samples)
+        costs = job_costs.layers(self.samples)
         forward, weight = schedule.kind == Pass.FORWARD, schedule.kind == Pass.WEIGHT
         work_s = np.where(forward, _over(costs.forward_s, schedule), _over(costs.backward_s, schedule))
         first, last = schedule.microbatch == 0, schedule.microbatch == self.context.plan.microbatches - 1
-        # not in place: for batched points only some of these arrays may have an axis of points
-        work_s = work_s + np.where(forward & first, _over(costs.first_forward_s, schedule), 0.0)
-        work_s = work_s + np.where(np.isin(schedule.kind, _BACKWARD) & last, _over(costs.last_backward_s, schedule), 0.0)
+        work_s += np.where(forward & first, _over(costs.first_forward_s, schedule), 0.0)
+        work_s += np.where(np.isin(schedule.kind, _BACKWARD) & last, _over(costs.last_backward_s, schedule), 0.0)
         exchange_s = np.where(forward, _over(costs.forward_exchange_s, schedule), _over(costs.backward_exchange_s, schedule))
         if weight.any():
             weights_s = _over(job_costs.of(self.samples).weights_s(self.context.plan.microbatches), schedule)
@@ -145,7 +132,7 @@ class Replica:
         waits = schedule.kind < 0
         work_s[waits] = exchange_s[waits] = 0.0
         if self.context.plan.stages > 1:
-            work_s = work_s + self._stage_host_s(job_costs.job.framework)
+            work_s += self._stage_host_s(job_costs.job.framework)
         return work_s, exchange_s
 
     def _stage_host_s(self, framework: Framework) -> NDArray[np.float64]:
@@ -204,8 +191,7 @@ class Replica:
             # with virtual stages the same ranks exchange several messages
             index_of = {end: number for number, end in enumerate(dict.fromkeys(ends))}
             index = np.array([index_of[end] for end in ends], dtype=np.int64)
-            queries = [self.context.recorder.query(partial(self._sent, *end)) for end in index_of]
-            paths = [self.context.recorder.results[number][1] for number in queries]
+            paths = [partial(self._path, *end) for end in index_of]
             ranks = np.array(self.ranks)
             rows = self.context.builder.transfers(
                 ranks[rank_of[sources]][:, None], ranks[rank_of[sources + step]][:, None], [end[2] for end in index_of], paths,
@@ -214,7 +200,6 @@ class Replica:
                 slot=np.max([schedule.slot[end] for end in predecessors], axis=0) + 1,
                 labels=self._sent_labels(boundaries, sizes_bytes),
             )  # fmt: skip
-            self.context.recorder.record_transfers(rows, np.array(queries, dtype=np.int64)[index][:, None])
             self.context.builder.follow(self.rows[receivers], rows)
             sends[senders], to[senders] = rows, rank_of[sources + step][:, None]
             messages.append(rows)
@@ -272,21 +257,22 @@ class Replica:
 
     def _sent_bytes(self, boundary: int) -> float:
         """Bytes that each rank of a stage sends per microbatch."""
-        whole = float(self.context.job_costs.costs(self.samples).output_bytes[self.context.ranges[boundary][-1]])
-        return whole / self.context.plan.tensor if self.context.plan.splits else whole
+        plan, job = self.context.plan, self.context.job
+        whole = float(job.boundary_bytes(self.samples / plan.microbatches)[self.context.ranges[boundary][-1]])
+        return whole / plan.tensor if plan.splits else whole
 
-    def _sent(self, source: int, target: int, size_bytes: float, resource_map: ResourceMap) -> SizeAndPath:
-        """Size and path of the concurrent messages of all equivalent ranks between two pipeline ranks."""
+    def _path(self, source: int, target: int, size_bytes: float, links: ResourceMap) -> Path:
+        """Path of the concurrent messages of all equivalent ranks between two pipeline ranks."""
         plan, places = self.context.plan, self.places
         stall_s = self.context.job.framework.stall_s(self.context.mesh.nodes)
-        path = resource_map.concurrent_messages(places[source], places[target], size_bytes, self.concurrent_senders, stall_s)
-        path = replace(path, uses=resource_map.of_class(path.uses, self.placed.nodes))
+        path = links.concurrent_messages(places[source], places[target], size_bytes, self.concurrent_senders, stall_s)
+        path = replace(path, uses=links.of_class(path.uses, self.placed.nodes))
         if plan.splits:
             # the shards are gathered on the receiving stage
             group = self.context.mesh.along("tensor", plan.tensor)
-            together_s = concurrent_collective_s("all_gather", size_bytes * plan.tensor, group, resource_map.cluster)
+            together_s = concurrent_collective_s("all_gather", size_bytes * plan.tensor, group, links.cluster)
             path = replace(path, latency_s=path.latency_s + together_s)
-        return size_bytes, path
+        return path
 
     def _wait_for_sends(self, sends: Rows) -> None:
         """Makes ranks wait for their sends if these do not overlap with passes: in gpipe at the turn from forward to backward,

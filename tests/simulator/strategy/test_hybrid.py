@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,6 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import program_template
 from scaleproof.simulator.strategy.layout.mesh import ORDER, Placed
 from scaleproof.simulator.strategy.plan import Plan
 from tests.simulator.programs import compiled, sent_bytes, step_s
@@ -73,8 +71,6 @@ def folded_and_separate(scenario: Scenario) -> tuple[Program, Program]:
     folded = compiled(scenario)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Plan, "classes", separate_classes)
-        # the cached template has folded classes
-        patch.setattr(program_template, "_TEMPLATES", OrderedDict())
         return folded, compiled(scenario)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 
 import numpy as np
@@ -17,7 +16,6 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import program_template
 from scaleproof.simulator.strategy.data_parallel.buckets import Gradients
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.plan import Plan
@@ -210,8 +208,6 @@ def test_folded_replicas_equal_separate_ones(small: Make, numbers: str, zero: in
     )
     folded = compiled(scenario)
     monkeypatch.setattr(Plan, "classes", lambda self, job: self._separate_classes(self.grid(job.cluster.node.devices)))
-    # the cached template has folded classes
-    monkeypatch.setattr(program_template, "_TEMPLATES", OrderedDict())
     alone = compiled(scenario)
     assert step_s(folded) == pytest.approx(step_s(alone), rel=1e-9)
     assert folded.ranks.multiplicity.sum() == alone.ranks.multiplicity.sum() == scenario.strategy.ranks

@@ -12,7 +12,7 @@ from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, di
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, StageCut
 from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPlacements
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.program import ProgramBuilder
+from scaleproof.simulator.program import ResourceTable
 from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName, stage_of
@@ -111,8 +111,8 @@ class _Links:
 
     def __init__(self, cluster: Cluster) -> None:
         self._nodes, self._is_uniform = cluster.nodes, cluster.is_uniform
-        self._builder = ProgramBuilder()
-        self._fabric = ResourceMap(cluster, self._builder)
+        self._table = ResourceTable()
+        self._fabric = ResourceMap(cluster, self._table)
         self._known: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
 
     def uses(self, some: _Messages) -> tuple[_LinkUses, _LinkUses]:
@@ -143,7 +143,7 @@ class _Links:
 
     def capacity_Bps(self) -> Times:
         """Capacity of all links that were used."""
-        return np.repeat(self._builder.build().resources.capacity, self._nodes if self._is_uniform else 1)
+        return np.repeat(self._table.capacity, self._nodes if self._is_uniform else 1)
 
 
 def _loads_s(some: _Messages, uses: tuple[_LinkUses, _LinkUses], capacity_Bps: Times) -> tuple[float, float, float]:

@@ -33,7 +33,7 @@ class TransferTimes:
 
     def __init__(self, cluster: Cluster) -> None:
         self._builder = ProgramBuilder()
-        self.fabric = ResourceMap(cluster, self._builder)
+        self.fabric = ResourceMap(cluster, self._builder.resources)
         self._moved: list[tuple[float, Path]] = []
         self._collectives: dict[Hashable, tuple[CollectivePaths, dict[float, int]]] = {}
 
@@ -79,7 +79,7 @@ class TransferTimes:
             for stage, count in zip(representatives.tolist(), counts.tolist(), strict=True):
                 for link, use in self._uses(grid.replicas_of(stage), concurrent)[0].items():
                     all_uses[link] = all_uses.get(link, 0.0) + count * use
-        capacity = self._builder.build().resources.capacity
+        capacity = self._builder.resources.capacity
         alone_Bps, shared_Bps = (
             min([max_Bps, *(capacity[link] / uses[link] for link in own_uses)]) for uses in (own_uses, all_uses)
         )

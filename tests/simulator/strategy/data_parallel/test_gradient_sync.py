@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +12,6 @@ from scaleproof.simulator.engine import events
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import program_template
 from scaleproof.simulator.strategy.plan import Plan
 from tests.simulator.programs import ONLY_COMPUTE, compiled, moved_bytes, step_s, work_s
 
@@ -264,8 +262,6 @@ def test_all_workers_sum_tied_embedding_gradients_concurrently(
 
     folded_s = step_s(program())
     monkeypatch.setattr(Plan, "classes", lambda self, job: self._separate_classes(self.grid(job.cluster.node.devices)))
-    # the cached template has folded classes
-    monkeypatch.setattr(program_template, "_TEMPLATES", OrderedDict())
     assert step_s(program()) == pytest.approx(folded_s)
     assert float(np.diff(events.simulate(program(), 3).step_ends_s())[-1]) == pytest.approx(folded_s)
 

@@ -1,0 +1,158 @@
+"""Step builder: adds the tasks of a job's ranks to a program, with the job's costs on the links of its cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import NamedTuple, Self
+
+from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.cost import computes_on_processors
+from scaleproof.simulator.common.communication import Communication, Dimension
+from scaleproof.simulator.frameworks.framework import ShardCopies
+from scaleproof.simulator.program import Path, Program, ProgramBuilder, ResourceTable
+from scaleproof.simulator.program.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
+from scaleproof.simulator.program.pass_communication import PassCommunication
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
+from scaleproof.simulator.strategy.job import Costs, Job
+from scaleproof.simulator.strategy.layout.mesh import Placed
+from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap, passed_bytes
+
+
+class JobCosts:
+    """A job, and the costs of its workers' microbatches: the argument of durations that are functions."""
+
+    def __init__(self, job: Job, microbatches: int = 1) -> None:
+        self.job, self.microbatches = job, microbatches
+        self._costs: dict[int, Costs] = {}
+
+    def of(self, samples: int) -> Job:
+        """The job of a worker with this number of samples per step."""
+        return self.job if samples == self.job.samples_per_worker else replace(self.job, samples_per_worker=samples)
+
+    def layers(self, samples: int | None = None) -> Costs:
+        """Costs of the layers for a microbatch of a worker with this number of samples per step, the job's if None."""
+        number = self.job.samples_per_worker if samples is None else samples
+        if number not in self._costs:
+            self._costs[number] = self.of(number).costs(self.microbatches)
+        return self._costs[number]
+
+
+def forward_s(costs: JobCosts) -> float:
+    """Seconds of a forward pass over all layers."""
+    return float(costs.layers().forward_s.sum())
+
+
+def backward_s(costs: JobCosts) -> float:
+    """Seconds of a backward pass over all layers."""
+    return float(costs.layers().backward_s.sum())
+
+
+class Message(NamedTuple):
+    """Path of a message between two ranks, given as (node, device), by the links alone."""
+
+    source: tuple[int, int]
+    target: tuple[int, int]
+    size_bytes: float
+
+    def __call__(self, links: ResourceMap) -> Path:
+        """The path on a cluster's links."""
+        return links.message(*self)
+
+
+@dataclass(frozen=True)
+class JobPrices:
+    """Prices of a job on its cluster, whose links are the argument of paths.
+
+    microbatches: of each worker. link_classes: links that stand for equivalent ones.
+    """
+
+    job: Job
+    microbatches: int = 1
+    link_classes: LinkClasses | None = None
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """Parts of the cluster that paths depend on: the device's speed only where it copies what collectives move."""
+        cluster = self.job.cluster
+        copies = computes_on_processors(cluster) or self.job.shard_copies != ShardCopies()
+        device = cluster.device if copies else cluster.device.name
+        return cluster.network, cluster.node, cluster.nodes, cluster.collectives, cluster.shared_cores, device
+
+    def links(self, resources: ResourceTable) -> ResourceMap:
+        """The links of the cluster."""
+        return ResourceMap(self.job.cluster, resources, self.link_classes)
+
+    @cached_property
+    def costs(self) -> JobCosts:
+        """Costs of the job's layers."""
+        return JobCosts(self.job, self.microbatches)
+
+    def in_passes(self) -> Callable[[], PassCommunication] | None:
+        """The collectives within the passes; None without any."""
+        return None
+
+    def at(self, job: Job) -> Self | None:
+        """The prices of another job on the same number of devices; None if its tasks would be other ones."""
+        return replace(self, job=replace(job, layers=self.job.layers))
+
+
+class StepBuilder(ProgramBuilder):
+    """Collects the tasks of a job's ranks."""
+
+    def __init__(
+        self, job: Job, consistency: ConsistencyModel = SYNCHRONOUS, units: WorkQuota | None = None, samples: int | None = None
+    ) -> None:
+        """samples: that a worker loads for each step of the program, the job's if None."""
+        super().__init__(consistency, units)
+        self.job = job
+        self._loader = BatchLoader(self, job if samples is None else replace(job, samples_per_worker=samples))
+
+    def add_rank(
+        self, name: str, rank: int, node: int,
+        each: int = 1, multiplicity: int = 1, is_server: bool = False, members: Sequence[int] = (),
+    ) -> int:  # fmt: skip
+        """Adds a class of ranks with the speed and the start time of its first rank, `rank`; returns its number.
+
+        each: ranks of the class on `node`; multiplicity: on all nodes. members: ranks of the model-parallel group of `rank`;
+        the class is as slow and as late as the slowest and latest of them.
+        """
+        unevenness, group = self.job.unevenness, members or (rank,)
+        paces = tuple(map(unevenness.pace, group))
+        computes = is_server or not self.job.is_emulated
+        return self.rank(
+            name,
+            multiplicity=multiplicity,
+            is_server=is_server,
+            uses=partial(ResourceMap.compute_uses, node=node, each=each, multiplicity=multiplicity, computes=computes),
+            slowdown=max(map(unevenness.slowdown, group)),
+            late_s=max(map(unevenness.late_s, group)),
+            model_parallel_size=len(group),
+            paces=paces if any(paces) else (),
+        )
+
+    def add_workers(self, placed: Placed) -> int:
+        """Adds a class of workers, named after their number or after a single one of them; returns its number."""
+        name = f"{placed.ranks} workers" if placed.ranks > 1 else f"worker {placed.rank}"
+        return self.add_rank(name, placed.rank, placed.node, placed.each, placed.ranks)
+
+    def load(self, rank: int, node: int, each: int = 1, total: int = 1, samples: int | None = None) -> None:
+        """Makes a rank class wait for its batch at the beginning of every step; see `BatchLoader.add`."""
+        self._loader.add(rank, node, each, total, samples)
+
+    def collective_of(
+        self, op: Op, group: Group, size_bytes: float, members: Sequence[int], nodes: Sequence[int], after: Sequence[int],
+        dimension: Dimension, layers: range | None = None,
+    ) -> int:  # fmt: skip
+        """Adds a collective of `size_bytes` over a group of ranks. members: their classes. nodes: those that are modelled of
+        the group's nodes. layers: whose gradients or parameters it moves."""
+        path = partial(ResourceMap.path_of, op=op, group=group, size_bytes=size_bytes, nodes=nodes)
+        labels = Communication.of(dimension, op, size_bytes, layers)
+        moved_bytes = passed_bytes(op, group, size_bytes)
+        return self.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after, labels=labels)
+
+    def priced(self) -> Program:
+        """The program with all tasks added so far, at the prices of the job."""
+        return self.build(JobPrices(self.job))
