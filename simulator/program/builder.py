@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scaleproof.simulator.common.communication import UNKNOWN, UNLABELLED, Communication
 from scaleproof.simulator.common.csr import CsrLists
 from scaleproof.simulator.program.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
-from scaleproof.simulator.program.costs import NO_PATH, OWN, Costs, PathOf, Prices, SecondsOf, UsesOf, Work
+from scaleproof.simulator.program.costs import NO_PATH, OWN, Duration, PathOf, Prices, SecondsOf, TaskCosts, UsesOf
 from scaleproof.simulator.program.resources import ResourceTable, Rows
 from scaleproof.simulator.program.speed_profile import Pace
 from scaleproof.simulator.program.table import COLLECTIVE_STREAM, MAIN_STREAM, NO_STREAM, Kind, Program, RankClasses
@@ -92,8 +92,8 @@ class ProgramBuilder:
         self._uses: list[UsesOf] = []
         self.resources = ResourceTable()
         self._paths: list[PathOf] = [NO_PATH]
-        self._works: list[Work] = []
-        self._updates: list[Work] = []
+        self._works: list[Duration] = []
+        self._updates: list[Duration] = []
         self._delays: list[tuple[Rows, SecondsOf]] = []
         self._rows = 0
         # a block repeats one row; columns that vary from row to row are collected in _varying
@@ -155,7 +155,7 @@ class ProgramBuilder:
             first_layer=first_layer, last_layer=last_layer, path=OWN, amount=known,
         )  # fmt: skip
         if callable(work_s):
-            self._works.append(Work(rows, np.broadcast_to(rank, rows.shape), work_s))
+            self._works.append(Duration(rows, np.broadcast_to(rank, rows.shape), work_s))
         return rows
 
     def background(self, rank: int, amount: float, path: PathOf, phase: int, after: Sequence[int] = ()) -> int:
@@ -255,11 +255,11 @@ class ProgramBuilder:
         """Makes a task also wait for tasks of the previous step."""
         self._carried.add(task, after)
 
-    def _work(self, works: list[Work], row: int, rank: int, seconds: SecondsOf) -> float:
+    def _work(self, works: list[Duration], row: int, rank: int, seconds: SecondsOf) -> float:
         """Seconds of a task if they are a number; else adds their function to `works`."""
         if not callable(seconds):
             return float(np.asarray(seconds)) * self._slowdown[rank]
-        works.append(Work(np.array([row]), np.array([rank]), seconds))
+        works.append(Duration(np.array([row]), np.array([rank]), seconds))
         return 0.0
 
     def _path(self, path: PathOf) -> int:
@@ -301,7 +301,7 @@ class ProgramBuilder:
     def build(self, prices: Prices | None = None) -> Program:
         """The program with all tasks added so far. prices: arguments of costs that are functions."""
         columns: dict[str, Any] = {name: self._column(name) for name in _COLUMNS}
-        costs = Costs(
+        costs = TaskCosts(
             self._paths, columns.pop("path"), columns["rank"], self._works, self._updates, self._delays, self._uses,
             np.array(self._slowdown), columns.pop("amount"), columns.pop("update_s"), self.resources,
         )  # fmt: skip

@@ -64,7 +64,7 @@ class Prices(Protocol):
         """The prices of another job; None if its tasks are other ones."""
 
 
-class Work(NamedTuple):
+class Duration(NamedTuple):
     """Seconds of some tasks of rank classes, before their slowdown. rows, ranks: shape (tasks,)."""
 
     rows: Rows
@@ -72,7 +72,7 @@ class Work(NamedTuple):
     seconds: SecondsOf
 
 
-class _Paths(NamedTuple):
+class _PricedPaths(NamedTuple):
     """Paths on one cluster. parts: as in `Prices`. columns: latency, rate, weight and route, shape (4, paths + 1). ranks:
     route of the work of each rank class."""
 
@@ -84,7 +84,7 @@ class _Paths(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Costs:
+class TaskCosts:
     """Costs of the tasks of a program.
 
     path: number of each task's path, OWN without one; rank: its rank class; amount: its bytes, or seconds if they are a number;
@@ -96,15 +96,15 @@ class Costs:
     paths: Sequence[PathOf]
     path: Rows
     rank: Rows
-    works: Sequence[Work]
-    updates: Sequence[Work]
+    works: Sequence[Duration]
+    updates: Sequence[Duration]
     delays: Sequence[tuple[Rows, SecondsOf]]
     uses: Sequence[UsesOf]
     slowdown: NDArray[np.float64]
     amount: NDArray[np.float64]
     update_s: NDArray[np.float64]
     resources: ResourceTable
-    _known: list[_Paths] = field(default_factory=list, compare=False, repr=False)
+    _known: list[_PricedPaths] = field(default_factory=list, compare=False, repr=False)
 
     def columns(self, prices: Prices | None) -> dict[str, Any]:
         """The columns of a program that depend on prices, by name, with its resources and routes; prices: None if all costs are
@@ -133,7 +133,7 @@ class Costs:
             "in_passes": None if prices is None else prices.in_passes(),
         }  # fmt: skip
 
-    def _paths(self, prices: Prices | None) -> _Paths:
+    def _paths(self, prices: Prices | None) -> _PricedPaths:
         """Paths on a cluster; those of the latest clusters are kept."""
         parts = () if prices is None else prices.parts
         known = next((paths for paths in self._known if _are_same(paths.parts, parts)), None)
@@ -146,7 +146,7 @@ class Costs:
             for number, path_of in enumerate(self.paths):
                 path = _value(path_of, links)
                 columns[:, number] = path.latency_s, path.max_Bps, path.weight, resources.route(path.uses)
-            known = _Paths(parts, columns, np.array(ranks, dtype=np.int64), *resources.built())
+            known = _PricedPaths(parts, columns, np.array(ranks, dtype=np.int64), *resources.built())
         self._known[:] = [*(paths for paths in self._known if paths is not known), known][-_MOST_CLUSTERS:]
         return known
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.common.csr import CsrLists, in_order
 from scaleproof.simulator.program.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
-from scaleproof.simulator.program.costs import Costs, Prices
+from scaleproof.simulator.program.costs import Prices, TaskCosts
 from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.program.resources import Resources, Routes, Rows, Tenancy, Use
 from scaleproof.simulator.program.speed_profile import Pace
@@ -134,7 +134,7 @@ class Program:
     consistency: ConsistencyModel = SYNCHRONOUS
     units: WorkQuota | None = None
     in_passes: Callable[[], PassCommunication] | None = None
-    costs: Costs | None = field(default=None, compare=False, repr=False)
+    costs: TaskCosts | None = field(default=None, compare=False, repr=False)
     prices: Prices | None = field(default=None, compare=False, repr=False)
 
     def at(self, job: Any) -> Program | None:

@@ -132,7 +132,8 @@ def perturbed_programs(draw: st.DrawFn) -> Program:
     waits = []
     for number, rank in enumerate(ranks):
         work = [builder.compute(rank, Phase.FORWARD, draw(work_s)) for _ in range(draw(st.integers(1, 3)))]
-        rows = builder.computes(rank, Phase.BACKWARD, np.array([draw(work_s)]), [np.array([work[-1]])], exchange_s=draw(work_s))
+        times_s = np.array([draw(work_s)]), draw(work_s)
+        rows = builder.computes(rank, Phase.BACKWARD, lambda _, times_s=times_s: times_s, [np.array([work[-1]])])
         served = []
         for server in servers:
             path = Path(draw(work_s) + len(served) / 7 + number / 97, 1.0)
