@@ -38,31 +38,32 @@ class Gossip(Strategy):
         """The workers on both sides of one: one worker in a group of two, and empty for a single worker."""
         return sorted({(worker - 1) % self.workers, (worker + 1) % self.workers} - {worker})
 
-    def compile(self, job: Job) -> Program:
-        """Messages to the neighbours next to both passes; the average and the optimizer's step once all have come."""
-        builder = ProgramBuilder()
-        fabric, feeding, costs = ResourceMap(job.cluster, builder), BatchLoader(builder, job), job.costs()
-        places = [divmod(worker, job.cluster.node.devices) for worker in range(self.workers)]
-        ranks = [fabric.add_rank(f"worker {worker}", job.unevenness, worker, node) for worker, (node, _) in enumerate(places)]
-        # a step begins once the one before has ended: its parameters are then what neighbours get
-        begins = [builder.wait(rank, Phase.SYNCHRONISE, []) for rank in ranks]
-        parameters = float(costs.parameters.sum())
-        size_bytes = parameters * job.element_bytes
-        messages: list[list[int]] = [[] for _ in ranks]
-        for worker in range(self.workers):
-            for neighbour in self.neighbours(worker):
-                path = fabric.message(places[worker], places[neighbour], size_bytes)
-                ends = begins[worker], begins[neighbour]
-                row = builder.transfer(ranks[worker], ranks[neighbour], size_bytes, path, Phase.SEND, ends)
-                # neither may change its parameters before they have been sent
-                messages[worker].append(row)
-                messages[neighbour].append(row)
-        for worker, rank in enumerate(ranks):
-            feeding.add(rank, places[worker][0], each=1, total=1)
-            builder.compute(rank, Phase.FORWARD, float(costs.forward_s.sum()))
-            builder.compute(rank, Phase.BACKWARD, float(costs.backward_s.sum()))
-            builder.wait(rank, Phase.SYNCHRONISE, messages[worker])
-            accesses = _OWN_ACCESSES + len(self.neighbours(worker)) if self.workers > 1 else 0
-            mean_s = accesses * size_bytes / job.cluster.device.memory_bandwidth_Bps
-            builder.compute(rank, Phase.OPTIMIZER, mean_s + job.optimizer_s(parameters))
-        return builder.build()
+
+def compile_gossip(strategy: Gossip, job: Job) -> Program:
+    """Messages to the neighbours next to both passes; the average and the optimizer's step once all have come."""
+    builder = ProgramBuilder()
+    fabric, feeding, costs = ResourceMap(job.cluster, builder), BatchLoader(builder, job), job.costs()
+    places = [divmod(worker, job.cluster.node.devices) for worker in range(strategy.workers)]
+    ranks = [fabric.add_rank(f"worker {worker}", job.unevenness, worker, node) for worker, (node, _) in enumerate(places)]
+    # a step begins once the one before has ended: its parameters are then what neighbours get
+    begins = [builder.wait(rank, Phase.SYNCHRONISE, []) for rank in ranks]
+    parameters = float(costs.parameters.sum())
+    size_bytes = parameters * job.element_bytes
+    messages: list[list[int]] = [[] for _ in ranks]
+    for worker in range(strategy.workers):
+        for neighbour in strategy.neighbours(worker):
+            path = fabric.message(places[worker], places[neighbour], size_bytes)
+            ends = begins[worker], begins[neighbour]
+            row = builder.transfer(ranks[worker], ranks[neighbour], size_bytes, path, Phase.SEND, ends)
+            # neither may change its parameters before they have been sent
+            messages[worker].append(row)
+            messages[neighbour].append(row)
+    for worker, rank in enumerate(ranks):
+        feeding.add(rank, places[worker][0], each=1, total=1)
+        builder.compute(rank, Phase.FORWARD, float(costs.forward_s.sum()))
+        builder.compute(rank, Phase.BACKWARD, float(costs.backward_s.sum()))
+        builder.wait(rank, Phase.SYNCHRONISE, messages[worker])
+        accesses = _OWN_ACCESSES + len(strategy.neighbours(worker)) if strategy.workers > 1 else 0
+        mean_s = accesses * size_bytes / job.cluster.device.memory_bandwidth_Bps
+        builder.compute(rank, Phase.OPTIMIZER, mean_s + job.optimizer_s(parameters))
+    return builder.build()

@@ -21,7 +21,7 @@ from scaleproof.simulator.run.records import Scaling
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.framework_choice import with_defaults
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import CapturedStrategy
+from scaleproof.simulator.strategy import CapturedStrategy, compile_step
 from scaleproof.simulator.strategy.hybrid import Hybrid
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
@@ -276,7 +276,7 @@ def _simulated_s(
     inputs: _BaselineInputs, limits: _BaselineLimits, degrees: Degrees, microbatches: int, microbatch: int
 ) -> float:
     strategy, job = _job(inputs, limits, degrees, microbatches, microbatch)
-    return slope(simulate_steady(strategy.compile(job), STEPS).step_ends_s())
+    return slope(simulate_steady(compile_step(strategy, job), STEPS).step_ends_s())
 
 
 def _job(

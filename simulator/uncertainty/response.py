@@ -27,6 +27,7 @@ from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.run.staleness import asynchronous_step_s
 from scaleproof.simulator.run.steps import starts_s
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario, shipped
 from scaleproof.simulator.uncertainty.priors import Priors, quantity_deviations
 
@@ -192,7 +193,7 @@ def relative_increase(scenario: Scenario, response: Response, quantities: Sequen
         return 0.0
     job = scenario.job(unevenness=scenario.unevenness.constant)
     cluster = slowed(job.cluster, dict.fromkeys(quantities, slowdown))
-    longer_s = added_seconds(response.program, scenario.strategy.compile(replace(job, cluster=cluster)), response.seconds)
+    longer_s = added_seconds(response.program, compile_step(scenario.strategy, replace(job, cluster=cluster)), response.seconds)
     if longer_s is None or not longer_s.any():
         return 0.0
     first_s, slower_s = replayed_s(response.program, response.seconds[:, None] + np.outer(longer_s, (0.0, 1.0))).tolist()
@@ -205,7 +206,7 @@ class _SlowerPrograms:
     def __init__(self, scenario: Scenario, program: Program | None) -> None:
         self.scenario, self.strategy = scenario, scenario.strategy
         self.job = scenario.job(unevenness=scenario.unevenness.constant)
-        self.program = program or self.strategy.compile(self.job)
+        self.program = program or compile_step(self.strategy, self.job)
         self.steps = max(_FEWEST_STEPS, scenario.steps // _ONE_IN)
         self.seconds = durations_s(self.program)
         self.slowdown = _LITTLE if self.program.is_static else _MORE
@@ -218,7 +219,7 @@ class _SlowerPrograms:
         """Derivative of the task durations with respect to the slowdown factor that these quantities share, shape (tasks,);
         that of the relative step time, if the effect is not one on single tasks."""
         cluster = slowed(self.job.cluster, dict.fromkeys(names, 1 + self.slowdown))
-        program = self.strategy.compile(replace(self.job, cluster=cluster))
+        program = compile_step(self.strategy, replace(self.job, cluster=cluster))
         longer_s = added_seconds(self.program, program, self.seconds)
         if longer_s is not None and (self.program.is_static or not longer_s.any()):
             return self.rounded(longer_s) / self.slowdown

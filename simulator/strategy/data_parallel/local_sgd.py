@@ -54,58 +54,62 @@ class LocalSgd(Strategy):
         """Optimizer steps between two averages."""
         return self.period
 
-    def compile(self, job: Job) -> Program:
-        """A period: its steps on every worker, the all-reduce of parameters or of their changes, and the outer step.
 
-        Raises FieldError if there are too many steps to simulate.
-        """
-        builder = ProgramBuilder()
-        resource_map = ResourceMap(job.cluster, builder)
-        worker_classes = place(self.workers, job.cluster.node.devices, job.distinguishable_ranks(self.workers))
-        self._check_size(len(worker_classes))
-        costs = job.costs()
-        parameters = float(costs.parameters.sum())
-        step_s = [costs.forward_s.sum(), costs.backward_s.sum(), job.optimizer_s(parameters)]
-        # the samples of a period are loaded as one batch
-        batches = BatchLoader(builder, replace(job, samples_per_worker=self.period * job.samples_per_worker))
-        ranks, begins, ends = [], [], []
-        for worker_class in worker_classes:
-            name = f"{worker_class.ranks} workers" if worker_class.ranks > 1 else f"worker {worker_class.rank}"
-            rank = resource_map.add_rank(
-                name, job.unevenness, worker_class.rank, worker_class.node, worker_class.each, worker_class.ranks,
-                is_emulated=job.is_emulated,
-            )  # fmt: skip
-            begins.append(builder.wait(rank, Phase.SYNCHRONISE, []))
-            batches.add(rank, worker_class.node, worker_class.each, worker_class.ranks)
-            ends.append(int(builder.computes(rank, np.tile(_PASSES, self.period), np.tile(step_s, self.period))[-1]))
-            ranks.append(rank)
-        averages = []
-        if self.workers > 1:
-            group, nodes = (
-                Group.of(self.workers, job.cluster.node.devices),
-                sorted({worker_class.node for worker_class in worker_classes}),
-            )
-            moved_bytes, path = resource_map.collective("all_reduce", group, parameters * job.parameter_bytes, nodes)
-            ready = begins if self.overlap else ends
-            labels = Communication.of(Dimension.DATA, "all_reduce", parameters * job.parameter_bytes)
-            averages = [builder.collective(ranks, moved_bytes, path, Phase.SYNCHRONISE, ready, labels=labels)]
-        for rank in ranks:
-            builder.wait(rank, Phase.SYNCHRONISE, averages)
-            builder.compute(rank, Phase.OPTIMIZER, self._outer_s(job, parameters))
-        return builder.build()
+def compile_local_sgd(strategy: LocalSgd, job: Job) -> Program:
+    """A period: its steps on every worker, the all-reduce of parameters or of their changes, and the outer step.
 
-    def _outer_s(self, job: Job, parameters: float) -> float:
-        """Seconds of the outer step. The change of a period is two reads and one write, like a step of plain SGD."""
-        if self.outer == "none":
-            return 0.0
+    Raises FieldError if there are too many steps to simulate.
+    """
+    builder = ProgramBuilder()
+    resource_map = ResourceMap(job.cluster, builder)
+    worker_classes = place(strategy.workers, job.cluster.node.devices, job.distinguishable_ranks(strategy.workers))
+    _check_size(strategy, len(worker_classes))
+    costs = job.costs()
+    parameters = float(costs.parameters.sum())
+    step_s = [costs.forward_s.sum(), costs.backward_s.sum(), job.optimizer_s(parameters)]
+    # the samples of a period are loaded as one batch
+    batches = BatchLoader(builder, replace(job, samples_per_worker=strategy.period * job.samples_per_worker))
+    ranks, begins, ends = [], [], []
+    for worker_class in worker_classes:
+        name = f"{worker_class.ranks} workers" if worker_class.ranks > 1 else f"worker {worker_class.rank}"
+        rank = resource_map.add_rank(
+            name, job.unevenness, worker_class.rank, worker_class.node, worker_class.each, worker_class.ranks,
+            is_emulated=job.is_emulated,
+        )  # fmt: skip
+        begins.append(builder.wait(rank, Phase.SYNCHRONISE, []))
+        batches.add(rank, worker_class.node, worker_class.each, worker_class.ranks)
+        ends.append(int(builder.computes(rank, np.tile(_PASSES, strategy.period), np.tile(step_s, strategy.period))[-1]))
+        ranks.append(rank)
+    averages = []
+    if strategy.workers > 1:
+        group, nodes = (
+            Group.of(strategy.workers, job.cluster.node.devices),
+            sorted({worker_class.node for worker_class in worker_classes}),
+        )
+        moved_bytes, path = resource_map.collective("all_reduce", group, parameters * job.parameter_bytes, nodes)
+        ready = begins if strategy.overlap else ends
+        labels = Communication.of(Dimension.DATA, "all_reduce", parameters * job.parameter_bytes)
+        averages = [builder.collective(ranks, moved_bytes, path, Phase.SYNCHRONISE, ready, labels=labels)]
+    for rank in ranks:
+        builder.wait(rank, Phase.SYNCHRONISE, averages)
+        builder.compute(rank, Phase.OPTIMIZER, _outer_s(strategy, job, parameters))
+    return builder.build()
 
-        def kernels_s(device: Device) -> tuple[float]:
-            return (sum(device.optimizer_s(parameters, optimizer, job.precision) for optimizer in _OUTER),)
 
-        return job.cluster.device.per_device(("outer step", parameters), kernels_s)[0]
+def _outer_s(strategy: LocalSgd, job: Job, parameters: float) -> float:
+    """Seconds of the outer step. The change of a period is two reads and one write, like a step of plain SGD."""
+    if strategy.outer == "none":
+        return 0.0
 
-    def _check_size(self, classes: int) -> None:
-        if classes * self.period * len(_PASSES) > _MAX_PASSES:
-            limit = max(1, _MAX_PASSES // (classes * len(_PASSES)))
-            message = f"{self.period} steps of {classes} different workers are too many to simulate; give at most {limit}"
-            raise FieldError(("strategy", "period"), message)
+    def kernels_s(device: Device) -> tuple[float]:
+        return (sum(device.optimizer_s(parameters, optimizer, job.precision) for optimizer in _OUTER),)
+
+    return job.cluster.device.per_device(("outer step", parameters), kernels_s)[0]
+
+
+def _check_size(strategy: LocalSgd, classes: int) -> None:
+    """Raises FieldError where a period has too many passes of different workers."""
+    if classes * strategy.period * len(_PASSES) > _MAX_PASSES:
+        limit = max(1, _MAX_PASSES // (classes * len(_PASSES)))
+        message = f"{strategy.period} steps of {classes} different workers are too many to simulate; give at most {limit}"
+        raise FieldError(("strategy", "period"), message)

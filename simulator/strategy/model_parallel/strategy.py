@@ -59,15 +59,16 @@ class ModelParallel(Strategy):
             return place_branches(layers, self.stages)
         return [device for device, part in enumerate(cut_into_stages(layers, self.stages)) for _ in part]
 
-    def compile(self, job: Job) -> Program:
-        """Forward and backward tasks of layers, messages between devices, averages of shared weights' gradients, and
-        optimizers."""
-        device_of = self.device_of(job.layers)
-        passes = _PassTasks(replace(job, layers=with_own_weights(job.layers, device_of)), device_of, self.stages)
-        passes.add_forward()
-        passes.add_backward()
-        passes.add_optimizers(owners_of(job.layers))
-        return passes.builder.build()
+
+def compile_model_parallel(strategy: ModelParallel, job: Job) -> Program:
+    """Forward and backward tasks of layers, messages between devices, averages of shared weights' gradients, and
+    optimizers."""
+    device_of = strategy.device_of(job.layers)
+    passes = _PassTasks(replace(job, layers=with_own_weights(job.layers, device_of)), device_of, strategy.stages)
+    passes.add_forward()
+    passes.add_backward()
+    passes.add_optimizers(owners_of(job.layers))
+    return passes.builder.build()
 
 
 def with_own_weights(layers: Sequence[Layer], device_of: Sequence[int]) -> list[Layer]:

@@ -20,6 +20,7 @@ from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.program.speed_profile import Cycle
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import compile_step
 from tests.simulator.engine.test_replay import programs, server_programs
 
 Make = Callable[..., Scenario]
@@ -39,11 +40,11 @@ def fan(leaves: int) -> Program:
 
 def test_programs_that_differ_only_in_numbers_share_a_level_order(small: Make) -> None:
     scenario = small(HYBRID)
-    program = scenario.strategy.compile(scenario.job())
+    program = compile_step(scenario.strategy, scenario.job())
     order = order_of(program)
     assert order_of(replace(program, latency_s=program.latency_s + 1.0)) is order
     slower = small(HYBRID, "cluster.network.bandwidth=1Gbit/s")
-    assert order_of(slower.strategy.compile(slower.job())) is order
+    assert order_of(compile_step(slower.strategy, slower.job())) is order
     assert order_of(replace(program, carried=program.carried.extended(np.arange(len(program))))) is not order
 
 

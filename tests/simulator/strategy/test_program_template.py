@@ -17,7 +17,7 @@ from scaleproof.simulator.common.csr import CsrLists
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import program_template
+from scaleproof.simulator.strategy import compile_step, program_template
 from scaleproof.simulator.strategy.compile import record
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
@@ -86,7 +86,7 @@ def test_a_refilled_template_equals_a_new_compilation_on_non_uniform_networks(sm
 def test_clusters_that_differ_in_numbers_share_one_compilation(small: Make) -> None:
     scenario = small(*STRATEGIES["all axes"])
     again = scenario.model_copy(update={"cluster": slowed(scenario.cluster, {"network.latency": 2.0})})
-    one, other = (each.strategy.compile(each.job()) for each in (scenario, again))
+    one, other = (compile_step(each.strategy, each.job()) for each in (scenario, again))
     assert one.dependencies is other.dependencies
     assert one.slot is other.slot
     assert not np.array_equal(one.latency_s, other.latency_s)
@@ -94,15 +94,15 @@ def test_clusters_that_differ_in_numbers_share_one_compilation(small: Make) -> N
 
 def test_a_changed_batch_plan_or_model_is_compiled_again(small: Make) -> None:
     scenario = small(*STRATEGIES["all axes"])
-    first = scenario.strategy.compile(scenario.job())
+    first = compile_step(scenario.strategy, scenario.job())
     for change in ("batch.total=64", "strategy.microbatches=2", "model.layers=8", "training.zero=2"):
         other = small(*STRATEGIES["all axes"], change)
-        assert other.strategy.compile(other.job()).dependencies is not first.dependencies
+        assert compile_step(other.strategy, other.job()).dependencies is not first.dependencies
 
 
 def test_optimizer_and_recomputation_change_numbers_only(small: Make) -> None:
     scenario, other = (small(*STRATEGIES["all axes"], *more) for more in ((), ("training.recompute=full",)))
-    one, two = (each.strategy.compile(each.job()) for each in (scenario, other))
+    one, two = (compile_step(each.strategy, each.job()) for each in (scenario, other))
     assert one.dependencies is two.dependencies
     assert two.amount.sum() > one.amount.sum()
 
@@ -114,18 +114,18 @@ def test_templates_of_batched_points_are_not_cached(small: Make, monkeypatch: py
     varying = BatchedPoints(2).number(np.array([1e9, 2e9]))
     network = scenario.cluster.network.model_copy(update={"bandwidth_Bps": varying})
     job = replace(scenario.job(), cluster=scenario.cluster.model_copy(update={"network": network}))
-    assert scenario.strategy.compile(job).max_rate.ndim == 2
+    assert compile_step(scenario.strategy, job).max_rate.ndim == 2
     assert not cache
-    assert scenario.strategy.compile(scenario.job()).max_rate.ndim == 1
+    assert compile_step(scenario.strategy, scenario.job()).max_rate.ndim == 1
     assert len(cache) == 1
-    assert scenario.strategy.compile(job).max_rate.ndim == 2
+    assert compile_step(scenario.strategy, job).max_rate.ndim == 2
 
 
 def test_the_cache_has_a_limited_size(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_template, "_TEMPLATES", cache := type(program_template._TEMPLATES)())
     for workers in range(1, 13):
         scenario = small(f"strategy={{kind: data_parallel, workers: {workers}}}", "batch={per_worker: 2}", "cluster.nodes=16")
-        scenario.strategy.compile(scenario.job())
+        compile_step(scenario.strategy, scenario.job())
     assert [key.plan.workers for key in cache] == list(range(5, 13))
 
 
