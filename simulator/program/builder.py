@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.common.batched_numbers import numbers, put
 from scaleproof.simulator.common.communication import UNKNOWN, UNLABELLED, Communication
+from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.csr import CsrLists
-from scaleproof.simulator.program.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
+from scaleproof.simulator.common.speed_profile import Pace
 from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.program.resources import Resources, Routes, Rows, Use
-from scaleproof.simulator.program.speed_profile import Pace
 from scaleproof.simulator.program.table import COLLECTIVE_STREAM, MAIN_STREAM, NO_STREAM, Kind, Program, RankClasses
 
 

@@ -11,11 +11,11 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.cluster.perturbations import EVEN
 from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.memory import states
 from scaleproof.simulator.model.layers import Shard, block_range, cut_into_stages
-from scaleproof.simulator.program.perturbations import EVEN
 from scaleproof.simulator.run.breakdown import slope
 from scaleproof.simulator.run.records import Scaling
 from scaleproof.simulator.run.run import Run

@@ -21,12 +21,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import library_of
+from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.common.batched_numbers import numbers, put
 from scaleproof.simulator.frameworks.framework import ShardCopies
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Resources, Routes, Rows
 from scaleproof.simulator.program.pass_communication import PassCommunication
-from scaleproof.simulator.program.perturbations import Perturbations
 from scaleproof.simulator.strategy.job import Costs, Job
 from scaleproof.simulator.strategy.layout.link_loads import NetworkShape, network_shape
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap

@@ -12,9 +12,9 @@ from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.cluster.device.device import Device, Optimizer
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.program import Program, ProgramBuilder
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
 from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Job

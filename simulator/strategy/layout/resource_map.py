@@ -12,9 +12,9 @@ from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_f
 from scaleproof.simulator.cluster.collectives.cost import CollectiveCost, Costing, costing, modelled_costing, rotates
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.cluster.network.wiring import Channel, Wiring
+from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.program import Path, ProgramBuilder, Use
-from scaleproof.simulator.program.perturbations import Perturbations
 from scaleproof.simulator.strategy.layout import paths
 from scaleproof.simulator.strategy.layout.link_loads import CollectiveLoad, NetworkShape, modelled_loads, network_shape
 from scaleproof.simulator.strategy.layout.paths import core_weight, incast, library_path, merged, relevant_bytes, required

@@ -12,11 +12,11 @@ from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.cluster.collectives.cost import library_of
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.model.graph import branches, inputs_of, owners_of, place_branches
 from scaleproof.simulator.model.layers import Layer, cut_into_stages
 from scaleproof.simulator.program import Program, ProgramBuilder
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
 from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Costs, Job

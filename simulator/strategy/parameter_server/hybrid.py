@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Path
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.buckets import ends
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
 

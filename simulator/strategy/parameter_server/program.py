@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
+from scaleproof.simulator.common.consistency import Bsp, ConsistencyModel, WorkQuota
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
-from scaleproof.simulator.program.consistency import Bsp, ConsistencyModel, WorkQuota
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap

@@ -10,12 +10,12 @@ import numpy as np
 from pydantic import Field
 
 from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.common.consistency import SYNCHRONOUS, Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.common.units import Bytes, Seconds
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.program.consistency import SYNCHRONOUS, Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.strategy.base import Strategy
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.parameter_server.program import ServedStep

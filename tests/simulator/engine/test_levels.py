@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.common.speed_profile import Cycle
 from scaleproof.simulator.engine import levels as orders
 from scaleproof.simulator.engine import replay
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.engine.levels import LevelOrder, order_of
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
-from scaleproof.simulator.program.speed_profile import Cycle
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
 from tests.simulator.engine.test_replay import programs, server_programs

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import events, replay
 from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step

@@ -11,11 +11,11 @@ import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine.events import simulate
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step, program_template
 from scaleproof.simulator.strategy.data_parallel.buckets import Gradients

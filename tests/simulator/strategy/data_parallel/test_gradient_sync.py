@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import events
 from scaleproof.simulator.program import Kind, Program
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import program_template
 from scaleproof.simulator.strategy.plan import Plan

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import Variation, simulate
 from scaleproof.simulator.engine.asynchronous_starts import random_starts_s
 from scaleproof.simulator.engine.events import simulate as by_events
@@ -20,7 +21,7 @@ from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.records import ServerStatistics
-from scaleproof.simulator.run.run import Phase, Run
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.parameter_server.shards import Sparse, buckets

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator import engine
+from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.engine import Variation
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind
-from scaleproof.simulator.program.perturbations import Perturbations
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.layout.mesh import place
