@@ -12,6 +12,7 @@ import simpy
 
 from scaleproof.simulator.engine import is_contended, replay
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.job import Job
 
 _RUNS = 7
@@ -67,11 +68,11 @@ def main() -> None:
         return Job(scenario.model.build_layers(), scenario.cluster, scenario.samples_per_worker, "fp32", "adam")
 
     derived = job()
-    program = scenario.strategy.compile(derived)
+    program = compile_step(scenario.strategy, derived)
     timeline = replay.simulate(program, 1)
     message_s = _seconds(_plain_simpy) / _MESSAGES
     derive_s = _seconds(lambda: job().costs(512))
-    build_s = _seconds(lambda: scenario.strategy.compile(derived))
+    build_s = _seconds(lambda: compile_step(scenario.strategy, derived))
     replay_s = _seconds(lambda: replay.simulate(program, 1))
     check_s = _seconds(lambda: is_contended(timeline))
     print(f"plain SimPy: {message_s * 1e6:.2f} us a message")

@@ -17,6 +17,7 @@ from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.scaling import STEPS, compared, forget
 from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.uncertainty.prediction_interval import of_step_times
 from scaleproof.simulator.uncertainty.response import response_of_scenario
 
@@ -60,7 +61,7 @@ def main() -> None:
         forget()
         predict(scenario)
 
-    program = scenario.strategy.compile(scenario.job())
+    program = compile_step(scenario.strategy, scenario.job())
     timeline = simulate_steady(program, STEPS)
     run, answer = predict(scenario), response_of_scenario(scenario, program)
     print(f"{scenario.strategy.ranks:,} GPUs, {len(program):,} tasks, {len(run.spans or ()):,} spans")
@@ -68,7 +69,7 @@ def main() -> None:
         "predict, with its interval": lambda: predict(scenario),
         "predict without one": lambda: predict(scenario, interval=False),
         "predict, baselines anew": forgetful,
-        "  compile": lambda: scenario.strategy.compile(scenario.job()),
+        "  compile": lambda: compile_step(scenario.strategy, scenario.job()),
         "  simulate": lambda: simulate_steady(program, STEPS),
         "  what the step follows from": lambda: response_of_scenario(scenario, program),
         "  1,000 draws of that": lambda: of_step_times(answer.step_times, answer.priors, 1000),

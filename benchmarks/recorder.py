@@ -15,7 +15,7 @@ from contextlib import nullcontext
 import numpy as np
 import torch.distributed as dist
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.launch import run_on_ranks

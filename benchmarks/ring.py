@@ -11,11 +11,11 @@ import time
 import numpy as np
 import simpy
 
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import replay
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
-from scaleproof.simulator.run.run import Phase
 
 _CHUNK_BYTES = 1e6
 

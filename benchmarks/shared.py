@@ -12,6 +12,7 @@ import numpy as np
 
 from scaleproof.simulator.engine import events, replay
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.job import Job
 
 _WORKERS = (2, 3, 8, 13, 16, 30)
@@ -43,7 +44,7 @@ def _scenario(workers: int, servers: int, devices: int, placement: str) -> Scena
 def _error(scenario: Scenario) -> tuple[float, float, float]:
     """The relative error of the step time, and the seconds that replay and events took."""
     job = Job(scenario.model.build_layers(), scenario.cluster, scenario.samples_per_worker, "fp32", "sgd")
-    program = scenario.strategy.compile(job)
+    program = compile_step(scenario.strategy, job)
     steps_s, took_s = [], []
     for simulate in (replay.simulate_concurrent, events.simulate):
         start_s = time.perf_counter()

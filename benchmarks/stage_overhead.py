@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 
 from scaleproof.commands.text.tables import table
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Phase, Run, Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import MeasureOptions, measure

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from scaleproof.simulator.cluster.network.nics import one_card_warning
-from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Convolution
-from scaleproof.simulator.program import MAIN_STREAM, Program
+from scaleproof.simulator.program import Program
 from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.bottleneck import WAITING_FOR_INPUT
 from scaleproof.simulator.run.predicted import predicted_run
@@ -23,6 +22,7 @@ from scaleproof.simulator.run.scaling import compared
 from scaleproof.simulator.run.steps import Realisation, Simulate, disturbed, realisation, warnings, with_transient_jitter
 from scaleproof.simulator.scenario.background_traffic import with_background_traffic
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.data_parallel.data_loading import DECODING, STORAGE, loading_s
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.used_devices import placement_warnings
@@ -95,13 +95,7 @@ def _timed(
 
 def _compile(scenario: Scenario, costs: Job) -> Program:
     """The program of a scenario's strategy, with the background traffic of its cluster."""
-    program = scenario.strategy.compile(costs)
-    if not isinstance(program, Program) or not (program.stream == MAIN_STREAM).any():
-        what = "a Program without tasks of ranks" if isinstance(program, Program) else type(program).__name__
-        raise PluginError(
-            f"the strategy {scenario.strategy.kind!r} compiles to {what}; make its compile return builder.build()"
-        )
-    return with_background_traffic(program, scenario)
+    return with_background_traffic(compile_step(scenario.strategy, costs), scenario)
 
 
 def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Realisation:

@@ -155,8 +155,8 @@ def _print_case(
     explain: Callable[[Explanation], list[str]], steps: Callable[[StepComparison | None], list[str]], case: ReconciledCase
 ) -> None:
     """Prints a line for the scenario, one for each phase, lines on single steps, and the explanation of the difference."""
+    from scaleproof.simulator.common.spans import Phase
     from scaleproof.simulator.common.units import format_time_s
-    from scaleproof.simulator.run.run import Phase
 
     name, predicted = case.scenario.name, format_time_s(case.predicted.step_time_s)
     if case.measured is None or case.error is None or case.explanation is None:

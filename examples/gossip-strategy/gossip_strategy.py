@@ -6,9 +6,9 @@ from typing import Final, Literal, NamedTuple
 
 from pydantic import Field
 
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.step_builder import JobCosts, Message, StepBuilder, backward_s, forward_s
@@ -37,32 +37,33 @@ class Gossip(Strategy):
         """The workers on both sides of one: one worker in a group of two, and empty for a single worker."""
         return sorted({(worker - 1) % self.workers, (worker + 1) % self.workers} - {worker})
 
-    def compile(self, job: Job) -> Program:
-        """Messages to the neighbours next to both passes; the average and the optimizer's step once all have come."""
-        step = StepBuilder(job)
-        places = [divmod(worker, job.cluster.node.devices) for worker in range(self.workers)]
-        ranks = [step.add_rank(f"worker {worker}", worker, node) for worker, (node, _) in enumerate(places)]
-        # a step begins once the one before has ended: its parameters are then what neighbours get
-        begins = [step.wait(rank, Phase.SYNCHRONISE, []) for rank in ranks]
-        parameters = float(sum(layer.trained_parameters for layer in job.layers))
-        size_bytes = parameters * job.element_bytes
-        messages: list[list[int]] = [[] for _ in ranks]
-        for worker in range(self.workers):
-            for neighbour in self.neighbours(worker):
-                path = Message(places[worker], places[neighbour], size_bytes)
-                ends = begins[worker], begins[neighbour]
-                row = step.transfer(ranks[worker], ranks[neighbour], size_bytes, path, Phase.SEND, ends)
-                # neither may change its parameters before they have been sent
-                messages[worker].append(row)
-                messages[neighbour].append(row)
-        for worker, rank in enumerate(ranks):
-            step.load(rank, places[worker][0])
-            step.compute(rank, Phase.FORWARD, forward_s)
-            step.compute(rank, Phase.BACKWARD, backward_s)
-            step.wait(rank, Phase.SYNCHRONISE, messages[worker])
-            accesses = _OWN_ACCESSES + len(self.neighbours(worker)) if self.workers > 1 else 0
-            step.compute(rank, Phase.OPTIMIZER, Averaging(parameters, accesses * size_bytes))
-        return step.priced()
+
+def compile_gossip(strategy: Gossip, job: Job) -> Program:
+    """Messages to the neighbours next to both passes; the average and the optimizer's step once all have come."""
+    step = StepBuilder(job)
+    places = [divmod(worker, job.cluster.node.devices) for worker in range(strategy.workers)]
+    ranks = [step.add_rank(f"worker {worker}", worker, node) for worker, (node, _) in enumerate(places)]
+    # a step begins once the one before has ended: its parameters are then what neighbours get
+    begins = [step.wait(rank, Phase.SYNCHRONISE, []) for rank in ranks]
+    parameters = float(sum(layer.trained_parameters for layer in job.layers))
+    size_bytes = parameters * job.element_bytes
+    messages: list[list[int]] = [[] for _ in ranks]
+    for worker in range(strategy.workers):
+        for neighbour in strategy.neighbours(worker):
+            path = Message(places[worker], places[neighbour], size_bytes)
+            ends = begins[worker], begins[neighbour]
+            row = step.transfer(ranks[worker], ranks[neighbour], size_bytes, path, Phase.SEND, ends)
+            # neither may change its parameters before they have been sent
+            messages[worker].append(row)
+            messages[neighbour].append(row)
+    for worker, rank in enumerate(ranks):
+        step.load(rank, places[worker][0])
+        step.compute(rank, Phase.FORWARD, forward_s)
+        step.compute(rank, Phase.BACKWARD, backward_s)
+        step.wait(rank, Phase.SYNCHRONISE, messages[worker])
+        accesses = _OWN_ACCESSES + len(strategy.neighbours(worker)) if strategy.workers > 1 else 0
+        step.compute(rank, Phase.OPTIMIZER, Averaging(parameters, accesses * size_bytes))
+    return step.priced()
 
 
 class Averaging(NamedTuple):

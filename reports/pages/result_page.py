@@ -20,7 +20,8 @@ from scaleproof.reports.timeline.side_by_side import side_by_side
 from scaleproof.reports.timeline.step_chart import step_chart
 from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.common.errors import ScaleproofError
-from scaleproof.simulator.run.run import Phase, Run
+from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.step_distribution import SHOWN
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.load import load

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scaleproof.reports.read.results import Case
-from scaleproof.simulator.run.run import BREAKDOWN, Phase, Run
+from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.run.run import BREAKDOWN, Run
 
 if TYPE_CHECKING:
     import pandas as pd

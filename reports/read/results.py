@@ -18,10 +18,11 @@ import numpy as np
 from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.spans import Phase, Spans
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.run.files import SPANS_FILE, load_spans
 from scaleproof.simulator.run.records import CommunicationPart, Scaling
-from scaleproof.simulator.run.run import DERIVED, Origin, Phase, Run, Spans
+from scaleproof.simulator.run.run import DERIVED, Origin, Run
 from scaleproof.simulator.run.step_distribution import PERCENTS, StepDistribution
 from scaleproof.simulator.scenario import dump
 

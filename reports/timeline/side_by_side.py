@@ -12,8 +12,8 @@ from scaleproof.reports.pages.text import milliseconds
 from scaleproof.reports.read.results import Case, Parting
 from scaleproof.reports.timeline.step import Step, typical_step
 from scaleproof.reports.timeline.timeline import draw, height, rank_name, shown
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.common.units import format_time_s
-from scaleproof.simulator.run.run import Phase, Stream
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.common.communication import label_of, layers_label
+from scaleproof.simulator.common.spans import Phase, Spans, Stream
 from scaleproof.simulator.common.units import format_bytes
-from scaleproof.simulator.run.run import Phase, Run, Spans, Stream
+from scaleproof.simulator.run.run import Run
 
 _MOST_RANKS: Final = 16
 # number of step times shown of asynchronous ranks

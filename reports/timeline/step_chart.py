@@ -13,8 +13,9 @@ from scaleproof.reports.pages.text import time_unit
 from scaleproof.reports.timeline.boxes import TimelineBoxes, crowded, summed
 from scaleproof.reports.timeline.step import NAMES, WEIGHT, Step, kind_words, span_words, typical_step
 from scaleproof.reports.timeline.timeline import COLOURS, TRACKS, WAITING, place_of, rank_name, step_boxes, waits
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.common.units import format_time_s
-from scaleproof.simulator.run.run import Phase, Run, Stream
+from scaleproof.simulator.run.run import Run
 
 _ROW_PX: Final = 34
 _WAITING_WORDS: Final = "waiting for other ranks"

@@ -15,9 +15,10 @@ from scaleproof.reports.charts.style import WIDTH_IN, Format, figure_of, label, 
 from scaleproof.reports.pages.text import cause_words, percent
 from scaleproof.reports.timeline.boxes import TimelineBoxes, merged
 from scaleproof.reports.timeline.step import WEIGHT, Step, kind_words, typical_step
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import BREAKDOWN, Phase, Run, Stream
+from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.base import Strategy
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy

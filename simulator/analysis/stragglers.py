@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.analysis.alternatives import contenders
 from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.program.perturbations import EVEN, Perturbations
 from scaleproof.simulator.run.run import framework_words
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer, Strategy

@@ -17,9 +17,9 @@ from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_f
 from scaleproof.simulator.cluster.collectives.cost import rendezvous_s
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import replay
 from scaleproof.simulator.program import Path, Program
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, ContendedResources
 from scaleproof.simulator.strategy.data_parallel.power import joules_per_bus_byte
 from scaleproof.simulator.strategy.job import Job

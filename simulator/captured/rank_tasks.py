@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, Recorded, Wait
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.program import MAIN_STREAM, Path, ProgramBuilder
-from scaleproof.simulator.run.run import Phase
 
 # The stream of the host, and the first of other streams of a rank and of the groups whose collectives it leads.
 HOST_STREAM: Final = 2

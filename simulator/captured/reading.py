@@ -18,7 +18,7 @@ from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, 
 from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective, IssuedMessage, Recorded, Wait
 from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 
 _Event = Operation | IssuedCollective | IssuedMessage | Recorded | Wait
 

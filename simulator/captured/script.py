@@ -28,8 +28,8 @@ from scaleproof.simulator.captured.trace import (
     Wait,
 )
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.job import Job
 
 

@@ -13,9 +13,9 @@ from scaleproof.simulator.captured.program import Assembly
 from scaleproof.simulator.captured.rank_tasks import HOST_STREAM, RankTasks
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation
 from scaleproof.simulator.common.communication import label_of
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.job import Job
 
 _STEPS: Final = 2

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from scaleproof.simulator.captured.kernels import KernelTime
 from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.common.communication import Dimension
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 
 
 class Launch(NamedTuple):

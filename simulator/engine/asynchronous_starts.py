@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
+from scaleproof.simulator.common.consistency import Bsp, Ssp
 from scaleproof.simulator.engine.durations import Times, durations_s
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
-from scaleproof.simulator.program.consistency import Bsp, Ssp
 
 # Relative difference of speeds that is rounding.
 _EQUAL: Final = 1e-6

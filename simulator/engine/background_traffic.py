@@ -10,9 +10,9 @@ from typing import Final
 
 import simpy
 
+from scaleproof.simulator.common.speed_profile import Cycle
 from scaleproof.simulator.engine.max_min import Allocator
 from scaleproof.simulator.program import Resources
-from scaleproof.simulator.program.speed_profile import Cycle
 
 # Maximum number of switches of a run: some 10 us each on a 2-core virtual machine.
 _MOST_SWITCHES: Final = 1_000_000

@@ -8,9 +8,9 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.speed_profile import SpeedProfiles
 from scaleproof.simulator.engine.max_min import Allocator
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
-from scaleproof.simulator.program.speed_profile import SpeedProfiles
 
 Times = NDArray[np.float64]
 

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import simpy
 
+from scaleproof.simulator.common.consistency import DROPPED
 from scaleproof.simulator.engine.background_traffic import Tenants
 from scaleproof.simulator.engine.durations import Times, rates, speed_profile_of, variable_speed_rows
 from scaleproof.simulator.engine.fair_queue import TOGETHER
@@ -19,7 +20,6 @@ from scaleproof.simulator.engine.max_min import Allocator
 from scaleproof.simulator.engine.servers import Applied, Request, Server, ServerHost
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program, Use, followers
-from scaleproof.simulator.program.consistency import DROPPED
 from scaleproof.simulator.program.table import distinct
 
 # Maximum number of steps of an asynchronous rank, as a multiple of the requested steps.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from scaleproof.simulator.cluster.perturbations import Tail
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
-from scaleproof.simulator.program.perturbations import Tail
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.speed_profile import SpeedProfiles
 from scaleproof.simulator.engine.durations import Times, variable_speed_rows
 from scaleproof.simulator.engine.fair_queue import TOGETHER
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.program.speed_profile import SpeedProfiles
 
 Places = NDArray[np.int64]
 

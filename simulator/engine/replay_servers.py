@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.speed_profile import SpeedProfiles
 from scaleproof.simulator.engine.durations import Times, rates, speed_profile_of
 from scaleproof.simulator.program import Kind, Program
-from scaleproof.simulator.program.speed_profile import SpeedProfiles
 
 
 class QueuedServer(NamedTuple):

@@ -13,9 +13,9 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.consistency import DROPPED, Asp, Bsp, Clocks, ConsistencyModel, Ssp
+from scaleproof.simulator.common.speed_profile import SpeedProfiles
 from scaleproof.simulator.program import Use
-from scaleproof.simulator.program.consistency import DROPPED, Asp, Bsp, Clocks, ConsistencyModel, Ssp
-from scaleproof.simulator.program.speed_profile import SpeedProfiles
 
 
 class Request(NamedTuple):

@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.common.communication import UNKNOWN
 from scaleproof.simulator.common.csr import CsrLists, in_order
+from scaleproof.simulator.common.intervals import TimeIntervals
+from scaleproof.simulator.common.spans import COMPUTE_PHASES, SPAN_COLUMNS, Phase, Spans, Stream
 from scaleproof.simulator.engine.servers import Applied, Busy
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program, Rows
-from scaleproof.simulator.run.intervals import TimeIntervals
-from scaleproof.simulator.run.run import COMPUTE_PHASES, SPAN_COLUMNS, Phase, Spans, Stream
 
 Times = NDArray[np.float64]
 Block = dict[str, NDArray[Any]]

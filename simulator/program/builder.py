@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.common.communication import UNKNOWN, UNLABELLED, Communication
+from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.csr import CsrLists
-from scaleproof.simulator.program.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
+from scaleproof.simulator.common.speed_profile import Pace
 from scaleproof.simulator.program.costs import NO_PATH, OWN, Duration, PathOf, Prices, SecondsOf, TaskCosts, UsesOf
 from scaleproof.simulator.program.resources import ResourceTable, Rows
-from scaleproof.simulator.program.speed_profile import Pace
 from scaleproof.simulator.program.table import COLLECTIVE_STREAM, MAIN_STREAM, NO_STREAM, Kind, Program, RankClasses
 
 # Columns of a row that do not depend on prices, and its path and amount: type and default value.

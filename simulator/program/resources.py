@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.common.csr import CsrLists
-from scaleproof.simulator.program.speed_profile import Cycle
+from scaleproof.simulator.common.speed_profile import Cycle
 
 Rows = NDArray[np.int64]
 

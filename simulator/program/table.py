@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.csr import CsrLists, in_order
-from scaleproof.simulator.program.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
+from scaleproof.simulator.common.speed_profile import Pace
 from scaleproof.simulator.program.costs import Prices, TaskCosts
 from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.program.resources import Resources, Routes, Rows, Tenancy, Use
-from scaleproof.simulator.program.speed_profile import Pace
 
 NO_STREAM: Final = -1
 MAIN_STREAM: Final = 0

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.spans import COMPUTE_PHASES, Phase, Spans, Stream
 from scaleproof.simulator.run.communication import in_flight
 from scaleproof.simulator.run.records import CommunicationPart
-from scaleproof.simulator.run.run import BREAKDOWN, COMPUTE_PHASES, Phase, Spans, Stream
+from scaleproof.simulator.run.run import BREAKDOWN
 
 
 @dataclass(frozen=True)

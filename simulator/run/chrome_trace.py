@@ -10,7 +10,8 @@ from typing import Any, Final
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.communication import label_of, named
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.simulator.run.run import Phase, Run, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
+from scaleproof.simulator.run.run import Run
 
 _US: Final = 1e6
 # Threads of a rank: its main stream, and its communication by phase.

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.common.communication import Collective, named
-from scaleproof.simulator.run.intervals import Numbers, TimeIntervals, Times
+from scaleproof.simulator.common.intervals import Numbers, TimeIntervals, Times
+from scaleproof.simulator.common.spans import COMMUNICATION_PHASES, Phase, Spans
 from scaleproof.simulator.run.records import CommunicationPart
-from scaleproof.simulator.run.run import COMMUNICATION_PHASES, Phase, Spans
 
 # What strategies that do not label their communication are reported with.
 _OTHER = "other"

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from scaleproof.simulator.common.atomic_file import write_atomically
+from scaleproof.simulator.common.spans import Spans
 from scaleproof.simulator.run.records import (
     CaptureFacts,
     CommunicationPart,
@@ -24,7 +25,7 @@ from scaleproof.simulator.run.records import (
     TargetEstimate,
     Verification,
 )
-from scaleproof.simulator.run.run import DERIVED, Run, Spans
+from scaleproof.simulator.run.run import DERIVED, Run
 from scaleproof.simulator.run.step_distribution import StepDistribution
 
 SPANS_FILE: Final = "spans.npz"

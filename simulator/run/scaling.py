@@ -11,17 +11,17 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.cluster.perturbations import EVEN
 from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.memory import states
 from scaleproof.simulator.model.layers import Shard, block_range, cut_into_stages
-from scaleproof.simulator.program.perturbations import EVEN
 from scaleproof.simulator.run.breakdown import slope
 from scaleproof.simulator.run.records import Scaling
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.framework_choice import with_defaults
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import CapturedStrategy
+from scaleproof.simulator.strategy import CapturedStrategy, compile_step
 from scaleproof.simulator.strategy.hybrid import Hybrid
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
@@ -276,7 +276,7 @@ def _simulated_s(
     inputs: _BaselineInputs, limits: _BaselineLimits, degrees: Degrees, microbatches: int, microbatch: int
 ) -> float:
     strategy, job = _job(inputs, limits, degrees, microbatches, microbatch)
-    return slope(simulate_steady(strategy.compile(job), STEPS).step_ends_s())
+    return slope(simulate_steady(compile_step(strategy, job), STEPS).step_ends_s())
 
 
 def _job(

@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.consistency import DROPPED, Bsp
+from scaleproof.simulator.common.spans import SPAN_COLUMNS, Phase, Spans, Stream
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program, Rows
-from scaleproof.simulator.program.consistency import DROPPED, Bsp
 from scaleproof.simulator.run.breakdown import StepBreakdown, from_spans
 from scaleproof.simulator.run.records import Distribution, QueueLength, ServerStatistics, Utilisation
-from scaleproof.simulator.run.run import SPAN_COLUMNS, Phase, Spans, Stream
 
 Times = NDArray[np.float64]
 

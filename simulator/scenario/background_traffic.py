@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from scaleproof.simulator.cluster.perturbations import Tenant
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.program import Program, Tenancy
-from scaleproof.simulator.program.perturbations import Tenant
 from scaleproof.simulator.scenario.schema import Scenario
 
 _DIRECTIONS = ("out", "in", "both")

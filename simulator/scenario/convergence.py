@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Final
 from pydantic import Field
 
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
+from scaleproof.simulator.common.consistency import Bsp
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.program.consistency import Bsp
 from scaleproof.simulator.run.records import TargetEstimate
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from pydantic import Field, PositiveFloat, field_validator, model_validator
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Optimizer, Precision
 from scaleproof.simulator.cluster.device.kernels.narrow import Fp4Recipe, Fp8Recipe, Recipe, has_nvfp4, has_scaled_blocks
+from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec, Width
@@ -22,7 +23,6 @@ from scaleproof.simulator.model.autocast import with_wide_stream
 from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, AnyRecompute
 from scaleproof.simulator.model.tracing.torch_module import Traced
-from scaleproof.simulator.program.perturbations import EVEN, Perturbations
 from scaleproof.simulator.scenario.convergence import Convergence
 from scaleproof.simulator.scenario.framework_choice import (
     check_attention,

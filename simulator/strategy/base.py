@@ -1,8 +1,7 @@
-"""Base class of strategies: fields that users set, checks of these, and compilation to a Program."""
+"""Base class of strategies: fields that users set, and checks of these."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Self
@@ -11,12 +10,11 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.model.layers import Layer, cut_into_stages
-from scaleproof.simulator.program import Program
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.plan import Plan
 
 
-class Strategy(Spec, ABC):
+class Strategy(Spec):
     """A way to train on several ranks.
 
     A worker is one replica of the model. It consists of `stages` pipeline stages, each of one or several ranks that share its
@@ -103,19 +101,8 @@ class Strategy(Spec, ABC):
             message = f"{self.microbatches} microbatches do not divide {samples_per_worker} samples; give {nearest}"
             raise FieldError(("strategy", "microbatches"), message)
 
-    @abstractmethod
-    def compile(self, job: Job) -> Program:
-        """Compiles one training step of `job`."""
-
 
 def nearest_divisor(number: int, target: int) -> int:
     """The divisor of `number` closest to `target`; the smaller of two equally close ones."""
     candidates = (target + sign * distance for distance in range(target) for sign in (-1, 1))
     return next(divisor for divisor in candidates if number % divisor == 0)
-
-
-def priced(strategy: Strategy, job: Job, program: Program) -> Program:
-    """A strategy's program for a job that differs in numbers of its cluster from that of `program`: its tasks at other prices,
-    or other tasks where these depend on prices."""
-    result = program.at(job)
-    return strategy.compile(job) if result is None else result

@@ -98,9 +98,10 @@ class CapturedStrategy(Strategy):
                 message = f"the script was captured with {own}, not {value}; change the script and capture it again"
                 raise FieldError(("training", field), message)
 
-    def compile(self, job: Job) -> Program:
-        """Compiles the recorded step."""
-        device: object = job.cluster.device
-        if isinstance(device, BatchedDevice):
-            raise PlainNumberNeededError
-        return self.script.compile(job, self.workers)
+
+def compile_captured(strategy: CapturedStrategy, job: Job) -> Program:
+    """Compiles the recorded step."""
+    device: object = job.cluster.device
+    if isinstance(device, BatchedDevice):
+        raise PlainNumberNeededError
+    return strategy.script.compile(job, strategy.workers)

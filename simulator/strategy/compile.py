@@ -21,14 +21,17 @@ from scaleproof.simulator.strategy.parameter_server.hybrid import add_servers
 from scaleproof.simulator.strategy.pipeline.rank_schedule import rank_schedule
 from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.strategy.plan import Plan, check_size
+from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 from scaleproof.simulator.strategy.step_builder import JobPrices
 
-# Limit of stages · microbatches of all simulated replicas. At the limit, replay needs 10 s and 1.5 GB on a 2-core virtual
-# machine; events needs minutes, when jitter makes messages of hundreds of replicas contend with gradient synchronisation.
-_MAX_PASSES: Final = 200_000
 # Limit of units of layers · microbatches, of about five tasks each; 6 GB at the limit.
 _MAX_UNITS: Final = 800_000
+
+
+def compile_replicas(strategy: ReplicaStrategy, job: Job) -> Program:
+    """Compiles one training step of a strategy's replicas. Raises FieldError for too many passes."""
+    return compile_plan(strategy.plan, job, strategy.ranges(job))
 
 
 def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
@@ -88,12 +91,3 @@ def _check_units(units: int, microbatches: int) -> None:
     if units * microbatches > _MAX_UNITS:
         message = f"{units * microbatches} passes over layers with sharded gradients are too many to simulate"
         raise FieldError(("strategy", "microbatches"), f"{message}; give at most {_MAX_UNITS // units}, or training.zero=1")
-
-
-def check_size(plan: Plan, replicas: int = 1) -> None:
-    """Raises FieldError if a step has too many passes to simulate."""
-    passes = replicas * plan.stages * plan.chunks * plan.microbatches
-    if passes > _MAX_PASSES:
-        limit = _MAX_PASSES // (replicas * plan.stages * plan.chunks)
-        message = f"{passes} passes in a step are too many to simulate; give at most {limit}"
-        raise FieldError(("strategy", "microbatches"), message)

@@ -14,6 +14,7 @@ from pydantic import Field
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Amount, Optimizer, Precision
 from scaleproof.simulator.cluster.device.kernels.narrow import Recipe
+from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Spec, Width
 from scaleproof.simulator.common.units import Seconds
@@ -24,7 +25,6 @@ from scaleproof.simulator.model.graph import boundary_elements
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul, Operator
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
-from scaleproof.simulator.program.perturbations import EVEN, Perturbations
 from scaleproof.simulator.strategy.data_parallel.data_loading import Input
 from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any, Final, Union, get_args
+from typing import Annotated, Any, Union, get_args
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
@@ -15,21 +14,55 @@ from pydantic_core import CoreSchema, core_schema
 from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.strategy.base import Strategy
 
-GROUP: Final = "scaleproof.strategies"
+
+class Plugins:
+    """Objects of installed packages by kind of strategy: the entry points of a group, which are imported when first used.
+
+    what: what an object is, for errors. built_in: kinds that no package may define.
+    """
+
+    def __init__(self, group: str, what: str, built_in: Collection[str]) -> None:
+        self._group, self._what, self._built_in = group, what, built_in
+
+    @functools.cached_property
+    def entries(self) -> dict[str, EntryPoint]:
+        """Entry points by kind. Raises PluginError if a kind is defined twice."""
+        entries: dict[str, EntryPoint] = {}
+        for entry in entry_points(group=self._group):
+            if entry.name in self._built_in or entry.name in entries:
+                owner = _package(entries[entry.name]) if entry.name in entries else "scaleproof"
+                text = f"{owner} also defines a {self._what} {entry.name!r}; uninstall one, or rename it"
+                raise PluginError(f"{_package(entry)}: {text}")
+            entries[entry.name] = entry
+        return entries
+
+    def load(self, kind: str) -> Any:
+        """The object of a kind. Raises PluginError if it cannot be imported."""
+        try:
+            return self.entries[kind].load()
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise self.error(kind, f"cannot be imported ({reason}); fix the package, or uninstall it") from None
+
+    def error(self, kind: str, problem: str) -> PluginError:
+        """The error for an object that cannot be used."""
+        entry = self.entries[kind]
+        return PluginError(f"{_package(entry)}: the {self._what} {kind!r}, {entry.value}, {problem}")
 
 
 class StrategyRegistry:
-    """Strategies by `kind`: built-in ones, and those of installed packages, which are imported when first used.
+    """Strategies by `kind`: built-in ones, and those of installed packages.
 
     As an annotation of a pydantic field, it selects the strategy class by `kind`.
     """
 
     def __init__(self, *built_in: type[Strategy]) -> None:
         self._built_in: dict[str, type[Strategy]] = {strategy.model_fields["kind"].default: strategy for strategy in built_in}
+        self.plugins = Plugins("scaleproof.strategies", "strategy", self._built_in)
 
     def names(self) -> list[str]:
         """All kinds, without importing plugins. Raises PluginError if two strategies have the same kind."""
-        return [*self._built_in, *self._installed]
+        return [*self._built_in, *self.plugins.entries]
 
     def find(self, kind: object) -> type[Strategy] | None:
         """The strategy class of a kind, or None. Raises PluginError if its package is broken."""
@@ -37,20 +70,17 @@ class StrategyRegistry:
             return None
         if kind in self._built_in:
             return self._built_in[kind]
-        return _loaded(self._installed[kind]) if kind in self._installed else None
+        return self._loaded(kind) if kind in self.plugins.entries else None
 
-    @functools.cached_property
-    def _installed(self) -> dict[str, EntryPoint]:
-        """Entry points of installed packages by kind."""
-        entries: dict[str, EntryPoint] = {}
-        for entry in entry_points(group=GROUP):
-            if entry.name in self._built_in or entry.name in entries:
-                owner = _package(entries[entry.name]) if entry.name in entries else "scaleproof"
-                raise PluginError(
-                    f"{_package(entry)}: {owner} also defines a strategy {entry.name!r}; uninstall one, or rename it"
-                )
-            entries[entry.name] = entry
-        return entries
+    def _loaded(self, kind: str) -> type[Strategy]:
+        """The strategy class of an installed package. Raises PluginError if it cannot be used."""
+        strategy = self.plugins.load(kind)
+        if not (isinstance(strategy, type) and issubclass(strategy, Strategy)):
+            raise self.plugins.error(kind, "is not a subclass of scaleproof's Strategy; derive it from Strategy")
+        field = strategy.model_fields["kind"]
+        if get_args(field.annotation) != (kind,) or field.default != kind:
+            raise self.plugins.error(kind, f"has a different kind; give it the field kind: Literal[{kind!r}] = {kind!r}")
+        return strategy
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         built_in = handler.generate_schema(_among(self._built_in.values()))
@@ -60,7 +90,7 @@ class StrategyRegistry:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """JSON schema of all strategies. Raises PluginError if a package is broken."""
-        installed = map(_loaded, self._installed.values())
+        installed = map(self._loaded, self.plugins.entries)
         return handler(TypeAdapter(_among([*self._built_in.values(), *installed])).core_schema)
 
     def _validated(self, value: Any, built_in: Callable[[Any], Strategy]) -> Strategy:
@@ -78,25 +108,3 @@ def _among(strategies: Any) -> Any:
 
 def _package(entry: EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-
-
-def _loaded(entry: EntryPoint) -> type[Strategy]:
-    """Imports the strategy of an installed package. Raises PluginError if it cannot be used."""
-    try:
-        strategy = entry.load()
-    except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise _broken(entry, f"cannot be imported ({reason}); fix the package, or uninstall it") from None
-    if not (isinstance(strategy, type) and issubclass(strategy, Strategy)):
-        raise _broken(entry, "is not a subclass of scaleproof.simulator.strategy.Strategy; derive it from Strategy")
-    if inspect.isabstract(strategy):
-        missing = ", ".join(sorted(strategy.__abstractmethods__))
-        raise _broken(entry, f"does not define {missing}; define it")
-    field, name = strategy.model_fields["kind"], entry.name
-    if get_args(field.annotation) != (name,) or field.default != name:
-        raise _broken(entry, f"has a different kind; give it the field kind: Literal[{name!r}] = {name!r}")
-    return strategy
-
-
-def _broken(entry: EntryPoint, problem: str) -> PluginError:
-    return PluginError(f"{_package(entry)}: the strategy {entry.name!r}, {entry.value}, {problem}")

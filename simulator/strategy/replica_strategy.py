@@ -14,17 +14,15 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.program import Program
 from scaleproof.simulator.strategy import option_rules as rules
 from scaleproof.simulator.strategy.base import Strategy, nearest_divisor
-from scaleproof.simulator.strategy.compile import check_size, compile_plan
 from scaleproof.simulator.strategy.data_parallel.compression import AnyCompression
 from scaleproof.simulator.strategy.data_parallel.uneven_batches import Shares, check_shares
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.pipeline import schedules
 from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName
 from scaleproof.simulator.strategy.pipeline.stage_partition import Balance, cut, cut_by_blocks
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.strategy.plan import Plan, check_size
 
 
 class PipelineStages(Spec):
@@ -172,10 +170,6 @@ class ReplicaStrategy(Strategy):
         if plan.algorithm is not None and plan.algorithm not in known:
             message = f"unknown all-reduce algorithm {plan.algorithm!r}; give one of {', '.join(sorted(known))}"
             raise FieldError(("strategy", "algorithm"), message)
-
-    def compile(self, job: Job) -> Program:
-        """Compiles one training step of the plan's replicas."""
-        return compile_plan(self.plan, job, self.ranges(job))
 
 
 @functools.cache

@@ -10,11 +10,11 @@ from typing import NamedTuple, Self
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.cluster.collectives.cost import computes_on_processors
 from scaleproof.simulator.common.communication import Communication, Dimension
+from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks.framework import ShardCopies
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, ResourceTable
-from scaleproof.simulator.program.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.program.pass_communication import PassCommunication
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Costs, Job
 from scaleproof.simulator.strategy.layout.mesh import Placed

@@ -27,7 +27,7 @@ from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.run.staleness import asynchronous_step_s
 from scaleproof.simulator.run.steps import starts_s
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import priced
+from scaleproof.simulator.strategy import compile_step, priced
 from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario, shipped
 from scaleproof.simulator.uncertainty.priors import Priors, quantity_deviations
 
@@ -207,7 +207,7 @@ class _SlowerPrograms:
     def __init__(self, scenario: Scenario, program: Program | None) -> None:
         self.scenario, self.strategy = scenario, scenario.strategy
         self.job = scenario.job(unevenness=scenario.unevenness.constant)
-        self.program = program or self.strategy.compile(self.job)
+        self.program = program or compile_step(self.strategy, self.job)
         self.steps = max(_FEWEST_STEPS, scenario.steps // _ONE_IN)
         self.seconds = durations_s(self.program)
         self.slowdown = _LITTLE if self.program.is_static else _MORE

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.spans import COMPUTE_PHASES, Phase, Spans, Stream
 from scaleproof.simulator.run.breakdown import from_spans
 from scaleproof.simulator.run.files import save
 from scaleproof.simulator.run.records import Scaling
-from scaleproof.simulator.run.run import COMPUTE_PHASES, Origin, Phase, Run, Spans, Stream
+from scaleproof.simulator.run.run import Origin, Run
 
 STEPS = 5
 _COLUMNS = (

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate
 from scaleproof.simulator.program import Kind, Program
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import compile_step
 
 # a network and devices on which nothing but compute takes time
 ONLY_COMPUTE = (
@@ -22,7 +23,7 @@ EVEN = "model={kind: gpt, layers: 24, hidden: 8192, heads: 4, vocabulary: 1, seq
 
 def compiled(scenario: Scenario) -> Program:
     """The program of one step, with the scenario's perturbations."""
-    return scenario.strategy.compile(scenario.job(unevenness=scenario.unevenness))
+    return compile_step(scenario.strategy, scenario.job(unevenness=scenario.unevenness))
 
 
 def step_s(program: Program) -> float:

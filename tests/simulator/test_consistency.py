@@ -15,9 +15,9 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.cluster.collectives.cost import collective_cost, library_of
 from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate
 from scaleproof.simulator.program import ProgramBuilder
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from tests.simulator.clusters import plain

@@ -7,14 +7,12 @@ import pytest
 
 from scaleproof.commands.text.run import describe
 from scaleproof.simulator.common import catalog
-from scaleproof.simulator.common.errors import FieldError, PluginError
+from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.program import Program, ProgramBuilder
 from scaleproof.simulator.run.scaling import forget
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import DataParallel
 from tests.validator.verdicts import in_bulk
 
 Make = Callable[..., Scenario]
@@ -196,16 +194,6 @@ def test_baselines_with_more_samples_per_rank_are_marked(small: Make) -> None:
     assert run.baseline is not None
     assert "(4 times as many a rank as in the scenario)" in run.baseline["weak"]
     assert "times as many" not in run.baseline["strong"]
-
-
-@pytest.mark.parametrize("nothing", [None, ProgramBuilder().build()])
-def test_a_strategy_whose_compile_returns_nothing_gives_an_error(
-    small: Make, nothing: Program | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first mistake of who writes one."""
-    monkeypatch.setattr(DataParallel, "compile", lambda self, job: nothing)
-    with pytest.raises(PluginError, match=r"'data_parallel' compiles to .*; make its compile return"):
-        predict(small())
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from scaleproof.simulator.engine import events, is_contended, replay
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import compile_step
 from tests.conftest import SMALL
 from tests.trust.corpus import STRATEGIES
 
@@ -46,6 +47,7 @@ _REPORTED: Final = """\
 import contextlib, hashlib, io, json, sys
 import scaleproof
 from scaleproof.simulator.analysis.study.sweep import sweep
+from scaleproof.simulator.strategy import compile_step
 reported = {}
 for command in json.loads(sys.argv[1]):
     out = io.StringIO()
@@ -100,7 +102,7 @@ def test_both_engines_give_equal_times_without_shared_resources(small: Callable[
         f"model.hidden={64 * data.draw(st.integers(1, 8))}",
     ]
     scenario = small(*overrides)
-    program, steps = scenario.strategy.compile(scenario.job(unevenness=scenario.unevenness)), data.draw(st.integers(1, 3))
+    program, steps = compile_step(scenario.strategy, scenario.job(unevenness=scenario.unevenness)), data.draw(st.integers(1, 3))
     replayed = replay.simulate(program, steps)
     if not is_contended(replayed):
         assert replayed.end_s == pytest.approx(events.simulate(program, steps).end_s, rel=1e-9, abs=1e-15)

@@ -15,8 +15,8 @@ from typing import IO
 
 import pytest
 
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.run.files import load_run
-from scaleproof.simulator.run.run import Phase
 from scaleproof.validator.launch.job import JobFolder
 from scaleproof.validator.launch.status_board import NO_STEP, STARTING, Board
 from scaleproof.validator.results import listed

@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from scaleproof.simulator.common.errors import InputError, RankError
+from scaleproof.simulator.common.spans import COMPUTE_PHASES, Phase, Stream
 from scaleproof.simulator.run.files import load_run
-from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run, Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.buckets import Gradients
 from scaleproof.validator.measure import MeasureOptions, check_number, measure

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from scaleproof.simulator.run.run import Phase, Run, Spans, Stream
+from scaleproof.simulator.common.spans import Phase, Spans, Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import MeasureOptions, measure
 

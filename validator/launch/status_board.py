@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 
 STARTING: Final = -1
 BETWEEN_PHASES: Final = -2

@@ -9,7 +9,7 @@ from typing import Final
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.network.links import EndpointLink
-from scaleproof.simulator.program.perturbations import Perturbations
+from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.validator.netlab.lab import Netlab
 from scaleproof.validator.netlab.traffic import background_traffic
 

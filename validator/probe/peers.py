@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.validator.launch import status_board
 from scaleproof.validator.launch.rank import exchange, here
 from scaleproof.validator.probe.points import Point

@@ -31,7 +31,7 @@ from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 from scaleproof.simulator.scenario.published.transformer import software_of
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
+from scaleproof.simulator.strategy import ParameterServer, compile_step
 from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario
 from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, spread
 from scaleproof.validator.published.calibrations import shipped_fits
@@ -133,7 +133,7 @@ def _device_s(base_row: tuple[tuple[str, str], ...], samples_per_s: float, ablat
 def _step_s(scenario: Scenario) -> float:
     """Seconds of a step of all workers."""
     if _is_asynchronous(scenario):
-        return _busiest_s(scenario.strategy.compile(scenario.job()))
+        return _busiest_s(compile_step(scenario.strategy, scenario.job()))
     return timed(scenario).step_time_s
 
 

@@ -23,11 +23,11 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.network.links import Node
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate
 from scaleproof.simulator.frameworks import IDEAL, Framework
 from scaleproof.simulator.model import Gpt
 from scaleproof.simulator.run.breakdown import slope
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.framework_choice import default_framework
 from scaleproof.simulator.scenario.read import load_cluster

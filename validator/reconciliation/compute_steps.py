@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run, Stream
+from scaleproof.simulator.common.spans import COMPUTE_PHASES, Phase, Stream
+from scaleproof.simulator.run.run import Run
 
 # standard deviation over mean from which on compute varies, and its ratio to that of peers
 _VARIES: Final = 0.2

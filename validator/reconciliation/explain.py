@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from scaleproof.simulator.common.spans import COMMUNICATION_PHASES, Phase
 from scaleproof.simulator.common.units import format_percent, format_time_s
-from scaleproof.simulator.run.run import COMMUNICATION_PHASES, Phase, Run
+from scaleproof.simulator.run.run import Run
 from scaleproof.validator.reconciliation.faults import DetectedFault, faults
 from scaleproof.validator.reconciliation.match import Matched, MatchedSpans, match
 from scaleproof.validator.reconciliation.parts import GROUPS, ErrorPart, split, volume_ratio

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.spans import COMPUTE_PHASES, Phase
 from scaleproof.simulator.common.units import format_percent, format_time_s
-from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run
+from scaleproof.simulator.run.run import Run
 from scaleproof.validator.reconciliation.compute_steps import undisturbed_share, varying_rank
 from scaleproof.validator.reconciliation.links import slow_links
 from scaleproof.validator.reconciliation.match import match

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.run.run import Phase, Run, Spans, Stream
+from scaleproof.simulator.common.spans import Phase, Spans, Stream
+from scaleproof.simulator.run.run import Run
 
 # ratio of seconds per byte to those of others from which on a link is slow
 _SLOW: Final = 1.35

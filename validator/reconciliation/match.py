@@ -13,7 +13,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from scaleproof.simulator.run.run import Run, Stream
+from scaleproof.simulator.common.spans import Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.validator.reconciliation.members import class_of_ranks
 from scaleproof.validator.reconciliation.tally import Numbers, Tally, in_step, tally
 

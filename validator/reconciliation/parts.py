@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from scaleproof.simulator.run.run import COMMUNICATION_PHASES, COMPUTE_PHASES, Phase, Run
+from scaleproof.simulator.common.spans import COMMUNICATION_PHASES, COMPUTE_PHASES, Phase
+from scaleproof.simulator.run.run import Run
 from scaleproof.validator.reconciliation.match import Matched
 from scaleproof.validator.reconciliation.tally import Tally
 

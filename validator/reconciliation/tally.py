@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.run.run import Phase, Run, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.validator.reconciliation.members import multiplicity, servers
 
 Numbers = NDArray[np.int64]

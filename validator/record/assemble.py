@@ -14,10 +14,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.common.spans import SPAN_COLUMNS, Phase, Spans, Stream
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.breakdown import from_spans
-from scaleproof.simulator.run.run import SPAN_COLUMNS, Phase, Run, Spans, Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import Strategy
 from scaleproof.simulator.strategy.layout.mesh import Axis

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Link
-from scaleproof.simulator.program.consistency import DROPPED, SYNCHRONOUS, Bsp
+from scaleproof.simulator.common.consistency import DROPPED, SYNCHRONOUS, Bsp
+from scaleproof.simulator.common.intervals import TimeIntervals
+from scaleproof.simulator.common.spans import SPAN_COLUMNS, Phase, Spans, Stream
 from scaleproof.simulator.run.breakdown import from_spans
-from scaleproof.simulator.run.intervals import TimeIntervals
 from scaleproof.simulator.run.records import QueueLength, ServerStatistics, Utilisation
-from scaleproof.simulator.run.run import SPAN_COLUMNS, Phase, Run, Spans, Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.staleness import Times, Window, distribution, window_of_rounds, window_of_steps
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Stream
+from scaleproof.simulator.common.spans import COMPUTE_PHASES, Phase, Stream
 from scaleproof.validator.launch import status_board
 from scaleproof.validator.launch.status_board import Status
 from scaleproof.validator.record.clock_correction import Correction

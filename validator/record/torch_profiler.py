@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.record.recorder import RAW_SPAN
 

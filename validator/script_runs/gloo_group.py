@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo, distributed_c10d
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.validator.script_runs.recording import CollectiveKind, IssuedTransfer, ScriptRecorder, now
 
 BACKEND = "scaleproof-gloo"

@@ -18,7 +18,7 @@ import torch
 from torch.nn.modules import module as modules
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.validator.capture.steps import shortest_period
 from scaleproof.validator.launch.status_board import Status
 from scaleproof.validator.record.recorder import END_OF_STEP, RAW_SPAN

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import GatherAverage, LocalSgd
 from scaleproof.validator.launch.rank import barrier

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from scaleproof.simulator.program.consistency import WorkQuota
+from scaleproof.simulator.common.consistency import WorkQuota
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
 

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 import torch
 import torch.distributed as dist
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch import rank
 from scaleproof.validator.record import gpu_facts

@@ -12,7 +12,8 @@ from scaleproof.reports.charts import style
 from scaleproof.reports.timeline.boxes import TimelineBoxes, merged
 from scaleproof.reports.timeline.step import WEIGHT, Step, typical_step
 from scaleproof.simulator.common.communication import label_of
-from scaleproof.simulator.run.run import Phase, Run, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
+from scaleproof.simulator.run.run import Run
 
 # a kind in addition to those of a step: a wait for other ranks
 _WAITING: Final = WEIGHT + 1

@@ -11,9 +11,9 @@ from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, NETW
 from scaleproof.simulator.cluster.collectives.cost import modelled_costing, rotates
 from scaleproof.simulator.cluster.collectives.link_traffic import channels_of, node_orders
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 
 # A program of this size takes 10 s to build on a 2-core virtual machine.

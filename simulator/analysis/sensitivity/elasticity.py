@@ -21,6 +21,7 @@ from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.run.steps import Simulate, is_transient
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
 from scaleproof.simulator.uncertainty.priors import quantity_deviations
 from scaleproof.simulator.uncertainty.response import Response, added_seconds, replayed_s, response_of_scenario
@@ -150,7 +151,7 @@ class FiniteDifferences:
 
     def _grown_s(self, parameter: StepParameter, step: float) -> Times | None:
         slower = parameter.slowed(self.scenario, math.exp(step))
-        return added_seconds(self._program, slower.strategy.compile(slower.job()))
+        return added_seconds(self._program, compile_step(slower.strategy, slower.job()))
 
     @cached_property
     def _response(self) -> Response:

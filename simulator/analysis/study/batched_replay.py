@@ -24,7 +24,7 @@ from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 from scaleproof.simulator.run.breakdown import slope, slopes
 from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import Strategy
+from scaleproof.simulator.strategy import Strategy, compile_step
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.uncertainty.error_model import case_of_scenario
 from scaleproof.simulator.uncertainty.prediction_interval import linear_response
@@ -89,7 +89,7 @@ def baseline_s(strategy: Strategy, job: Job, differences: Differences) -> Times:
 def _compiled(strategy: Strategy, job: Job, differences: Differences) -> Iterator[tuple[NDArray[np.int64], _Compiled]]:
     """Programs with the indices of the points that they are valid for, as long as these are not too few."""
     left, misses = np.arange(len(differences)), 0
-    program = strategy.compile(job)
+    program = compile_step(strategy, job)
     most = max(_FEW, _MOST_TASKS // len(program))
     try:
         while program.is_static and len(left) and misses < _MOST_MISSES:
@@ -115,7 +115,7 @@ class _Compiled:
 
     def _program(self, batch: BatchedPoints, differences: Differences, slowdowns: Mapping[str, float]) -> Program:
         cluster = slowed(differences.varying(self._job.cluster, batch), slowdowns)
-        return self._strategy.compile(replace(self._job, cluster=cluster))
+        return compile_step(self._strategy, replace(self._job, cluster=cluster))
 
     def steps_s(self) -> Times:
         """Seconds of a steady step of the program at each of its points, or of one where nothing in it varies; NaN where a

@@ -8,10 +8,10 @@ from typing import Annotated, Final, Literal, Protocol, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
 from scaleproof.simulator.program import NO_STREAM, Path, Program, ProgramBuilder, Use
-from scaleproof.simulator.run.run import Phase
 
 # Ends of the names of the resources that load.
 STORAGE: Final = "storage"

@@ -9,14 +9,14 @@ from typing import Final, Literal
 from pydantic import Field
 
 from scaleproof.simulator.common.communication import Communication, Dimension
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.program import Path, Program
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import Placed, place
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
-from scaleproof.simulator.strategy.step_builder import StepBuilder, backward_s, forward_s
+from scaleproof.simulator.strategy.step_builder import JobCosts, StepBuilder, backward_s, forward_s
 
 # Adding a gradient to a sum reads two and writes one.
 _SUM_ACCESSES: Final = 3
@@ -40,57 +40,61 @@ class GatherAverage(Strategy):
         """Number of workers, worker 0 included."""
         return self.workers_
 
-    def compile(self, job: Job) -> Program:
-        """Passes of all workers, the gather, the main worker's sum and update, and the broadcast."""
-        builder = StepBuilder(job)
-        worker_classes = place(self.workers, job.cluster.node.devices, self._distinguishable_ranks(job))
-        ranks, gradients = [], []
-        for worker_class in worker_classes:
-            rank = builder.add_workers(worker_class)
-            builder.load(rank, worker_class.node, worker_class.each, worker_class.ranks)
-            builder.compute(rank, Phase.FORWARD, forward_s)
-            gradients.append(builder.compute(rank, Phase.BACKWARD, backward_s))
-            ranks.append(rank)
-        main, others = ranks[0], ranks[1:]
-        parameters = float(sum(layer.trained_parameters for layer in job.layers))
-        size_bytes = parameters * job.parameter_bytes
-        gather = Communication.of(Dimension.DATA, "gather", size_bytes)
-        distribute = Communication.of(Dimension.DATA, "broadcast", size_bytes)
-        gathered = [
-            builder.transfer(
-                rank, main, size_bytes, partial(_path, worker_class, size_bytes, True), Phase.SEND, (ready,), together=_GATHER,
-                labels=gather,
-            )
-            for rank, worker_class, ready in zip(others, worker_classes[1:], gradients[1:], strict=True)
-        ]  # fmt: skip
-        for rank, sent in zip(others, gathered, strict=True):
-            builder.wait(rank, Phase.SEND, [sent])
-        builder.wait(main, Phase.RECEIVE, gathered)
-        updated = builder.compute(main, Phase.OPTIMIZER, lambda costs: self._update_s(costs.job, parameters))
-        broadcast = [
-            builder.transfer(
-                main, rank, size_bytes, partial(_path, worker_class, size_bytes, False), Phase.SEND, (updated,),
-                together=_BROADCAST, labels=distribute._replace(calls=worker_class.ranks),
-            )
-            for rank, worker_class in zip(others, worker_classes[1:], strict=True)
-        ]  # fmt: skip
-        for rank, received in zip(others, broadcast, strict=True):
-            builder.wait(rank, Phase.SYNCHRONISE, [received])
-        builder.wait(main, Phase.SEND, broadcast)
-        return builder.priced()
 
-    def _update_s(self, job: Job, parameters: float) -> float:
-        """Seconds of the main worker's sum of all gradients, and of its optimizer's step."""
-        size_bytes = parameters * job.parameter_bytes
-        sum_s = (self.workers - 1) * _SUM_ACCESSES * size_bytes / job.cluster.device.memory_bandwidth_Bps
-        return sum_s + job.optimizer_s(parameters)
+def compile_gather_average(strategy: GatherAverage, job: Job) -> Program:
+    """Passes of all workers, the gather, the main worker's sum and update, and the broadcast."""
+    builder = StepBuilder(job)
+    worker_classes = place(strategy.workers, job.cluster.node.devices, _distinguishable_ranks(strategy.workers, job))
+    ranks, gradients = [], []
+    for worker_class in worker_classes:
+        rank = builder.add_workers(worker_class)
+        builder.load(rank, worker_class.node, worker_class.each, worker_class.ranks)
+        builder.compute(rank, Phase.FORWARD, forward_s)
+        gradients.append(builder.compute(rank, Phase.BACKWARD, backward_s))
+        ranks.append(rank)
+    main, others = ranks[0], ranks[1:]
+    parameters = float(sum(layer.trained_parameters for layer in job.layers))
+    size_bytes = parameters * job.parameter_bytes
+    gather = Communication.of(Dimension.DATA, "gather", size_bytes)
+    distribute = Communication.of(Dimension.DATA, "broadcast", size_bytes)
+    gathered = [
+        builder.transfer(
+            rank, main, size_bytes, partial(_path, worker_class, size_bytes, True), Phase.SEND, (ready,), together=_GATHER,
+            labels=gather,
+        )
+        for rank, worker_class, ready in zip(others, worker_classes[1:], gradients[1:], strict=True)
+    ]  # fmt: skip
+    for rank, sent in zip(others, gathered, strict=True):
+        builder.wait(rank, Phase.SEND, [sent])
+    builder.wait(main, Phase.RECEIVE, gathered)
+    updated = builder.compute(main, Phase.OPTIMIZER, partial(_update_s, strategy.workers, parameters))
+    broadcast = [
+        builder.transfer(
+            main, rank, size_bytes, partial(_path, worker_class, size_bytes, False), Phase.SEND, (updated,),
+            together=_BROADCAST, labels=distribute._replace(calls=worker_class.ranks),
+        )
+        for rank, worker_class in zip(others, worker_classes[1:], strict=True)
+    ]  # fmt: skip
+    for rank, received in zip(others, broadcast, strict=True):
+        builder.wait(rank, Phase.SYNCHRONISE, [received])
+    builder.wait(main, Phase.SEND, broadcast)
+    return builder.priced()
 
-    def _distinguishable_ranks(self, job: Job) -> Collection[int]:
-        """The main worker and other distinguishable ranks; all, if messages of folded workers would not share links
-        correctly."""
-        if job.cluster.is_uniform and job.cluster.node.cards_used == 1:
-            return {0, *job.distinguishable_ranks(self.workers)}
-        return range(self.workers)
+
+def _update_s(workers: int, parameters: float, costs: JobCosts) -> float:
+    """Seconds of the main worker's sum of all gradients, and of its optimizer's step."""
+    job = costs.job
+    size_bytes = parameters * job.parameter_bytes
+    sum_s = (workers - 1) * _SUM_ACCESSES * size_bytes / job.cluster.device.memory_bandwidth_Bps
+    return sum_s + job.optimizer_s(parameters)
+
+
+def _distinguishable_ranks(workers: int, job: Job) -> Collection[int]:
+    """The main worker and other distinguishable ranks; all, if messages of folded workers would not share links
+    correctly."""
+    if job.cluster.is_uniform and job.cluster.node.cards_used == 1:
+        return {0, *job.distinguishable_ranks(workers)}
+    return range(workers)
 
 
 def _path(worker_class: Placed, size_bytes: float, to_main: bool, links: ResourceMap) -> Path:

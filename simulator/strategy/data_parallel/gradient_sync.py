@@ -15,8 +15,8 @@ from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.cluster.collectives.cost import copying_s
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension, number_of
 from scaleproof.simulator.common.csr import CsrLists
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.program import Path, PathOf, Rows, Use
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.buckets import ends
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap, passed_bytes
 from scaleproof.simulator.strategy.pipeline.rank_schedule import SLOTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Final, Literal
 
 import numpy as np
@@ -12,9 +13,9 @@ from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.cluster.device.device import Optimizer
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import place
@@ -53,48 +54,51 @@ class LocalSgd(Strategy):
         """Optimizer steps between two averages."""
         return self.period
 
-    def compile(self, job: Job) -> Program:
-        """A period: its steps on every worker, the all-reduce of parameters or of their changes, and the outer step.
 
-        Raises FieldError if there are too many steps to simulate.
-        """
-        # the samples of a period are loaded as one batch
-        builder = StepBuilder(job, samples=self.period * job.samples_per_worker)
-        worker_classes = place(self.workers, job.cluster.node.devices, job.distinguishable_ranks(self.workers))
-        self._check_size(len(worker_classes))
-        parameters = float(sum(layer.trained_parameters for layer in job.layers))
+def compile_local_sgd(strategy: LocalSgd, job: Job) -> Program:
+    """A period: its steps on every worker, the all-reduce of parameters or of their changes, and the outer step.
 
-        def steps_s(costs: JobCosts) -> NDArray[np.float64]:
-            layers = costs.layers()
-            return np.tile([layers.forward_s.sum(), layers.backward_s.sum(), costs.job.optimizer_s(parameters)], self.period)
+    Raises FieldError if there are too many steps to simulate.
+    """
+    # the samples of a period are loaded as one batch
+    builder = StepBuilder(job, samples=strategy.period * job.samples_per_worker)
+    worker_classes = place(strategy.workers, job.cluster.node.devices, job.distinguishable_ranks(strategy.workers))
+    _check_size(strategy, len(worker_classes))
+    parameters = float(sum(layer.trained_parameters for layer in job.layers))
 
-        ranks, begins, ends = [], [], []
-        for worker_class in worker_classes:
-            rank = builder.add_workers(worker_class)
-            begins.append(builder.wait(rank, Phase.SYNCHRONISE, []))
-            builder.load(rank, worker_class.node, worker_class.each, worker_class.ranks)
-            ends.append(int(builder.computes(rank, np.tile(_PASSES, self.period), steps_s)[-1]))
-            ranks.append(rank)
-        averages = []
-        if self.workers > 1:
-            group = Group.of(self.workers, job.cluster.node.devices)
-            nodes = sorted({worker_class.node for worker_class in worker_classes})
-            size_bytes, ready = parameters * job.parameter_bytes, begins if self.overlap else ends
-            averages = [builder.collective_of("all_reduce", group, size_bytes, ranks, nodes, ready, Dimension.DATA)]
-        for rank in ranks:
-            builder.wait(rank, Phase.SYNCHRONISE, averages)
-            builder.compute(rank, Phase.OPTIMIZER, lambda costs: self._outer_s(costs.job, parameters))
-        return builder.priced()
+    def steps_s(costs: JobCosts) -> NDArray[np.float64]:
+        layers = costs.layers()
+        return np.tile([layers.forward_s.sum(), layers.backward_s.sum(), costs.job.optimizer_s(parameters)], strategy.period)
 
-    def _outer_s(self, job: Job, parameters: float) -> float:
-        """Seconds of the outer step. The change of a period is two reads and one write, like a step of plain SGD."""
-        if self.outer == "none":
-            return 0.0
+    ranks, begins, ends = [], [], []
+    for worker_class in worker_classes:
+        rank = builder.add_workers(worker_class)
+        begins.append(builder.wait(rank, Phase.SYNCHRONISE, []))
+        builder.load(rank, worker_class.node, worker_class.each, worker_class.ranks)
+        ends.append(int(builder.computes(rank, np.tile(_PASSES, strategy.period), steps_s)[-1]))
+        ranks.append(rank)
+    averages = []
+    if strategy.workers > 1:
+        group = Group.of(strategy.workers, job.cluster.node.devices)
+        nodes = sorted({worker_class.node for worker_class in worker_classes})
+        size_bytes, ready = parameters * job.parameter_bytes, begins if strategy.overlap else ends
+        averages = [builder.collective_of("all_reduce", group, size_bytes, ranks, nodes, ready, Dimension.DATA)]
+    for rank in ranks:
+        builder.wait(rank, Phase.SYNCHRONISE, averages)
+        builder.compute(rank, Phase.OPTIMIZER, partial(_outer_s, strategy, parameters))
+    return builder.priced()
 
-        return sum(job.cluster.device.optimizer_s(parameters, optimizer, job.precision) for optimizer in _OUTER)
 
-    def _check_size(self, classes: int) -> None:
-        if classes * self.period * len(_PASSES) > _MAX_PASSES:
-            limit = max(1, _MAX_PASSES // (classes * len(_PASSES)))
-            message = f"{self.period} steps of {classes} different workers are too many to simulate; give at most {limit}"
-            raise FieldError(("strategy", "period"), message)
+def _outer_s(strategy: LocalSgd, parameters: float, costs: JobCosts) -> float:
+    """Seconds of the outer step. The change of a period is two reads and one write, like a step of plain SGD."""
+    if strategy.outer == "none":
+        return 0.0
+    device, precision = costs.job.cluster.device, costs.job.precision
+    return sum(device.optimizer_s(parameters, optimizer, precision) for optimizer in _OUTER)
+
+
+def _check_size(strategy: LocalSgd, classes: int) -> None:
+    if classes * strategy.period * len(_PASSES) > _MAX_PASSES:
+        limit = max(1, _MAX_PASSES // (classes * len(_PASSES)))
+        message = f"{strategy.period} steps of {classes} different workers are too many to simulate; give at most {limit}"
+        raise FieldError(("strategy", "period"), message)

@@ -13,11 +13,11 @@ from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.cluster.collectives.cost import library_of
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.model.graph import branches, inputs_of, owners_of, place_branches
 from scaleproof.simulator.model.layers import Layer, cut_into_stages
 from scaleproof.simulator.program import Path, Program
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.base import Strategy
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
@@ -60,15 +60,16 @@ class ModelParallel(Strategy):
             return place_branches(layers, self.stages)
         return [device for device, part in enumerate(cut_into_stages(layers, self.stages)) for _ in part]
 
-    def compile(self, job: Job) -> Program:
-        """Forward and backward tasks of layers, messages between devices, averages of shared weights' gradients, and
-        optimizers."""
-        device_of = self.device_of(job.layers)
-        passes = _PassTasks(replace(job, layers=with_own_weights(job.layers, device_of)), device_of, self.stages)
-        passes.add_forward()
-        passes.add_backward()
-        passes.add_optimizers(owners_of(job.layers))
-        return passes.builder.priced()
+
+def compile_model_parallel(strategy: ModelParallel, job: Job) -> Program:
+    """Forward and backward tasks of layers, messages between devices, averages of shared weights' gradients, and
+    optimizers."""
+    device_of = strategy.device_of(job.layers)
+    passes = _PassTasks(replace(job, layers=with_own_weights(job.layers, device_of)), device_of, strategy.stages)
+    passes.add_forward()
+    passes.add_backward()
+    passes.add_optimizers(owners_of(job.layers))
+    return passes.builder.priced()
 
 
 def with_own_weights(layers: Sequence[Layer], device_of: Sequence[int]) -> list[Layer]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.buckets import ends
 from scaleproof.simulator.strategy.parameter_server.program import between, sum_s, update_s
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
+from scaleproof.simulator.common.consistency import Bsp, ConsistencyModel, WorkQuota
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.program import Path, PathOf, Program, SecondsOf
-from scaleproof.simulator.program.consistency import Bsp, ConsistencyModel, WorkQuota
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.parameter_server.ranks import RankClass, WorkerGroup

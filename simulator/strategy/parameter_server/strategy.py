@@ -10,12 +10,12 @@ import numpy as np
 from pydantic import Field
 
 from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.common.consistency import SYNCHRONOUS, Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.common.units import Bytes, Seconds
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.program.consistency import SYNCHRONOUS, Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.strategy.base import Strategy
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.parameter_server.program import ServedStep
@@ -104,13 +104,14 @@ class ParameterServer(Strategy):
     def nodes_needed(self, cluster: Cluster) -> int:
         """Number of nodes of workers and dedicated servers."""
         worker_nodes = -(-self.workers // cluster.node.devices)
-        return worker_nodes + self.servers if self._is_dedicated(cluster) else worker_nodes
+        return worker_nodes + self.servers if self.is_dedicated(cluster) else worker_nodes
 
     def communicates_in_nodes(self, cluster: Cluster) -> bool:
         """Whether workers on the same node communicate, or servers have workers on their node."""
-        return super().communicates_in_nodes(cluster) or not self._is_dedicated(cluster)
+        return super().communicates_in_nodes(cluster) or not self.is_dedicated(cluster)
 
-    def _is_dedicated(self, cluster: Cluster) -> bool:
+    def is_dedicated(self, cluster: Cluster) -> bool:
+        """Whether servers have separate nodes."""
         return self.placement == "dedicated" and cluster.nodes > 1
 
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
@@ -164,47 +165,54 @@ class ParameterServer(Strategy):
         if self.units is not None and self.two_level:
             yield "units", "two_level makes a node's workers take steps together, not single units; leave out one of both"
 
-    def compile(self, job: Job) -> Program:
-        """One step of all workers. Raises FieldError if there are too many messages to simulate."""
-        cluster = job.cluster
-        limit_bytes = self.bucket_bytes if self.overlap else math.inf
-        bucket_list = buckets(job.layers, self.servers, self.shard, job.parameter_bytes, limit_bytes, self.sparse, self.workers)
-        nodes = placed(self.workers, self.servers, cluster.node.devices, self._is_dedicated(cluster))
-        rank_classes = self._classes(job, nodes, bucket_list)
-        groups = worker_groups(rank_classes, nodes, self.two_level)
-        messages = len(groups) * sum(one.is_server for one in rank_classes) * len(bucket_list)
-        if messages > _MAX_MESSAGES:
-            text = f"{messages} messages per step are too many to simulate; use fewer servers, or larger buckets"
-            raise FieldError(("strategy", "servers"), text)
-        step = ServedStep(job, self.consistency, self.quota, rank_classes, groups, bucket_list, self.rollout_s)
-        return step.overlapped() if self.overlap else step.sequential()
 
-    def _classes(self, job: Job, nodes: Mapping[int, OnNode], bucket_list: Sequence[Bucket]) -> list[RankClass]:
-        """Equivalent ranks on equivalent nodes; distinguishable ranks, or all on non-uniform networks, are separate."""
-        distinguishable = self._distinguishable_ranks(job)
-        # servers with the same contents are equivalent
-        server_contents = np.concatenate([np.stack(bucket[1:]) for bucket in bucket_list])
+def compile_parameter_server(strategy: ParameterServer, job: Job) -> Program:
+    """One step of all workers. Raises FieldError if there are too many messages to simulate."""
+    cluster = job.cluster
+    limit_bytes = strategy.bucket_bytes if strategy.overlap else math.inf
+    bucket_list = buckets(
+        job.layers, strategy.servers, strategy.shard, job.parameter_bytes, limit_bytes, strategy.sparse, strategy.workers
+    )
+    nodes = placed(strategy.workers, strategy.servers, cluster.node.devices, strategy.is_dedicated(cluster))
+    rank_classes = _classes(strategy, job, nodes, bucket_list)
+    groups = worker_groups(rank_classes, nodes, strategy.two_level)
+    messages = len(groups) * sum(one.is_server for one in rank_classes) * len(bucket_list)
+    if messages > _MAX_MESSAGES:
+        text = f"{messages} messages per step are too many to simulate; use fewer servers, or larger buckets"
+        raise FieldError(("strategy", "servers"), text)
+    step = ServedStep(job, strategy.consistency, strategy.quota, rank_classes, groups, bucket_list, strategy.rollout_s)
+    return step.overlapped() if strategy.overlap else step.sequential()
 
-        def kind(rank: int) -> Hashable:
-            if rank in distinguishable:
-                return rank
-            return "worker" if rank < self.workers else server_contents[:, rank - self.workers].tobytes()
 
-        def is_separate(node: int) -> bool:
-            ranks = nodes[node]
-            is_async = self.consistency != SYNCHRONOUS and len(ranks.workers) > 0
-            return is_async or any(rank in distinguishable for ranks_of_role in ranks for rank in ranks_of_role)
+def _classes(
+    strategy: ParameterServer, job: Job, nodes: Mapping[int, OnNode], bucket_list: Sequence[Bucket]
+) -> list[RankClass]:
+    """Equivalent ranks on equivalent nodes; distinguishable ranks, or all on non-uniform networks, are separate."""
+    distinguishable = _distinguishable_ranks(strategy, job)
+    # servers with the same contents are equivalent
+    server_contents = np.concatenate([np.stack(bucket[1:]) for bucket in bucket_list])
 
-        return classes(nodes, job.cluster.node.devices, kind, is_separate)
+    def kind(rank: int) -> Hashable:
+        if rank in distinguishable:
+            return rank
+        return "worker" if rank < strategy.workers else server_contents[:, rank - strategy.workers].tobytes()
 
-    def _distinguishable_ranks(self, job: Job) -> Collection[int]:
-        """Ranks that must not be folded. Workers that do not wait for all others diverge, even if equivalent. Servers with the
-        same contents do not: services of folded servers vary identically, but their messages do not."""
-        if not job.cluster.is_uniform:
-            return range(self.ranks)
-        distinguishable = set(job.distinguishable_ranks(self.ranks))
-        if self.consistency == SYNCHRONOUS:
-            return distinguishable
-        if job.unevenness.message_jitter == 0 and not job.unevenness.changes:
-            distinguishable -= set(range(self.workers, self.ranks)) - job.unevenness.named
-        return distinguishable if self.two_level else distinguishable | set(range(self.workers))
+    def is_separate(node: int) -> bool:
+        ranks = nodes[node]
+        is_async = strategy.consistency != SYNCHRONOUS and len(ranks.workers) > 0
+        return is_async or any(rank in distinguishable for ranks_of_role in ranks for rank in ranks_of_role)
+
+    return classes(nodes, job.cluster.node.devices, kind, is_separate)
+
+
+def _distinguishable_ranks(strategy: ParameterServer, job: Job) -> Collection[int]:
+    """Ranks that must not be folded. Workers that do not wait for all others diverge, even if equivalent. Servers with the
+    same contents do not: services of folded servers vary identically, but their messages do not."""
+    if not job.cluster.is_uniform:
+        return range(strategy.ranks)
+    distinguishable = set(job.distinguishable_ranks(strategy.ranks))
+    if strategy.consistency == SYNCHRONOUS:
+        return distinguishable
+    if job.unevenness.message_jitter == 0 and not job.unevenness.changes:
+        distinguishable -= set(range(strategy.workers, strategy.ranks)) - job.unevenness.named
+    return distinguishable if strategy.two_level else distinguishable | set(range(strategy.workers))

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.collectives.cost import library_of
 from scaleproof.simulator.common.communication import UNKNOWN, Collective, Communication, Dimension, number_of
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.program import Path, Rows
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import Placed

@@ -10,8 +10,9 @@ import pytest
 
 from scaleproof.reports.explorer.responses.timeline_columns import KINDS, timeline_columns
 from scaleproof.reports.timeline.step import WEIGHT
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.run.run import Phase, Run
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 
 COLUMNS = ("row", "track", "kind", "chunk", "stage", "microbatch", "communication", "start", "end", "number")

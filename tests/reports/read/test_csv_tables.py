@@ -11,7 +11,8 @@ import pytest
 
 from scaleproof.reports.read import csv_tables
 from scaleproof.reports.read.results import Case, read
-from scaleproof.simulator.run.run import BREAKDOWN, Phase
+from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.run.run import BREAKDOWN
 from tests.reports.example import CASES, STEPS, make_run
 
 

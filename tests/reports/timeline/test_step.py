@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from scaleproof.reports.timeline.step import WEIGHT, Step, kind_words, span_words, typical_step
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Phase, Run
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 
 Make = Callable[..., Scenario]

@@ -20,8 +20,9 @@ from scaleproof.reports.read.results import Case
 from scaleproof.reports.timeline import timeline
 from scaleproof.reports.timeline.side_by_side import side_by_side
 from scaleproof.reports.timeline.step import typical_step
+from scaleproof.simulator.common.spans import Phase, Spans, Stream
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Phase, Run, Spans, Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.reports.example import CASES, make_run
 from tests.reports.sized import size_px

@@ -9,7 +9,7 @@ from scaleproof.simulator.captured.replicas import Replicas
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation, Operator
 from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective, Wait
 from scaleproof.simulator.common.communication import Dimension
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 
 MIB = 2**20
 

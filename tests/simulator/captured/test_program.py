@@ -16,10 +16,11 @@ from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.run.predicted import predicted_run
-from scaleproof.simulator.run.run import Phase, Run
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.strategy.job import Job
 

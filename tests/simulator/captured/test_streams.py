@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.captured.streams import ClassStreams, class_streams
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy import CapturedStrategy
 from tests.simulator.captured.records import data_parallel

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator import engine
+from scaleproof.simulator.cluster.perturbations import Tail
 from scaleproof.simulator.engine import Variation, replay
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.program.perturbations import Tail
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator.programs import compiled
 

@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.common.speed_profile import Cycle
 from scaleproof.simulator.engine import levels as orders
 from scaleproof.simulator.engine import replay
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.engine.levels import LevelOrder, order_of
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
-from scaleproof.simulator.program.speed_profile import Cycle
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import compile_step
 from tests.simulator.engine.test_replay import programs, server_programs
 
 Make = Callable[..., Scenario]
@@ -39,7 +40,7 @@ def fan(leaves: int) -> Program:
 
 def test_programs_that_differ_only_in_numbers_share_a_level_order(small: Make) -> None:
     scenario = small(HYBRID)
-    program = scenario.strategy.compile(scenario.job())
+    program = compile_step(scenario.strategy, scenario.job())
     order = order_of(program)
     assert order_of(replace(program, latency_s=program.latency_s + 1.0)) is order
     slower = small(HYBRID, "cluster.network.bandwidth=1Gbit/s")

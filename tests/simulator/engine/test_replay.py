@@ -12,14 +12,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scaleproof.simulator import engine
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import events, is_contended, replay
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.engine.jitter import NONE, Variation
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import MAIN_STREAM, Path, Program, ProgramBuilder, Use
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.job import Job
 
 
@@ -344,7 +345,7 @@ def test_declared_sharing_of_parameter_servers_is_close_to_events(
             "cluster.nodes=32",
             f"cluster.node.devices={devices}",
         )
-        program = scenario.strategy.compile(job(scenario))
+        program = compile_step(scenario.strategy, job(scenario))
         together_s, reference_s = (
             np.diff(simulate(program, 3).step_ends_s())[-1] for simulate in (replay.simulate_concurrent, events.simulate)
         )
@@ -368,7 +369,7 @@ def job(scenario: Scenario) -> Job:
 )
 def test_the_chosen_engine_equals_the_event_engine(small: Callable[..., Scenario], strategy: str) -> None:
     scenario = small(f"strategy={strategy}")
-    program = scenario.strategy.compile(job(scenario))
+    program = compile_step(scenario.strategy, job(scenario))
     reference = events.simulate(program, 3)
     assert engine.simulate(program, 3).end_s == pytest.approx(reference.end_s, rel=1e-9)
 
@@ -411,7 +412,7 @@ def test_no_step_is_shorter_than_a_resource_is_busy() -> None:
         "framework=pytorch-fsdp2",
     )
     scenario = load("llama-2-7b", ("cluster=aws-g5", *overrides))
-    program = scenario.strategy.compile(scenario.job())
+    program = compile_step(scenario.strategy, scenario.job())
     busy_s = engine.busiest_s(program)
     assert replay.simulate(program, 2).step_ends_s()[0] < 0.9 * busy_s
     ends_s = engine.simulate_steady(program, 2).step_ends_s()

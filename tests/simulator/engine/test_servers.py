@@ -9,9 +9,9 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaleproof.simulator.common.consistency import DROPPED, Asp, Bsp, ConsistencyModel, Ssp
 from scaleproof.simulator.engine.servers import Request, Server, ServerHost
 from scaleproof.simulator.program import Use
-from scaleproof.simulator.program.consistency import DROPPED, Asp, Bsp, ConsistencyModel, Ssp
 
 SERVICE_S, UPDATE_S = 1.0, 0.5
 

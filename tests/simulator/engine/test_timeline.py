@@ -7,11 +7,12 @@ import tracemalloc
 import pytest
 
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.engine import simulate
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Path, ProgramBuilder
 from scaleproof.simulator.run.predicted import predicted_run
-from scaleproof.simulator.run.run import Phase, Run, Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 
 

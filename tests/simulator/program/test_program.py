@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.csr import CsrLists
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.program import Kind, Path, Program, ProgramBuilder, Use, followers
-from scaleproof.simulator.run.run import Phase
 
 
 def test_csr_returns_its_lists() -> None:

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.common.spans import COMMUNICATION_PHASES, Stream
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.accounting import accounted, flops_per_sample, tokens_per_sample
-from scaleproof.simulator.run.run import COMMUNICATION_PHASES, Stream
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_model
 from scaleproof.simulator.scenario.schema import Scenario

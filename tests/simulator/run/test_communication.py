@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.communication import Collective, Dimension, label_of, layers_label, named, number_of
+from scaleproof.simulator.common.intervals import TimeIntervals
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.intervals import TimeIntervals
 from scaleproof.simulator.run.records import CommunicationPart
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load

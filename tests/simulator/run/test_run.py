@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.atomic_file import write_atomically
+from scaleproof.simulator.common.spans import Phase, Spans, Stream
 from scaleproof.simulator.run.breakdown import from_spans, slope
 from scaleproof.simulator.run.files import load_run, save
 from scaleproof.simulator.run.records import StageMemory
-from scaleproof.simulator.run.run import BREAKDOWN, Phase, Run, Spans, Stream
+from scaleproof.simulator.run.run import BREAKDOWN, Run
 
 
 def spans(*rows: tuple[float, ...], overlapped: int = 0) -> Spans:

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaleproof.simulator.common.consistency import Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import Timeline, simulate
 from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
-from scaleproof.simulator.program.consistency import Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.records import ServerStatistics
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.run.staleness import summary, window_of
 
 consistencies = st.sampled_from([Bsp(), Bsp(1), Ssp(0), Ssp(2), Asp()])

@@ -16,7 +16,7 @@ from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.scenario.fields import FieldUnit, Value, fields_of
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import KINDS
+from scaleproof.simulator.strategy import KINDS, Strategy
 
 # Keys of attributes and items from a scenario down to a part.
 Path = tuple[str | int, ...]
@@ -44,7 +44,7 @@ def schema() -> tuple[type[Spec], ...]:
         strategy = KINDS.find(kind)
         if strategy is not None and strategy.__module__.startswith("scaleproof."):
             classes_of(strategy, found)
-    return tuple(owner for owner in found if not inspect.isabstract(owner))
+    return tuple(owner for owner in found if not inspect.isabstract(owner) and owner is not Strategy)
 
 
 def parts_of(spec: Spec, path: Path = ()) -> Iterator[tuple[Path, Spec]]:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from scaleproof.simulator.analysis.study.batched_replay import step_times_s
 from scaleproof.simulator.analysis.study.numeric_axes import Differences
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.common.speed_profile import Cycle, SpeedProfiles
 from scaleproof.simulator.engine import events, simulate
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Tenancy, Use
-from scaleproof.simulator.program.speed_profile import Cycle, SpeedProfiles
 from scaleproof.simulator.program.table import distinct
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 
 Make = Callable[..., Scenario]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Phase, Run
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 
 STRATEGIES: list[dict[str, Any]] = [

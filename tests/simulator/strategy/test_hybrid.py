@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError, ScenarioError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import events, is_contended, replay
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind, Program
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.layout.mesh import ORDER, Placed
 from scaleproof.simulator.strategy.plan import Plan

@@ -16,7 +16,7 @@ from scaleproof.simulator.common.csr import CsrLists
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import priced
+from scaleproof.simulator.strategy import compile_step, priced
 
 Make = Callable[..., Scenario]
 
@@ -67,7 +67,7 @@ def differences(one: Any, other: Any, at: str = "") -> list[str]:
 def compiled_and_repriced(scenario: Scenario, slowdowns: Mapping[str, float]) -> tuple[Program, Program]:
     strategy, job = scenario.strategy, scenario.job(unevenness=scenario.unevenness)
     other = replace(job, cluster=slowed(job.cluster, slowdowns))
-    return strategy.compile(other), priced(strategy, other, strategy.compile(job))
+    return compile_step(strategy, other), priced(strategy, other, compile_step(strategy, job))
 
 
 @pytest.mark.parametrize("overrides", STRATEGIES.values(), ids=STRATEGIES)
@@ -88,7 +88,7 @@ def test_a_repriced_program_equals_a_new_compilation_on_non_uniform_networks(sma
 def test_prices_change_costs_and_no_tasks(small: Make) -> None:
     scenario = small(*STRATEGIES["all axes"])
     job = scenario.job()
-    program = scenario.strategy.compile(job)
+    program = compile_step(scenario.strategy, job)
     other = program.at(replace(job, cluster=slowed(job.cluster, {"network.latency": 2.0})))
     assert other is not None
     assert other.dependencies is program.dependencies
@@ -100,7 +100,7 @@ def test_a_schedule_that_was_searched_for_other_times_is_searched_again(small: M
     scenario = small(*STRATEGIES["searched for"])
     job = scenario.job()
     slower = replace(job, cluster=slowed(job.cluster, {"device": 2.0}))
-    assert scenario.strategy.compile(job).at(slower) is None
+    assert compile_step(scenario.strategy, job).at(slower) is None
 
 
 def test_layers_of_equal_models_are_the_same_objects(small: Make) -> None:

@@ -15,7 +15,7 @@ from scaleproof.simulator.common.errors import PluginError, ScenarioError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario, json_schema
-from scaleproof.simulator.strategy import KINDS
+from scaleproof.simulator.strategy import COMPILERS, KINDS
 from tests.conftest import SMALL
 
 Install = Callable[..., None]
@@ -31,32 +31,40 @@ class Alone(Strategy):
     kind: Literal["alone"] = "alone"
     passes: int = 1
 
-    def compile(self, job):
-        builder = ProgramBuilder()
-        rank = builder.rank("worker 0")
-        builder.compute(rank, 0, self.passes * float(job.costs().forward_s.sum()))
-        return builder.build()
+
+def compile_alone(strategy, job):
+    builder = ProgramBuilder()
+    rank = builder.rank("worker 0")
+    builder.compute(rank, 0, strategy.passes * float(job.costs().forward_s.sum()))
+    return builder.build()
 """
 ENTRY = "alone = alone_strategy:Alone"
+COMPILER = "alone = alone_strategy:compile_alone"
 
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Installs a package of one module: `install(module, entry, name)`."""
-    monkeypatch.delitem(vars(KINDS), "_installed", raising=False)
+    """Installs a package of one module: `install(module, entry, name, compiler)`."""
+    forget()
 
-    def add(text: str = ALONE, entries: str = ENTRY, name: str = "alone-strategy") -> None:
+    def add(text: str = ALONE, entries: str = ENTRY, name: str = "alone-strategy", compiler: str = COMPILER) -> None:
         folder = tmp_path / name
         info = folder / f"{name.replace('-', '_')}-1.2.dist-info"
         info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
-        (info / "entry_points.txt").write_text(f"[scaleproof.strategies]\n{entries}\n")
+        (info / "entry_points.txt").write_text(f"[scaleproof.strategies]\n{entries}\n[scaleproof.compilers]\n{compiler}\n")
         (folder / f"{name.replace('-', '_')}.py").write_text(text)
         monkeypatch.syspath_prepend(str(folder))
         monkeypatch.delitem(sys.modules, "alone_strategy", raising=False)
 
     yield add
-    vars(KINDS).pop("_installed", None)
+    forget()
+
+
+def forget() -> None:
+    """Forgets which packages are installed."""
+    for plugins in (KINDS.plugins, COMPILERS):
+        vars(plugins).pop("entries", None)
 
 
 def error_of(small: Callable[..., Scenario], *overrides: str) -> str:
@@ -92,7 +100,7 @@ def test_kinds_are_listed_without_importing_them(install: Install, small: Callab
 def test_the_schema_contains_installed_strategies(install: Install) -> None:
     plain = {"model": "gpt-mini", "cluster": "dgx1", "batch": 8, "strategy": {"kind": "alone", "passes": 2}}
     assert not jsonschema.Draft202012Validator(json_schema()).is_valid(plain)
-    vars(KINDS).pop("_installed")
+    forget()
     install()
     validator = jsonschema.Draft202012Validator(json_schema())
     strategies = ({"kind": "alone", "passes": 2}, "alone", {"kind": "alone", "passes": "x"})
@@ -114,9 +122,8 @@ SAYS = "alone-strategy 1.2: the strategy 'alone', alone_strategy:Alone, "
         ("class Alone(", ENTRY, "cannot be imported (SyntaxError: "),
         ("raise ValueError('one\\ntwo')", ENTRY, "cannot be imported (ValueError: one two); fix the package, or uninstall it"),
         ("Other = 1", ENTRY, "cannot be imported (AttributeError: "),
-        ("Alone = 3", ENTRY, "is not a subclass of scaleproof.simulator.strategy.Strategy; derive it from Strategy"),
-        ("class Alone: ...", ENTRY, "is not a subclass of scaleproof.simulator.strategy.Strategy; derive it from Strategy"),
-        (ALONE.replace("def compile", "def compiles"), ENTRY, "does not define compile; define it"),
+        ("Alone = 3", ENTRY, "is not a subclass of scaleproof's Strategy; derive it from Strategy"),
+        ("class Alone: ...", ENTRY, "is not a subclass of scaleproof's Strategy; derive it from Strategy"),
         (ALONE.replace('Literal["alone"]', "str"), ENTRY, "has a different kind; give it the field kind: Literal['alone']"),
         (ALONE.replace('"alone"', '"lone"'), ENTRY, "has a different kind; give it the field kind: Literal['alone'] = 'alone'"),
     ],
@@ -133,6 +140,28 @@ def test_a_broken_plugin_is_reported_in_one_line(
         assert output.out == ""
         assert output.err.startswith(SAYS + message)
         assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "compiler", "message"),
+    [
+        (
+            ALONE,
+            "",
+            r"^the strategy .alone. has no compiler; name its function by an entry point",
+        ),
+        (ALONE.replace("compile_alone", "compiles"), COMPILER, r"compiler 'alone', .*compile_alone, cannot be imported \(Attr"),
+        (ALONE.replace("return builder.build()", "return"), COMPILER, "compiles to NoneType; make it return"),
+        (ALONE.replace("builder.compute(", "print("), COMPILER, "compiles to a Program without tasks of ranks; make it return"),
+    ],
+)
+def test_a_broken_compiler_is_reported(
+    text: str, compiler: str, message: str, install: Install, small: Callable[..., Scenario]
+) -> None:
+    """The first mistakes of who writes one."""
+    install(text, compiler=compiler)
+    with pytest.raises(PluginError, match=message):
+        predict(small("strategy=alone"))
 
 
 def test_a_plugin_of_an_existing_kind_is_rejected(install: Install, small: Callable[..., Scenario]) -> None:

@@ -10,12 +10,13 @@ import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine.events import simulate
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.data_parallel.buckets import Gradients
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.plan import Plan
@@ -55,7 +56,7 @@ def test_order_hints_of_pipelines_exceed_those_of_predecessors(
         f"strategy={{kind: pipeline, stages: {stages}, microbatches: {microbatches}, schedule: {schedule}}}",
         f"batch={microbatches}",
     )
-    program = scenario.strategy.compile(job(scenario))
+    program = compile_step(scenario.strategy, job(scenario))
     before = program.predecessors()
     task, previous = before.keys(), before.values
     hinted = program.slot[task] >= 0
@@ -73,7 +74,7 @@ def test_messages_wait_for_both_sides_and_both_wait_for_them(small: Make, schedu
         f"strategy={{kind: pipeline, stages: {stages}, microbatches: {microbatches}, schedule: {schedule}}}", "batch=5",
         "framework=ideal",
     )  # fmt: skip
-    program = scenario.strategy.compile(job(scenario))
+    program = compile_step(scenario.strategy, job(scenario))
     before = program.dependencies.lists()
     transfers = np.flatnonzero(program.kind == Kind.TRANSFER)
     assert len(transfers) == 2 * (stages - 1) * microbatches
@@ -96,7 +97,7 @@ def test_messages_wait_for_both_sides_and_both_wait_for_them(small: Make, schedu
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_a_ring_moves_the_theoretical_bytes_through_every_rank(small: Make, workers: int) -> None:
     scenario = small(f"strategy.workers={workers}")
-    program = scenario.strategy.compile(job(scenario))
+    program = compile_step(scenario.strategy, job(scenario))
     moved = program.amount[program.kind == Kind.COLLECTIVE].sum()
     size_bytes = 4 * scenario.model.parameters()
     assert moved == pytest.approx(2 * (workers - 1) / workers * size_bytes)
@@ -164,7 +165,7 @@ def test_folded_servers_equal_unfolded_ones(small: Make, placement: str) -> None
         f"strategy={{kind: parameter_server, workers: {workers}, servers: {servers}, placement: {placement}}}",
         "batch={per_worker: 1}",
     )
-    program = scenario.strategy.compile(job(scenario))
+    program = compile_step(scenario.strategy, job(scenario))
     shard_bytes = 4 * scenario.model.parameters() / servers
     folded: dict[str, float] = {}
     for uses, amount, kind in zip(program.uses(), program.amount, program.kind, strict=True):
@@ -269,7 +270,7 @@ def test_breakdown_adds_up_for_every_family(small: Make) -> None:
 def test_steps_after_the_first_are_equal(small: Make) -> None:
     for strategy in ("{kind: data_parallel, workers: 12}", "{kind: hybrid, workers: 4, stages: 3, microbatches: 3}"):
         scenario = small(f"strategy={strategy}")
-        ends_s = simulate(scenario.strategy.compile(job(scenario)), 5).step_ends_s()
+        ends_s = simulate(compile_step(scenario.strategy, job(scenario)), 5).step_ends_s()
         assert np.diff(ends_s) == pytest.approx(np.diff(ends_s)[0])
 
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
-from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.validator.launch.launch import run_on_ranks
 from scaleproof.validator.record.recorder import Recorder
 from tests.validator.conftest import TINY_GPT

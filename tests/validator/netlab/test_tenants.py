@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.program.perturbations import Perturbations
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import measure
 from scaleproof.validator.netlab.tenants import shares_of_links, with_neighbour

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from scaleproof.simulator.common.spans import Spans
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Run, Spans
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.members import class_of_ranks
 from scaleproof.validator.record.assemble import rank_names

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import BREAKDOWN, Phase, Run
+from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.explain import Explanation, explain, times
 from scaleproof.validator.reconciliation.match import match

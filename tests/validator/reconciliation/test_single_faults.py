@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 import pytest
 
+from scaleproof.simulator.common.spans import COMPUTE_PHASES, Phase, Spans, Stream
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run, Spans, Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.compute_steps import varying_rank
 from scaleproof.validator.reconciliation.explain import explain

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scaleproof.simulator.run.run import Phase, Run, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.validator.record.assemble import assemble, finished_steps, gathered, rank_names
 from scaleproof.validator.record.recorder import END_OF_STEP, RAW_SPAN
 from tests.validator.conftest import MakeScenario

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.run.records import QueueLength
-from scaleproof.simulator.run.run import Phase, Run, Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.validator.record.assemble import assemble
 from tests.validator.conftest import MakeScenario
 from tests.validator.record.test_assemble import end, recorded, row, spans_of

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.validator.launch.launch import run_on_ranks
 from scaleproof.validator.measure import measure
 from tests.validator import faults

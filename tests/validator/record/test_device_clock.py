@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.validator.launch.status_board import Board, Status
 from scaleproof.validator.record import device_clock
 from scaleproof.validator.record.clock_correction import Correction

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.validator.launch.status_board import BETWEEN_PHASES, NO_STEP, STARTING, Activity, Board, Status
 from scaleproof.validator.record.recorder import END_OF_STEP, RAW_SPAN, Recorder
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from scaleproof.simulator.common.errors import InputError, RankError
-from scaleproof.simulator.run.run import Run, Stream
+from scaleproof.simulator.common.spans import Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.record.torch_profiler import ProfiledCollective, matched, read_works
 from tests.validator.conftest import GPT, MakeScenario

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.run.run import Phase, Run, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.strategy.layout.mesh import ORDER, DeviceMesh
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
 from scaleproof.simulator.strategy.plan import Plan

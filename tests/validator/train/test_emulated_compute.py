@@ -13,11 +13,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.spans import COMPUTE_PHASES, Phase, Stream
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.program.perturbations import Perturbations
-from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run, Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.measure import MeasureOptions, measure, train_here

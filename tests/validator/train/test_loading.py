@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import measure
 from scaleproof.validator.train import loading

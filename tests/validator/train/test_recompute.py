@@ -13,10 +13,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.model import Gpt
 from scaleproof.simulator.model.operators import Matmul
 from scaleproof.simulator.model.recompute import again
-from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.train.models import models

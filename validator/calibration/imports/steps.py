@@ -13,8 +13,8 @@ import numpy as np
 
 from scaleproof.simulator.cluster.collectives.algorithms import OPS, Op
 from scaleproof.simulator.common.atomic_file import write_atomically
+from scaleproof.simulator.common.intervals import TimeIntervals
 from scaleproof.simulator.common.units import format_bytes, format_time_s
-from scaleproof.simulator.run.intervals import TimeIntervals
 from scaleproof.simulator.scenario.dump import written
 from scaleproof.validator.calibration.cluster_file.section import seconds_text
 from scaleproof.validator.calibration.imports.kineto import DeviceWork, Trace, TracedCollective

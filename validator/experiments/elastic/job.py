@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from scaleproof.simulator.cluster.perturbations import EVEN
+from scaleproof.simulator.common.consistency import SYNCHRONOUS
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.program.consistency import SYNCHRONOUS
-from scaleproof.simulator.program.perturbations import EVEN
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import DataParallel, ParameterServer
 from scaleproof.validator.launch.preflight.checks import check_trainable

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import train_here
 from scaleproof.validator.record.recorder import Recorder

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.perturbations import Perturbations, Straggler
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.simulator.program.perturbations import Perturbations, Straggler
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.experiments.planted.kinds import PlantedFault

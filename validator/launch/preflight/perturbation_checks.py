@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from scaleproof.simulator.cluster.network.topology import Switch
+from scaleproof.simulator.cluster.perturbations import Tenant
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.program.perturbations import Tenant
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.launch.preflight import refusals

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.run.records import CommunicationPart
-from scaleproof.simulator.run.run import Phase, Run
+from scaleproof.simulator.run.run import Run
 from scaleproof.validator.reconciliation.explain import times
 from scaleproof.validator.reconciliation.faults import DetectedFault, listed
 from scaleproof.validator.reconciliation.parts import WAITING, split

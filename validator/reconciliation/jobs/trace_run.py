@@ -11,10 +11,11 @@ from typing import Final
 import numpy as np
 
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.spans import Phase, Spans
 from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.breakdown import from_spans
-from scaleproof.simulator.run.run import Phase, Run, Spans
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.imports import chakra, kineto
 from scaleproof.validator.calibration.imports.kineto import Trace

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.futures import Future
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator
 from scaleproof.validator.strategy.layout.collectives import Collectives

@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.strategy import GatherAverage
 from scaleproof.validator.strategy.base import Context, Trainer, WholeModel
 from scaleproof.validator.strategy.layout.flat import gradients, pack, replace_values, views

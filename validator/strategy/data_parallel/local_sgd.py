@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.futures import Future
 from torch.nn.utils import parameters_to_vector
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.strategy import LocalSgd
 from scaleproof.validator.strategy.base import Context, Trainer, WholeModel, apply_update, name_parameters
 from scaleproof.validator.strategy.layout.collectives import Collectives

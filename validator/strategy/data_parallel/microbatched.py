@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.strategy import DataParallel
 from scaleproof.validator.strategy.base import Context, WholeModel, apply_update
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision

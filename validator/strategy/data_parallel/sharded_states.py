@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.futures import Future
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.base import Context

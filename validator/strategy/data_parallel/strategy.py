@@ -10,7 +10,7 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.strategy import DataParallel
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.data_parallel.buckets import Bucket, BucketedAllreduce, EarlyAllreduce

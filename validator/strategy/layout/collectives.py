@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.layout.team import Team
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch.distributed as dist
 from torch import nn
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.flat import pack, views

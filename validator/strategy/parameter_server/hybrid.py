@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.strategy import Hybrid
 from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.strategy.base import Context, Trainer

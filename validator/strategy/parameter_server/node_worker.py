@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.threaded_sum import SumThread

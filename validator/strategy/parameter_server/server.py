@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from scaleproof.simulator.program.consistency import SYNCHRONOUS
-from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.simulator.common.consistency import SYNCHRONOUS
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.base import Context, Trainer

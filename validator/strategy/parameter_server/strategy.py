@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from scaleproof.simulator.program.consistency import SYNCHRONOUS
+from scaleproof.simulator.common.consistency import SYNCHRONOUS
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.launch.rank import barrier

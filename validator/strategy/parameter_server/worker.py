@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.strategy.base import Context, WholeModel
 from scaleproof.validator.strategy.layout.collectives import Collectives

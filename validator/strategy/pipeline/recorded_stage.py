@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.validator.record.recorder import Recorder
 
 # Key of a message: the stage at its end on this rank, the microbatch, and whether it carries activations (else gradients).

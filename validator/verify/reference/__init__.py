@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
+from scaleproof.simulator.common.consistency import SYNCHRONOUS
 from scaleproof.simulator.model.layers import has_operator
-from scaleproof.simulator.program.consistency import SYNCHRONOUS
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import LocalSgd, ParameterServer
 from scaleproof.validator.verify.reference import compressed, experts, periodic, plain, server_log

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from scaleproof.simulator.program.consistency import Bsp, Ssp
+from scaleproof.simulator.common.consistency import Bsp, Ssp
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.train.data import worker_batches

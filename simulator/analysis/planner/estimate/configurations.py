@@ -20,13 +20,12 @@ from scaleproof.simulator.scenario.framework_choice import default_framework, pl
 from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
 from scaleproof.simulator.scenario.schema import Batch, Scenario
 from scaleproof.simulator.strategy import Hybrid
-from scaleproof.simulator.strategy.compile import check_size
 from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis
 from scaleproof.simulator.strategy.layout.used_devices import placed
 from scaleproof.simulator.strategy.option_rules import is_accepted
 from scaleproof.simulator.strategy.pipeline import schedules
 from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.strategy.plan import Plan, check_size
 
 _KEPT_FIELDS: Final = (
     "prefetch", "algorithm", "account_for_embedding", "account_for_loss", "overlap_experts", "node_limit",

@@ -14,9 +14,9 @@ from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers
 from scaleproof.simulator.analysis.planner.estimate.layer_times import plans_of
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.program import Path, ProgramBuilder
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
 from scaleproof.simulator.strategy.layout.resource_map import CollectivePaths, ResourceMap

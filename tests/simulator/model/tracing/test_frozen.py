@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from scaleproof.simulator.analysis.planner.estimate import Space, every, memory_bytes, step_times
 from scaleproof.simulator.common import yaml_file
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import replay
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.layers import Layer
@@ -20,7 +21,6 @@ from scaleproof.simulator.model.tracing.torch_module import trace
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.run.accounting import flops_per_sample
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.load import build
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName

@@ -16,12 +16,12 @@ from scaleproof.simulator.analysis.planner.estimate import Space, every, memory_
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.cluster.collectives.cost import direct_costing, processors_taken
 from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.layers import Layer, Shard
 from scaleproof.simulator.model.operators import MemoryBound
 from scaleproof.simulator.model.transformer.decoder import Llama
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis, DeviceMesh

@@ -16,6 +16,7 @@ from scaleproof.simulator.engine import events, replay
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import compile_step
 
 Make = Callable[..., Scenario]
 
@@ -154,7 +155,7 @@ def test_both_engines_give_equal_times_if_ranks_share_nothing(strategy: str, dec
         "strategy": yaml.safe_load(strategy),
     }
     scenario = Scenario.model_validate(fields)
-    program = scenario.strategy.compile(scenario.job(scenario.samples_per_worker))
+    program = compile_step(scenario.strategy, scenario.job(scenario.samples_per_worker))
     ends = [engine.simulate(program, 4).step_ends_s() for engine in (replay, events)]
     assert ends[0] == pytest.approx(ends[1], rel=1e-9)
 

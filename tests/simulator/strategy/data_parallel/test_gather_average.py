@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import compile_step
 
 Make = Callable[..., Scenario]
 GATHER = "strategy={{kind: gather_average, workers: {}}}"
@@ -24,7 +25,7 @@ BYTES = (
 
 
 def compiled(scenario: Scenario) -> Program:
-    return scenario.strategy.compile(scenario.job(scenario.samples_per_worker, scenario.unevenness))
+    return compile_step(scenario.strategy, scenario.job(scenario.samples_per_worker, scenario.unevenness))
 
 
 def size_bytes(scenario: Scenario) -> float:

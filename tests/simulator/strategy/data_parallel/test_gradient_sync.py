@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import events
 from scaleproof.simulator.program import Kind, Program
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.plan import Plan
 from tests.simulator.programs import ONLY_COMPUTE, compiled, moved_bytes, step_s, work_s

@@ -12,6 +12,7 @@ from scaleproof.simulator.engine import Variation, simulate
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import compile_step
 
 Make = Callable[..., Scenario]
 ONE_BUCKET = "strategy={{kind: data_parallel, workers: {}, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}}"
@@ -19,7 +20,7 @@ INPUT = "input={{storage: {{sample: 3 KB, bandwidth: {} MB/s}}, prefetch: {}}}"
 
 
 def compiled(scenario: Scenario) -> Program:
-    return scenario.strategy.compile(scenario.job(scenario.samples_per_worker, scenario.unevenness))
+    return compile_step(scenario.strategy, scenario.job(scenario.samples_per_worker, scenario.unevenness))
 
 
 def period_s(scenario: Scenario, periods: int = 3) -> float:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator.programs import compiled, moved_bytes, step_s, work_s
 

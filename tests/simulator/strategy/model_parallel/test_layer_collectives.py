@@ -9,10 +9,10 @@ from typing import Literal
 import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Exchange
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives

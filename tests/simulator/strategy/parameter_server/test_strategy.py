@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import Variation, simulate
 from scaleproof.simulator.engine.asynchronous_starts import random_starts_s
 from scaleproof.simulator.engine.events import simulate as by_events
@@ -20,8 +21,9 @@ from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.records import ServerStatistics
-from scaleproof.simulator.run.run import Phase, Run
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.parameter_server.shards import Sparse, buckets
 from tests.validator.verdicts import in_bulk
 
@@ -46,7 +48,7 @@ def servers(workers: int, servers: int = 1, **fields: object) -> str:
 
 
 def compiled(scenario: Scenario) -> Program:
-    return scenario.strategy.compile(scenario.job())
+    return compile_step(scenario.strategy, scenario.job())
 
 
 def server_stats(run: Run) -> ServerStatistics:
@@ -284,7 +286,7 @@ def test_equivalent_servers_are_folded_without_changing_the_result(small: Make) 
         small(servers(6, 3, mode="asynchronous"), *ALONE, *PLAIN, f"unevenness={{late: {late}}}")
         for late in ("[]", "[{ranks: [6, 7, 8], delay: 0 s}]")
     ]
-    programs = [one.strategy.compile(one.job(unevenness=one.unevenness)) for one in scenarios]
+    programs = [compile_step(one.strategy, one.job(unevenness=one.unevenness)) for one in scenarios]
     assert [int(program.ranks.is_server.sum()) for program in programs] == [1, 3]
     timelines = [simulate(program, 8, Variation(start_s=random_starts_s(program, 0))) for program in programs]
     folded, each = (predicted_run(timeline, scenario="", strategy="", samples=6) for timeline in timelines)

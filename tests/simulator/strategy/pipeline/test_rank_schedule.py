@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import COLLECTIVE_STREAM, Kind
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.rank_schedule import BEGIN, TURN, rank_schedule
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, PassTimes, ScheduleName, order

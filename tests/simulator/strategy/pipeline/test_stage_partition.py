@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.model.layers import Layer, block_range
 from scaleproof.simulator.model.operators import Matmul, SavedActivation
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind
-from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName, peak_activations

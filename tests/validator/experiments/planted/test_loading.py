@@ -9,7 +9,7 @@ from typing import cast
 
 import torch
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.validator.experiments.planted.loading import LateBatches
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.train.data import Batch

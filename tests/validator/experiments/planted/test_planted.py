@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from scaleproof.simulator.cluster.network.links import EndpointLink
-from scaleproof.simulator.program.perturbations import Perturbations
+from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.run.run import Run
 from scaleproof.validator.experiments.planted import find
 from scaleproof.validator.experiments.planted.find import PlantedRuns, figures, find_faults, planted

@@ -12,10 +12,10 @@ import pytest
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.network.links import EndpointLink
 from scaleproof.simulator.cluster.network.topology import Switch
+from scaleproof.simulator.cluster.perturbations import EVEN
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.program.perturbations import EVEN
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.experiments.proving import cases as cases_module

@@ -9,8 +9,9 @@ import pytest
 
 from scaleproof.commands.measuring import real_job
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Phase, Run
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.jobs import comparison

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from scaleproof.simulator.common.communication import named
-from scaleproof.simulator.run.run import Phase, Run, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
+from scaleproof.simulator.run.run import Run
 
 _US = 1e6
 _KERNELS = {

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import RankError
-from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.verify.reference.compressed import Iterated, Picked, sum_of
 from tests.validator import faults_data_parallel as faults

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.validator.measure import MeasureOptions, measure
 from tests.validator import faults_sharded
 from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.validator.measure import MeasureOptions, measure
 from tests.validator import faults_data_parallel as faults
 from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario

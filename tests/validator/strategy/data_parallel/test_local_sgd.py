@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Phase, Stream
 from scaleproof.validator.measure import MeasureOptions, measure, train_here
 from scaleproof.validator.train.emulation_lateness import MOST_LATE_S
 from tests.validator import faults_data_parallel as faults

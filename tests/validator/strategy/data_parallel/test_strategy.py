@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.strategy.data_parallel.buckets import Gradients
 from scaleproof.validator.measure import measure
 from scaleproof.validator.verify.reference import rule_of

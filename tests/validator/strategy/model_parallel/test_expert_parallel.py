@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.run.run import Run, Stream
+from scaleproof.simulator.common.spans import Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.strategy.model_parallel.expert_parallel import NodeLimit

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.run import Phase, Run
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import measure
 from scaleproof.validator.train import emulated_compute

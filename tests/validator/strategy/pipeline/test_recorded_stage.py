@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.validator.strategy.pipeline.recorded_stage import PassRecorder
 
 # What schedules call: the kind, and of passes and receives the microbatch.

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.run.run import Phase, Run, Stream
+from scaleproof.simulator.common.spans import Phase, Stream
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
 from scaleproof.validator.measure import MeasureOptions, measure

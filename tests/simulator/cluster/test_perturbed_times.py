@@ -10,14 +10,14 @@ from pydantic import ValidationError
 
 from scaleproof.simulator import engine
 from scaleproof.simulator.analysis.planner.search import plan
+from scaleproof.simulator.cluster.perturbations import Perturbations, Tail
 from scaleproof.simulator.common.errors import FieldError, InputError, ScenarioError
 from scaleproof.simulator.engine import Variation, replay
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.program import Kind
-from scaleproof.simulator.program.perturbations import Perturbations, Tail
 from scaleproof.simulator.scenario.schema import Scenario
-from tests.simulator.program.test_perturbations import STRATEGIES
+from tests.simulator.cluster.test_perturbations import STRATEGIES
 from tests.simulator.programs import ONLY_COMPUTE, compiled
 
 Make = Callable[..., Scenario]

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator import engine
+from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.common.speed_profile import Cycle, Pace, SpeedProfiles
 from scaleproof.simulator.engine import Variation, events, is_contended, replay
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Use
-from scaleproof.simulator.program.speed_profile import Cycle, Pace, SpeedProfiles
-from scaleproof.simulator.run.run import Phase
 
 times = st.floats(0.0, 50.0)
 

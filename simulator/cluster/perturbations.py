@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.speed_profile import Cycle, Pace
 from scaleproof.simulator.common.units import Seconds
-from scaleproof.simulator.program.speed_profile import Cycle, Pace
 
 
 def _listed(ranks: object) -> object:
