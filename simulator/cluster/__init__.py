@@ -150,8 +150,7 @@ class Cluster(Spec):
     def update_s(self, parameters: float, optimizer: Optimizer, precision: Precision) -> float:
         """Seconds of one optimizer step on a host: as measured on CPU nodes, otherwise bound by the host's memory bandwidth."""
         if self.node.memory_bandwidth_Bps is None:
-            key = "update", parameters, optimizer, precision
-            return self.device.per_device(key, lambda device: (device.optimizer_s(parameters, optimizer, precision),))[0]
+            return self.device.optimizer_s(parameters, optimizer, precision)
         return optimizer_bytes(parameters, optimizer, precision) / self._host_Bps
 
     @property

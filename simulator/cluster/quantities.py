@@ -128,7 +128,7 @@ def uncertain(cluster: Cluster) -> dict[str, float]:
 
 def _slower_device(cluster: Cluster, slowdown: float) -> Cluster:
     """Slows everything that the device computes except measured optimizer steps."""
-    return cluster.model_copy(update={"device": cluster.device.changed(lambda device: _slowed_device(device, slowdown))})
+    return cluster.model_copy(update={"device": _slowed_device(cluster.device, slowdown)})
 
 
 def _slowed_device(device: Device, slowdown: float) -> Device:
@@ -148,14 +148,11 @@ def _slowed_device(device: Device, slowdown: float) -> Device:
 
 
 def _slower_optimizer(cluster: Cluster, slowdown: float) -> Cluster:
-    def slower(device: Device) -> Device:
-        measured = tuple(
-            entry.model_copy(update={"base_s": entry.base_s * slowdown, "per_parameter_s": entry.per_parameter_s * slowdown})
-            for entry in device.measured_optimizers
-        )
-        return device.model_copy(update={"measured_optimizers": measured})
-
-    return cluster.model_copy(update={"device": cluster.device.changed(slower)})
+    measured = tuple(
+        entry.model_copy(update={"base_s": entry.base_s * slowdown, "per_parameter_s": entry.per_parameter_s * slowdown})
+        for entry in cluster.device.measured_optimizers
+    )
+    return cluster.model_copy(update={"device": cluster.device.model_copy(update={"measured_optimizers": measured})})
 
 
 def _slower_collectives(cluster: Cluster, slowdown: float) -> Cluster:

@@ -8,7 +8,8 @@ efficiency, already contains its software, and is used as it is.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -44,6 +45,11 @@ _ATTENTION_MASK: Final = "attention mask"
 _ENDS: Final = frozenset({"embedding", "head", "loss"})
 
 
+# Numbers that an execution keeps, and executions that are kept.
+_MOST_KNOWN: Final = 5_000
+_MOST_EXECUTIONS: Final = 512
+
+
 class TrainingWork(NamedTuple):
     """Training parameters that determine kernels and host work.
 
@@ -67,6 +73,7 @@ class Execution:
 
     def __init__(self, device: Device, framework: Framework, work: TrainingWork) -> None:
         self.device, self.framework, self.work = device, framework, work
+        self._known: dict[Hashable, Sequence[float]] = {}
         self.precision = storage_precision(work.precision)
         kernels = device.kernels
         self.is_described = (
@@ -76,6 +83,14 @@ class Execution:
             assert kernels is not None
             self._kernels = tuned(kernels, framework.flash(kernels.generation))
             self._reached_Bps = device.memory_bandwidth_Bps * kernels.memory_share
+
+    def once(self, key: Hashable, function: Callable[[Execution], Sequence[float]]) -> Sequence[float]:
+        """Numbers that `function` computes of this execution, once for each key."""
+        if key not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = function(self)
+        return self._known[key]
 
     def layer_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds of the forward and the backward pass over `samples` samples, without recomputation."""
@@ -331,3 +346,18 @@ def tuned(kernels: Kernels, version: str | None) -> Kernels:
 def _data(name: str) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load((catalog.ROOT / "kernels" / f"{name}.yaml").read_text(encoding="utf-8"))
     return found
+
+
+_EXECUTIONS: Final[OrderedDict[Hashable, Execution]] = OrderedDict()
+
+
+def execution_of(device: Device, framework: Framework, work: TrainingWork) -> Execution:
+    """The execution of these objects, the latest of which are kept, so that each distinct cost is computed once."""
+    # an execution refers to the device and the framework, so that no others get the same ids
+    key = id(device), id(framework), work
+    if key not in _EXECUTIONS:
+        _EXECUTIONS[key] = Execution(device, framework, work)
+        if len(_EXECUTIONS) > _MOST_EXECUTIONS:
+            _EXECUTIONS.popitem(last=False)
+    _EXECUTIONS.move_to_end(key)
+    return _EXECUTIONS[key]

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from scaleproof.simulator.cluster.device.batched_device import BatchedDevice
 from scaleproof.simulator.cluster.device.device import Optimizer, Precision
-from scaleproof.simulator.common.batched_numbers import PlainNumberNeededError
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Width
 from scaleproof.simulator.model.layers import Layer
@@ -101,7 +99,4 @@ class CapturedStrategy(Strategy):
 
 def compile_captured(strategy: CapturedStrategy, job: Job) -> Program:
     """Compiles the recorded step."""
-    device: object = job.cluster.device
-    if isinstance(device, BatchedDevice):
-        raise PlainNumberNeededError
     return strategy.script.compile(job, strategy.workers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
@@ -18,7 +18,7 @@ from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Spec, Width
 from scaleproof.simulator.common.units import Seconds
-from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork
+from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork, execution_of
 from scaleproof.simulator.frameworks.framework import ShardCopies, slowest
 from scaleproof.simulator.model.autocast import stream_bytes
 from scaleproof.simulator.model.graph import boundary_elements
@@ -235,8 +235,8 @@ class Job:
             return np.zeros((2, len(self.layers)))
 
         def of_layer(layer: Layer, samples: float) -> Sequence[float]:
-            key = "least", layer.signature, samples, self._work
-            return self._on_device(key, lambda execution: execution.least_s(layer, samples))
+            key = "least", layer.signature, samples
+            return self._execution.once(key, lambda execution: execution.least_s(layer, samples))
 
         return self._of_layers(of_layer, samples)
 
@@ -285,8 +285,8 @@ class Job:
         samples = self.samples_per_worker / microbatches
 
         def of_layer(layer: Layer, samples: float) -> tuple[float]:
-            key = "weights", layer.signature, samples, self._work
-            (weights_s,) = self._on_device(key, lambda execution: (execution.weights_s(layer, samples),))
+            key = "weights", layer.signature, samples
+            (weights_s,) = self._execution.once(key, lambda execution: (execution.weights_s(layer, samples),))
             return (weights_s + self._accumulation_s(layer),)
 
         result: NDArray[np.float64] = self._of_layers(of_layer, samples)[0] * (self._scale() * self.slowest)
@@ -341,22 +341,19 @@ class Job:
             raise FieldError(("training", "measured_step", "time"), message)
         return left_s / float(self._of_layers(self._layer_s, self.measured_step.samples).sum())
 
-    @property
-    def _work(self) -> TrainingWork:
-        return TrainingWork(
+    @cached_property
+    def _execution(self) -> Execution:
+        """The device as the framework uses it."""
+        work = TrainingWork(
             self.precision, self.optimizer, self.recompute, self.recipe, self.pipelined_ranks, self.splits_backward,
             self.autocast, self.master,
         )  # fmt: skip
-
-    def _on_device(self, key: Hashable, function: Callable[[Execution], Sequence[float]]) -> Sequence[float]:
-        """Values of `function` for the device as the framework uses it."""
-        framework, work = self.framework, self._work
-        return self.cluster.device.per_device(key, lambda device: function(Execution(device, framework, work)))
+        return execution_of(self.cluster.device, self.framework, work)
 
     def _layer_s(self, layer: Layer, samples: float) -> Sequence[float]:
         """Seconds of a layer's forward and backward pass, without recomputation."""
-        key = "layer", layer.signature, samples, self._work
-        forward_s, backward_s = self._on_device(key, lambda execution: execution.layer_s(layer, samples))
+        key = "layer", layer.signature, samples
+        forward_s, backward_s = self._execution.once(key, lambda execution: execution.layer_s(layer, samples))
         return forward_s, backward_s + self._accumulation_s(layer)
 
     def _accumulation_s(self, layer: Layer) -> float:
@@ -365,30 +362,30 @@ class Job:
         if self.gradients is None or not self.gradients.added or self.scatters:
             return 0.0
         moved_bytes = layer.trained_parameters * self.gradients.added
-        return self.cluster.device.per_device(("added", moved_bytes), lambda device: (device.moved_s(moved_bytes),))[0]
+        return self.cluster.device.moved_s(moved_bytes)
 
     def _recompute_s(self, layer: Layer, samples: float) -> Sequence[float]:
         """Seconds that recomputation adds to a layer's backward pass."""
-        key = "again", layer.signature, samples, self._work
-        return self._on_device(key, lambda execution: (execution.again_s(layer, samples),))
+        key = "again", layer.signature, samples
+        return self._execution.once(key, lambda execution: (execution.again_s(layer, samples),))
 
     def layer_passes_s(self, layer: Layer, samples: float) -> tuple[float, float, float]:
         """Compute seconds of a layer's forward and backward pass, and of its recomputation, without sums of microbatches'
         gradients."""
-        key, scale = ("layer", layer.signature, samples, self._work), self._scale()
-        forward_s, backward_s = self._on_device(key, lambda execution: execution.layer_s(layer, samples))
+        key, scale = ("layer", layer.signature, samples), self._scale()
+        forward_s, backward_s = self._execution.once(key, lambda execution: execution.layer_s(layer, samples))
         again_s = 0.0 if self.recompute.kind == "none" else self._recompute_s(layer, samples)[0]
         return scale * forward_s, scale * backward_s, scale * again_s
 
     def operators_s(self, layer: Layer, operators: Sequence[Operator], samples: float) -> Sequence[float]:
         """Seconds of some of a layer's operators in the forward and the backward pass."""
-        key = "operators", layer.signature, tuple(one.name for one in operators), samples, self._work
-        return self._on_device(key, lambda execution: execution.operators_s(layer, operators, samples))
+        key = "operators", layer.signature, tuple(one.name for one in operators), samples
+        return self._execution.once(key, lambda execution: execution.operators_s(layer, operators, samples))
 
     def memory_share(self, layer: Layer, samples: float) -> float:
         """Share of a layer's kernel time that is bound by memory bandwidth."""
-        key = "memory share", layer.signature, samples, self._work
-        return self._on_device(key, lambda execution: (execution.memory_share(layer, samples),))[0]
+        key = "memory share", layer.signature, samples
+        return self._execution.once(key, lambda execution: (execution.memory_share(layer, samples),))[0]
 
     def mean_memory_share(self, samples: float) -> float:
         """Mean of `memory_share` over all blocks of the model."""
@@ -419,5 +416,5 @@ class Job:
         return result
 
     def _optimizer_s(self, parameters: float) -> float:
-        key = "optimizer", parameters, self._work
-        return self._on_device(key, lambda execution: (execution.optimizer_s(parameters),))[0]
+        key = "optimizer", parameters
+        return self._execution.once(key, lambda execution: (execution.optimizer_s(parameters),))[0]

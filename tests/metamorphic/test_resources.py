@@ -33,7 +33,7 @@ def _quantity(name: str) -> Faster:
 
 def _device(change: Callable[[Device, float], Device]) -> Faster:
     def faster(cluster: Cluster, factor: float) -> Cluster:
-        return cluster.model_copy(update={"device": cluster.device.changed(lambda device: change(device, factor))})
+        return cluster.model_copy(update={"device": change(cluster.device, factor)})
 
     return faster
 

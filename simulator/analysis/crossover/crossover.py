@@ -19,12 +19,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from scaleproof.simulator.analysis.alternatives import Contender, contenders
 from scaleproof.simulator.analysis.crossover.axes import MapAxis, x_axis, y_axis
-from scaleproof.simulator.analysis.study.batched_replay import step_times_s
-from scaleproof.simulator.analysis.study.numeric_axes import NUMBERS, Differences, with_numbers
+from scaleproof.simulator.analysis.study.numeric_axes import NUMBERS, with_numbers
+from scaleproof.simulator.analysis.study.priced_points import timed_together
 from scaleproof.simulator.common.errors import InputError, naming_extras, one_line
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
@@ -246,7 +244,8 @@ class _Predictor:
             return
         try:
             scenario = self.scenario(contender, self.x.values[0], y)
-            times_s = step_times_s(scenario, Differences({self.x.field: np.array(self.x.values)})).tolist()
+            clusters = [with_numbers(scenario.cluster, {self.x.field: x}) for x in self.x.values]
+            times_s = timed_together(scenario, clusters, intervals=False).step_s.tolist()
             # steps that can be replayed together are synchronous: each ends with one update by all samples
             steps = scenario.convergence.steps(scenario.total_samples) if scenario.convergence else None
             batch = {x: self._point(contender, x, y, step_s, steps, scenario)

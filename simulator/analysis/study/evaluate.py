@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.study.batched_replay import baseline_s, timed_together
-from scaleproof.simulator.analysis.study.numeric_axes import NUMBERS, Differences, value_of
+from scaleproof.simulator.analysis.study.numeric_axes import NUMBERS, value_of, with_numbers
+from scaleproof.simulator.analysis.study.priced_points import steps_s, timed_together
 from scaleproof.simulator.analysis.study.study import Numbers, Study
-from scaleproof.simulator.cluster import Device
+from scaleproof.simulator.cluster import Cluster, Device
 from scaleproof.simulator.common.errors import FieldError, ScaleproofError, ScenarioError, one_line
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
@@ -159,19 +159,24 @@ class _BatchablePoints:
     def _rows(self) -> Iterator[Row | None]:
         """Rows as from `rows`. Raises ScenarioError for an error that all points have."""
         scenario, first = self._valid()
-        differences, problems = self._differences(first)
-        times = timed_together(scenario, differences, self.intervals)
+        clusters, problems = self._clusters(scenario.cluster, first)
+        # a measured interval of a value does not apply to another value
+        own = {self.study.axes[axis].field.removeprefix("cluster.") for axis in self.study.numbers}
+        if self.intervals and own & set(scenario.cluster.uncertainty):
+            yield from (problem for problem in problems)
+            return
+        times = timed_together(scenario, clusters, self.intervals)
         first_row = row_of(run := predict(scenario, interval=False, remedy=False))
         columns = {"low_s": times.low_s, "high_s": times.high_s + most_s(scenario)} if self.intervals else {}
-        columns |= _unscaled(run, scenario, differences, times.step_s)
+        columns |= _unscaled(run, scenario, clusters, times.step_s)
         cells = zip(*(column.tolist() for column in (times.step_s, *columns.values())), strict=True)
         for problem in problems:
             if problem is not None:
                 yield problem
                 continue
-            step_s, *own = next(cells)
-            is_known = not any(map(math.isnan, (step_s, *own)))
-            yield _scaled(first_row, step_s) | dict(zip(columns, own, strict=True)) if is_known else None
+            step_s, *own_cells = next(cells)
+            is_known = not any(map(math.isnan, (step_s, *own_cells)))
+            yield _scaled(first_row, step_s) | dict(zip(columns, own_cells, strict=True)) if is_known else None
 
     def _valid(self) -> tuple[Scenario, Numbers]:
         """The scenario of a valid point, and its places on the axes.
@@ -190,32 +195,34 @@ class _BatchablePoints:
                     raise
                 raise FieldError((), "points are not valid for different reasons") from None
 
-    def _differences(self, valid: Numbers) -> tuple[Differences, list[Row | None]]:
-        """The values in which valid points differ, and the rows of points that are not valid, None for valid ones.
+    def _clusters(self, cluster: Cluster, valid: Numbers) -> tuple[list[Cluster], list[Row | None]]:
+        """The clusters of valid points, and the rows of points that are not valid, None for valid ones.
 
-        valid: places of a valid point on the axes.
+        cluster: of a valid point. valid: its places on the axes.
         """
         fields = [axis.field for axis in self.study.axes]
         links = [axis for axis in self.study.numbers if fields[axis] in NUMBERS]
         of_device = [axis for axis in self.study.numbers if fields[axis] not in NUMBERS]
-        problems: list[Row | None] = [None] * len(self.places)
-        value_columns: list[tuple[list[Any], Numbers]] = []
-        for axes in [*([axis] for axis in links), *([of_device] if of_device else [])]:
-            distinct, index = np.unique(self.places[:, axes], axis=0, return_inverse=True)
-            values = [self._value(axes, places, valid) for places in distinct.tolist()]
-            errors = [value if isinstance(value, dict) else None for value in values]
-            problems = [problem or errors[i] for problem, i in zip(problems, index.ravel().tolist(), strict=True)]
-            value_columns.append((values, index.ravel()))
-        is_valid = np.array([problem is None for problem in problems])
-        columns = {
-            fields[axis]: np.array([np.nan if isinstance(value, dict) else value for value in values])[index[is_valid]]
-            for axis, (values, index) in zip(links, value_columns, strict=False)
-        }
-        if not of_device:
-            return Differences(columns), problems
-        values, index = value_columns[-1]
-        used, device = np.unique(index[is_valid], return_inverse=True)
-        return Differences(columns, [values[i] for i in used.tolist()], device), problems
+
+        @functools.cache
+        def wired(places: tuple[int, ...]) -> Cluster | Row:
+            """The cluster with the links at these places, or the row of an error."""
+            values = [self._value([axis], [place], valid) for axis, place in zip(links, places, strict=True)]
+            problem = next((value for value in values if isinstance(value, dict)), None)
+            if problem is not None:
+                return problem
+            return with_numbers(cluster, {fields[axis]: value for axis, value in zip(links, values, strict=True)})
+
+        found: list[Cluster] = []
+        problems: list[Row | None] = []
+        for point in self.places:
+            changed = wired(tuple(point[links].tolist()))
+            device = self._value(of_device, point[of_device].tolist(), valid) if of_device else cluster.device
+            problem = next((one for one in (changed, device) if isinstance(one, dict)), None)
+            problems.append(problem)
+            if isinstance(changed, Cluster) and isinstance(device, Device):
+                found.append(changed if device is cluster.device else changed.model_copy(update={"device": device}))
+        return found, problems
 
     def _value(self, axes: Sequence[int], places: Sequence[int], valid: Numbers) -> float | Device | Row:
         """The number of a link axis at a place, the device of the device axes at their places, or the row of an error.
@@ -252,19 +259,20 @@ def _scaled(row: Row, step_s: float) -> Row:
             for name, value in row.items()}  # fmt: skip
 
 
-def _unscaled(run: Run, scenario: Scenario, differences: Differences, step_s: Times) -> dict[str, Times]:
+def _unscaled(run: Run, scenario: Scenario, clusters: Sequence[Cluster], step_s: Times) -> dict[str, Times]:
     """Columns of points that do not follow from their step time only, each of shape (points,): efficiency, where the baseline
     is not one rank on the scenario's device, and MFU, where devices differ."""
     baseline, result = Baseline.of(scenario), dict[str, Times]()
-    if baseline.ranks > 1 or differences.devices:
+    devices = any(cluster.device is not scenario.cluster.device for cluster in clusters)
+    if baseline.ranks > 1 or devices:
         for scaling, column in (("weak", "efficiency"), ("strong", "strong_efficiency")):
             is_own = baseline.is_of(run, scaling)
             baseline_step_s = (
-                step_s if is_own else baseline.timed(scaling, lambda count: baseline_s(*baseline.job(count), differences))
+                step_s if is_own else baseline.timed(scaling, lambda count: steps_s(*baseline.job(count), clusters))
             )
             speed_up = run.samples / step_s / (baseline.samples(scaling) / baseline_step_s)
             result[column] = speed_up * baseline.ranks / run.compute_ranks
-    if differences.device is not None and run.mfu is not None and run.peak_flops is not None:
-        peaks = np.array([device.peak_flops[scenario.training.precision] for device in differences.devices])
-        result["mfu"] = run.mfu * (run.step_time_s / step_s) * (run.peak_flops / peaks[differences.device])
+    if devices and run.mfu is not None and run.peak_flops is not None:
+        peaks = np.array([cluster.device.peak_flops[scenario.training.precision] for cluster in clusters])
+        result["mfu"] = run.mfu * (run.step_time_s / step_s) * (run.peak_flops / peaks)
     return result

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -190,7 +192,26 @@ def _corrected_cost(cost: CollectiveCost, op: Op, size_bytes: float, group: Grou
 
 
 def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | None = None) -> Costing:
-    """Cost of a collective over two or more ranks by size, by the model alone; errors as in `costing`."""
+    """Cost of a collective over two or more ranks by size, by the model alone; errors as in `costing`.
+
+    The latest are kept, with the cluster's parts that they depend on.
+    """
+    # a device's speed counts only where it copies what collectives move
+    device = cluster.device if computes_on_processors(cluster) else None
+    parts = cluster.network, cluster.node, cluster.collectives, device
+    key = op, group, algorithm, cluster.device.name, *map(id, parts)
+    if key not in _MODELLED:
+        _MODELLED[key] = functools.cache(_modelled_costing(op, group, cluster, algorithm)), parts
+        if len(_MODELLED) > _MOST_MODELLED:
+            _MODELLED.popitem(last=False)
+    return _MODELLED[key][0]
+
+
+_MOST_MODELLED: Final = 512
+_MODELLED: Final[OrderedDict[Hashable, tuple[Costing, tuple[object, ...]]]] = OrderedDict()
+
+
+def _modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | None) -> Costing:
     if facts := chosen_nccl(cluster):
         return _nccl_costing(op, group, cluster, facts, algorithm)
     if algorithm is None and library_of(cluster) == "gloo":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
@@ -194,10 +194,6 @@ class Device(Spec):
             return "measured"
         return self.state_of("kernels.tile_share")
 
-    def changed(self, change: Callable[[Device], Device]) -> Device:
-        """The result of `change`; a BatchedDevice applies it to each of its devices."""
-        return change(self)
-
     def layer_s(self, layer: Layer, samples: float, precision: Precision) -> tuple[float, float]:
         """Seconds of the layer's forward and backward pass over `samples` samples, without collectives.
 
@@ -238,10 +234,6 @@ class Device(Spec):
             return self.speed(wide, kernels, max(1.0, faster))
         speed, operand_bytes = self.speed(precision, kernels), recipes.element_bytes[recipe]
         return speed._replace(kernels=sustaining(speed.kernels, recipes.peak_share), operand_bytes=operand_bytes)
-
-    def per_device(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> Sequence[float]:
-        """Numbers that `function` computes of the device; a BatchedDevice returns batched numbers and caches them by `key`."""
-        return function(self)
 
     def weights_s(self, layer: Layer, samples: float, precision: Precision) -> float:
         """Seconds of the layer's backward pass that compute weight gradients, which no other layer waits for.

@@ -124,6 +124,9 @@ class Contention:
     def _moved(self, job: Job, forward: bool, backward: bool, passes: int) -> _Moved:
         """Collectives next to the passes over each layer: gathers next to the forward and the backward pass, and sums, which
         are distributed over a number of passes, 0 for no sums."""
+        if not (forward or backward or (passes and self.replicas.sums)):
+            nothing = np.zeros((2, len(job.layers)))
+            return _Moved(np.zeros((2, 2, len(job.layers))), nothing, nothing)
         columns = job.of_layers(lambda layer: self._moved_by_layer(layer, job, forward, backward, passes))
         return _Moved(columns[:4].reshape(2, 2, -1), columns[4:6], columns[6:])
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.analysis.study.batched_replay import step_times_s
-from scaleproof.simulator.analysis.study.numeric_axes import Differences
+from scaleproof.simulator.analysis.study.priced_points import timed_together
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.speed_profile import Cycle, SpeedProfiles
@@ -166,4 +165,4 @@ def test_too_many_switches_of_tenants_are_rejected(small: Make, monkeypatch: pyt
 
 def test_points_with_tenants_are_predicted_separately(small: Make) -> None:
     scenario = small(SERVERS, "unevenness={tenants: [{share: 0.5}]}")
-    assert np.isnan(step_times_s(scenario, Differences({"cluster.network.bandwidth": np.array([1e9, 2e9])}))).all()
+    assert np.isnan(timed_together(scenario, [scenario.cluster] * 2, intervals=False).step_s).all()

@@ -1,4 +1,4 @@
-"""Batched replay of many points equals separate predictions."""
+"""Points that are priced for one program equal separate predictions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.simulator.analysis.study.batched_replay import step_times_s, timed_together
 from scaleproof.simulator.analysis.study.evaluate import RESULTS, rows
-from scaleproof.simulator.analysis.study.numeric_axes import NUMBERS, Differences, with_numbers
+from scaleproof.simulator.analysis.study.numeric_axes import NUMBERS, with_numbers
+from scaleproof.simulator.analysis.study.priced_points import timed_together
 from scaleproof.simulator.analysis.study.study import read
-from scaleproof.simulator.cluster import Device
-from scaleproof.simulator.common.batched_numbers import PlainNumberNeededError
+from scaleproof.simulator.cluster import Cluster, Device
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.validator.verdicts import in_bulk
 
-# all kinds of programs, with whether their points are batched
+# all kinds of programs
 SCENARIOS = {
     "resnet50-ring-p100": (),
     "resnet50-servers-p100": (),
@@ -39,29 +38,41 @@ NAMES = [*list(SCENARIOS)[::2], *in_bulk(*list(SCENARIOS)[1::2])]
 factors = st.tuples(*[st.floats(0.05, 20)] * 4)
 
 
-def numbers_of(name: str, overrides: tuple[str, ...], points: list[tuple[float, ...]]) -> dict[str, Any]:
-    """The cluster's numbers times the points' factors."""
-    cluster = load(name.strip(), overrides).cluster
+def clusters_of(scenario: Scenario, points: list[tuple[float, ...]]) -> list[Cluster]:
+    """The scenario's cluster with its links' numbers times the points' factors."""
+    cluster = scenario.cluster
     links = {"network": cluster.network, "node.link": cluster.node.link}
-    return {
-        field: getattr(links[part], attribute) * np.array(points)[:, i]
-        for i, (field, (part, attribute)) in enumerate(NUMBERS.items())
-        if links[part] is not None
-    }
+    return [
+        with_numbers(
+            cluster,
+            {
+                field: getattr(links[part], attribute) * factor
+                for factor, (field, (part, attribute)) in zip(point, NUMBERS.items(), strict=True)
+                if links[part] is not None
+            },
+        )
+        for point in points
+    ]
+
+
+def steps_s(scenario: Scenario, clusters: list[Cluster]) -> list[float]:
+    """Step times that are computed together."""
+    return timed_together(scenario, clusters, intervals=False).step_s.tolist()
+
+
+def alone_s(scenario: Scenario, cluster: Cluster) -> float:
+    """The step time of a prediction on a cluster."""
+    return predict(scenario.model_copy(update={"cluster": cluster}), interval=False).step_time_s
 
 
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=2)
 @given(points=st.lists(factors, min_size=4, max_size=6))
-def test_batched_step_times_equal_separate_ones(name: str, points: list[tuple[float, ...]]) -> None:
-    overrides = SCENARIOS[name]
-    scenario, numbers = load(name.strip(), overrides), numbers_of(name, overrides, points)
-    found = step_times_s(scenario, Differences(numbers))
-    for point, step_s in enumerate(found.tolist()):
-        its = {field: float(values[point]) for field, values in numbers.items()}
-        alone = scenario.model_copy(update={"cluster": with_numbers(scenario.cluster, its)})
-        # some may be predicted one by one
-        assert np.isnan(step_s) or step_s == pytest.approx(predict(alone, interval=False).step_time_s, rel=1e-9)
+def test_step_times_on_different_links_equal_predictions(name: str, points: list[tuple[float, ...]]) -> None:
+    scenario = load(name.strip(), SCENARIOS[name])
+    clusters = clusters_of(scenario, points)
+    expected = [alone_s(scenario, cluster) for cluster in clusters]
+    assert steps_s(scenario, clusters) == pytest.approx(expected, rel=1e-9)
 
 
 def faster(device: Device, peak: float, memory: float) -> Device:
@@ -72,44 +83,28 @@ def faster(device: Device, peak: float, memory: float) -> Device:
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=2)
 @given(points=st.lists(st.tuples(*[st.floats(0.2, 5)] * 3), min_size=3, max_size=5))
-def test_batched_step_times_on_different_devices_equal_separate_ones(name: str, points: list[tuple[float, ...]]) -> None:
+def test_step_times_on_different_devices_equal_predictions(name: str, points: list[tuple[float, ...]]) -> None:
     scenario = load(name.strip(), SCENARIOS[name])
-    links = numbers_of(name, SCENARIOS[name], [(bandwidth, 1.0, bandwidth, 1.0) for bandwidth, _, _ in points])
-    devices = [faster(scenario.cluster.device, peak, memory) for _, peak, memory in points]
-    found = step_times_s(scenario, Differences(links, devices, np.arange(len(points))))
-    for point, step_s in enumerate(found.tolist()):
-        cluster = with_numbers(scenario.cluster, {field: float(values[point]) for field, values in links.items()})
-        alone = scenario.model_copy(update={"cluster": cluster.model_copy(update={"device": devices[point]})})
-        assert np.isnan(step_s) or step_s == pytest.approx(predict(alone, interval=False).step_time_s, rel=1e-9)
-
-
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if name == name.strip()])
-def test_points_that_differ_in_device_rates_are_batched(name: str) -> None:
-    scenario = load(name, SCENARIOS[name])
-    devices = [faster(scenario.cluster.device, factor, factor) for factor in (0.5, 1, 2, 4)]
-    assert np.isfinite(step_times_s(scenario, Differences({}, devices, np.arange(4)))).all()
-
-
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if name == name.strip()])
-def test_points_that_differ_in_bandwidth_are_batched(name: str) -> None:
-    scenario = load(name, SCENARIOS[name])
-    found = step_times_s(
-        scenario, Differences(numbers_of(name, SCENARIOS[name], [(factor, 1.0, 1.0, 1.0) for factor in (0.5, 1, 2, 4)]))
-    )
-    assert np.isfinite(found).all()
+    links = clusters_of(scenario, [(bandwidth, 1.0, bandwidth, 1.0) for bandwidth, _, _ in points])
+    clusters = [
+        cluster.model_copy(update={"device": faster(cluster.device, peak, memory)})
+        for cluster, (_, peak, memory) in zip(links, points, strict=True)
+    ]
+    expected = [alone_s(scenario, cluster) for cluster in clusters]
+    assert steps_s(scenario, clusters) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("change", ["unevenness.compute_jitter=0.1", "strategy.mode=asynchronous"])
 def test_points_without_a_fixed_order_are_predicted_separately(change: str) -> None:
     scenario = load("resnet50-servers-p100", [change])
-    assert np.isnan(step_times_s(scenario, Differences({"cluster.network.latency": np.array([1e-6, 1e-5])}))).all()
+    assert np.isnan(steps_s(scenario, clusters_of(scenario, [(1.0,) * 4, (2.0,) * 4]))).all()
 
 
-def test_points_whose_cores_move_data_are_predicted_separately() -> None:
-    found = step_times_s(load("ring-2"), Differences({"cluster.node.link.bandwidth": np.array([1e9, 2e9, 4e9])}))
-    for step_s, rate in zip(found, ("1 GB/s", "2 GB/s", "4 GB/s"), strict=True):
-        alone = predict(load("ring-2", [f"cluster.node.link.bandwidth={rate}"]), interval=False).step_time_s
-        assert np.isnan(step_s) or step_s == pytest.approx(alone, rel=1e-9)
+def test_points_whose_cores_move_data_equal_predictions() -> None:
+    scenario = load("ring-2")
+    clusters = clusters_of(scenario, [(1.0, 1.0, factor, 1.0) for factor in (0.5, 1.0, 2.0)])
+    expected = [alone_s(scenario, cluster) for cluster in clusters]
+    assert steps_s(scenario, clusters) == pytest.approx(expected, rel=1e-3)
 
 
 TENSOR_PARALLEL = {
@@ -155,7 +150,7 @@ STUDIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_batched_and_separate_rows_are_equal(name: str) -> None:
+def test_rows_of_points_together_and_separately_are_equal(name: str) -> None:
     study = read(STUDIES[name])
     blob, points = pickle.dumps(study), np.arange(len(study))
     together, alone = rows(blob, points, False, True), rows(blob, points, False, False)
@@ -203,7 +198,7 @@ def test_unexpected_exceptions_become_the_points_error(monkeypatch: pytest.Monke
     assert row == {"point": 0, "error": "ZeroDivisionError: of a bug"}
 
 
-@pytest.mark.parametrize("broken", ["timed_together", "baseline_s"])
+@pytest.mark.parametrize("broken", ["timed_together", "steps_s"])
 def test_points_of_a_failed_batch_are_left_for_separate_prediction(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     study = read(STUDIES["a baseline that uses links"])
     blob, points = pickle.dumps(study), np.arange(4)
@@ -237,7 +232,7 @@ INTERVALS = {
 
 
 @pytest.mark.parametrize("name", INTERVALS)
-def test_intervals_of_batched_points_agree_with_draws(name: str) -> None:
+def test_intervals_of_points_agree_with_draws(name: str) -> None:
     field, numbers, unit = INTERVALS[name]
     study = read({"scenario": name.strip(), "axes": {field: [f"{number} {unit}" for number in numbers]}}, [MODEL])
     together, alone = (rows(pickle.dumps(study), np.arange(4), True, way, 1e9) for way in (True, False))
@@ -248,7 +243,7 @@ def test_intervals_of_batched_points_agree_with_draws(name: str) -> None:
         assert [row["low_s"], row["high_s"]] == pytest.approx([its["low_s"], its["high_s"]], rel=1e-2)
 
 
-def test_batched_intervals_follow_another_path_that_becomes_the_longest() -> None:
+def test_intervals_of_points_follow_another_path_that_becomes_the_longest() -> None:
     """With 5 Gbit/s, collectives are hidden behind computation on a device that is slower by 15 %, which doubles its effect."""
     study = read({"scenario": "resnet50-ring-p100", "axes": {"cluster.network.bandwidth": ["5 Gbit/s"] * 3}}, [MODEL])
     together, alone = (rows(pickle.dumps(study), np.arange(3), True, way, 1e9).rows[0] for way in (True, False))
@@ -257,13 +252,10 @@ def test_batched_intervals_follow_another_path_that_becomes_the_longest() -> Non
     assert together["low_s"] == pytest.approx(alone["low_s"], rel=0.015)
 
 
-def test_intervals_that_cannot_be_batched_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wants_a_number(*arguments: object) -> None:
-        raise PlainNumberNeededError("a plain number is wanted")
-
-    monkeypatch.setattr("scaleproof.simulator.analysis.study.batched_replay.added_seconds", wants_a_number)
-    rates = Differences({"cluster.network.bandwidth": np.array([1e9, 2e9])})
-    found = timed_together(load("resnet50-ring-p100"), rates, intervals=True)
+def test_intervals_of_points_whose_tasks_change_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaleproof.simulator.analysis.study.priced_points.added_seconds", lambda *_: None)
+    scenario = load("resnet50-ring-p100")
+    found = timed_together(scenario, [scenario.cluster] * 2, intervals=True)
     assert np.isnan(found.low_s).all()
     assert np.isnan(found.high_s).all()
 
