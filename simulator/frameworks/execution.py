@@ -73,7 +73,7 @@ class Execution:
 
     def __init__(self, device: Device, framework: Framework, work: TrainingWork) -> None:
         self.device, self.framework, self.work = device, framework, work
-        self._known: dict[Hashable, Sequence[float]] = {}
+        self._known: dict[Hashable, tuple[Layer, Sequence[float]]] = {}
         self.precision = storage_precision(work.precision)
         kernels = device.kernels
         self.is_described = (
@@ -84,13 +84,15 @@ class Execution:
             self._kernels = tuned(kernels, framework.flash(kernels.generation))
             self._reached_Bps = device.memory_bandwidth_Bps * kernels.memory_share
 
-    def once(self, key: Hashable, function: Callable[[Execution], Sequence[float]]) -> Sequence[float]:
-        """Numbers that `function` computes of this execution, once for each key."""
-        if key not in self._known:
+    def once(self, layer: Layer, key: Hashable, function: Callable[[Execution], Sequence[float]]) -> Sequence[float]:
+        """Numbers that `function` computes of a layer, once for each layer object and key."""
+        # the layer is kept too, so that no other gets the same id
+        full_key = id(layer), key
+        if full_key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[key] = function(self)
-        return self._known[key]
+            self._known[full_key] = layer, function(self)
+        return self._known[full_key][1]
 
     def layer_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds of the forward and the backward pass over `samples` samples, without recomputation."""

@@ -235,8 +235,8 @@ class Job:
             return np.zeros((2, len(self.layers)))
 
         def of_layer(layer: Layer, samples: float) -> Sequence[float]:
-            key = "least", layer.signature, samples
-            return self._execution.once(key, lambda execution: execution.least_s(layer, samples))
+            key = "least", samples
+            return self._execution.once(layer, key, lambda execution: execution.least_s(layer, samples))
 
         return self._of_layers(of_layer, samples)
 
@@ -285,8 +285,8 @@ class Job:
         samples = self.samples_per_worker / microbatches
 
         def of_layer(layer: Layer, samples: float) -> tuple[float]:
-            key = "weights", layer.signature, samples
-            (weights_s,) = self._execution.once(key, lambda execution: (execution.weights_s(layer, samples),))
+            key = "weights", samples
+            (weights_s,) = self._execution.once(layer, key, lambda execution: (execution.weights_s(layer, samples),))
             return (weights_s + self._accumulation_s(layer),)
 
         result: NDArray[np.float64] = self._of_layers(of_layer, samples)[0] * (self._scale() * self.slowest)
@@ -352,8 +352,8 @@ class Job:
 
     def _layer_s(self, layer: Layer, samples: float) -> Sequence[float]:
         """Seconds of a layer's forward and backward pass, without recomputation."""
-        key = "layer", layer.signature, samples
-        forward_s, backward_s = self._execution.once(key, lambda execution: execution.layer_s(layer, samples))
+        key = "layer", samples
+        forward_s, backward_s = self._execution.once(layer, key, lambda execution: execution.layer_s(layer, samples))
         return forward_s, backward_s + self._accumulation_s(layer)
 
     def _accumulation_s(self, layer: Layer) -> float:
@@ -366,26 +366,26 @@ class Job:
 
     def _recompute_s(self, layer: Layer, samples: float) -> Sequence[float]:
         """Seconds that recomputation adds to a layer's backward pass."""
-        key = "again", layer.signature, samples
-        return self._execution.once(key, lambda execution: (execution.again_s(layer, samples),))
+        key = "again", samples
+        return self._execution.once(layer, key, lambda execution: (execution.again_s(layer, samples),))
 
     def layer_passes_s(self, layer: Layer, samples: float) -> tuple[float, float, float]:
         """Compute seconds of a layer's forward and backward pass, and of its recomputation, without sums of microbatches'
         gradients."""
-        key, scale = ("layer", layer.signature, samples), self._scale()
-        forward_s, backward_s = self._execution.once(key, lambda execution: execution.layer_s(layer, samples))
+        key, scale = ("layer", samples), self._scale()
+        forward_s, backward_s = self._execution.once(layer, key, lambda execution: execution.layer_s(layer, samples))
         again_s = 0.0 if self.recompute.kind == "none" else self._recompute_s(layer, samples)[0]
         return scale * forward_s, scale * backward_s, scale * again_s
 
     def operators_s(self, layer: Layer, operators: Sequence[Operator], samples: float) -> Sequence[float]:
         """Seconds of some of a layer's operators in the forward and the backward pass."""
-        key = "operators", layer.signature, tuple(one.name for one in operators), samples
-        return self._execution.once(key, lambda execution: execution.operators_s(layer, operators, samples))
+        key = "operators", tuple(one.name for one in operators), samples
+        return self._execution.once(layer, key, lambda execution: execution.operators_s(layer, operators, samples))
 
     def memory_share(self, layer: Layer, samples: float) -> float:
         """Share of a layer's kernel time that is bound by memory bandwidth."""
-        key = "memory share", layer.signature, samples
-        return self._execution.once(key, lambda execution: (execution.memory_share(layer, samples),))[0]
+        key = "memory share", samples
+        return self._execution.once(layer, key, lambda execution: (execution.memory_share(layer, samples),))[0]
 
     def mean_memory_share(self, samples: float) -> float:
         """Mean of `memory_share` over all blocks of the model."""
@@ -416,5 +416,4 @@ class Job:
         return result
 
     def _optimizer_s(self, parameters: float) -> float:
-        key = "optimizer", parameters
-        return self._execution.once(key, lambda execution: (execution.optimizer_s(parameters),))[0]
+        return self._execution.optimizer_s(parameters)
