@@ -8,8 +8,8 @@ from pydantic import Field
 
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.spec import Count
+from scaleproof.simulator.parallelism.base import Strategy
 from scaleproof.simulator.program import Program, ProgramBuilder
-from scaleproof.simulator.strategy.base import Strategy
 from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap

@@ -11,7 +11,7 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.frameworks.library import supporting
 from scaleproof.simulator.model.layers import ModelSpec
-from scaleproof.simulator.strategy import (
+from scaleproof.simulator.parallelism import (
     CapturedStrategy,
     DataParallel,
     GatherAverage,
@@ -22,10 +22,11 @@ from scaleproof.simulator.strategy import (
     Pipeline,
     Strategy,
 )
-from scaleproof.simulator.strategy.option_rules import is_accepted
+from scaleproof.simulator.parallelism.option_rules import is_accepted
 
 if TYPE_CHECKING:
-    from scaleproof.simulator.scenario.schema import Scenario, Training
+    from scaleproof.simulator.scenario.schema import Scenario
+    from scaleproof.simulator.scenario.training import Training
 
 # Strategy fields that a framework may decide.
 DECIDED: Final = (

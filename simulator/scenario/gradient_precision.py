@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, storage_precision
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework
-from scaleproof.simulator.strategy.job import GradientSizes
-from scaleproof.simulator.strategy.pipeline.strategy import Pipeline
-from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
+from scaleproof.simulator.parallelism import Strategy
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
+from scaleproof.simulator.scenario.training import Training
 
-if TYPE_CHECKING:
-    from scaleproof.simulator.scenario.schema import Training
-    from scaleproof.simulator.strategy import Strategy
+
+class GradientSizes(NamedTuple):
+    """Bytes of gradients per parameter.
+
+    accumulated: in the buffer to which microbatches add their gradients. reduced: in the sums over ranks. added: read and
+    written by a microbatch to add to the buffer, in addition to the traffic of the gradient's matrix product.
+    """
+
+    accumulated: int
+    reduced: int
+    added: int = 0
 
 
 def gradient_sizes(training: Training, strategy: Strategy, framework: Framework) -> GradientSizes:
@@ -25,7 +33,7 @@ def gradient_sizes(training: Training, strategy: Strategy, framework: Framework)
     """
     size, usual = training.parameter_bytes, framework.gradients
     # a framework's wider gradients go with its master weights
-    decides = isinstance(strategy, ReplicaStrategy | Pipeline) and not strategy.servers and training.master
+    decides = isinstance(strategy, ReplicaStrategy) and not strategy.servers and training.master
     usually_reduced, usually_accumulated = (
         choice.element_bytes(training.precision) if decides else None for choice in (usual.reduce, usual.accumulate)
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,13 +19,14 @@ from scaleproof.simulator.scenario.captured_script import around_capture, fit_to
 from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.gpus import read_with_gpus
 from scaleproof.simulator.scenario.overrides import Overrides, apply_override, expand_shorthand, override_texts
-from scaleproof.simulator.scenario.published.tables import PUBLISHED
 from scaleproof.simulator.scenario.read import resolve_part, resolve_parts, validated
 from scaleproof.simulator.scenario.schema import Scenario
 
 # A scenario by its name, its path, `published:ROW-ID`, its model, or the fields of a YAML file.
 Reference = str | Path | Mapping[str, Any]
 
+# The module that makes the YAML of a published training run, whose microbatch may be the largest that fits.
+_PUBLISHED_RUNS: Final = "scaleproof.simulator.published.training_runs"
 # Fields of a scenario that is given by its model alone; overrides must add those of `_NEEDED`, here with an example.
 _AROUND_A_MODEL: Final = {"strategy": {"kind": "hybrid"}, "training": {"precision": "bf16", "optimizer": "adam"}}
 _NEEDED: Final = {"cluster": "dgx-h100", "batch": "512"}
@@ -46,10 +48,9 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
     if isinstance(reference, Mapping):
         return build(Located(copy.deepcopy(dict(reference)), {(): "scenario"}), Path("scenario"), changes)
     name = reference_text(reference)
-    if name.startswith(PUBLISHED):
-        from scaleproof.simulator.scenario.published.yaml_text import text_of
-
-        return build(yaml_file.parse(text_of(name), name), Path(name), changes)
+    if name.startswith(catalog.PUBLISHED):
+        text = import_module(_PUBLISHED_RUNS).text_of(name)
+        return build(yaml_file.parse(text, name), Path(name), changes)
     if is_capture(name):
         return build(around_capture(name, changes), Path(name), changes)
     if catalog.is_model(name):

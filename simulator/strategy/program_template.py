@@ -25,6 +25,7 @@ from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.common.batched_numbers import numbers, put
 from scaleproof.simulator.frameworks.framework import ShardCopies
 from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Resources, Routes, Rows
 from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.strategy.job import Costs, Job
@@ -32,7 +33,7 @@ from scaleproof.simulator.strategy.layout.link_loads import NetworkShape, networ
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import pass_communication
 from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.strategy.plan_costs import pass_times
 
 # Number of cached templates, and tasks of the largest of them, about 200 bytes each.
 _MAX_TEMPLATES: Final = 8
@@ -231,7 +232,7 @@ class TemplateKey(NamedTuple):
         return cls(
             plan, tuple(ranges), id(job.layers), job.samples_per_worker, job.precision, job.reduced_bytes, job.zero,
             job.sums_whole, job.owns_tensors, job.waits_for_scatters, job.shard_copies, stall_s,
-            job.unevenness, plan.pass_times(job), node.devices, node.cards_used, cluster.is_uniform, shape,
+            job.unevenness, pass_times(plan, job), node.devices, node.cards_used, cluster.is_uniform, shape,
             library_of(cluster), job.shares_links, job.is_emulated,
         )  # fmt: skip
 

@@ -20,12 +20,14 @@ from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common.batched_numbers import BatchedPoints, PlainNumberNeededError
 from scaleproof.simulator.engine import Variation, replay, simulate_steady
 from scaleproof.simulator.engine.durations import durations_s, rates
+from scaleproof.simulator.parallelism import Strategy
+from scaleproof.simulator.prediction.steps import STEPS
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 from scaleproof.simulator.run.breakdown import slope, slopes
-from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import Strategy, compile_step
+from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.error_model import case_of_scenario
 from scaleproof.simulator.uncertainty.prediction_interval import linear_response
 from scaleproof.simulator.uncertainty.priors import quantity_deviations
@@ -70,7 +72,7 @@ def timed_together(scenario: Scenario, differences: Differences, intervals: bool
     own = {field.removeprefix("cluster.") for field in differences.links} & set(scenario.cluster.uncertainty)
     if scenario.unevenness.is_random or scenario.unevenness.changes or (intervals and own):
         return Points(*result)
-    job = scenario.job()
+    job = job_of(scenario)
     for points, compiled in _compiled(scenario.strategy, job, differences):
         result[:, points] = compiled.steps_s() / scenario.strategy.program_steps
         if intervals:

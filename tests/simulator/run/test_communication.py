@@ -17,6 +17,7 @@ from scaleproof.simulator.run.records import CommunicationPart
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]
 STRATEGIES = {
@@ -48,7 +49,7 @@ def test_sharded_training_gathers_parameters_and_sums_no_gradients_of_replicas(s
     scenario = small("training.zero=3", "strategy.workers=8")
     run = predict(scenario, interval=False)
     assert set(parts(run)) == {"FSDP all-gather", "FSDP reduce-scatter"}
-    size_bytes = sum(layer.parameters for layer in scenario.job().layers) * scenario.job().element_bytes
+    size_bytes = sum(layer.parameters for layer in job_of(scenario).layers) * job_of(scenario).element_bytes
     assert parts(run)["FSDP reduce-scatter"].size_bytes == pytest.approx(size_bytes)
     across = predict(small("training.zero=3", "strategy.workers=8", "strategy.shard_over=4"), interval=False)
     assert set(parts(across)) == {"FSDP all-gather", "FSDP reduce-scatter", "DP all-reduce"}
@@ -59,7 +60,7 @@ def test_sharded_training_gathers_parameters_and_sums_no_gradients_of_replicas(s
 def test_servers_receive_the_gradients_and_send_the_parameters_of_every_worker(small: Make) -> None:
     scenario = small(*STRATEGIES["servers"])
     run = predict(scenario, interval=False)
-    size_bytes = sum(layer.parameters for layer in scenario.job().layers) * scenario.job().element_bytes
+    size_bytes = sum(layer.parameters for layer in job_of(scenario).layers) * job_of(scenario).element_bytes
     assert {label: part.size_bytes for label, part in parts(run).items()} == pytest.approx(
         {"PS push": size_bytes, "PS pull": size_bytes}
     )
@@ -77,7 +78,7 @@ def test_collectives_within_passes_count_with_their_layers_and_bytes() -> None:
     assert found["SP reduce-scatter"].calls == pytest.approx(4 * blocks, rel=0.01)
     assert found["SP all-gather"].calls == pytest.approx(6 * blocks, rel=0.01)
     gathered = run.spans.where(run.spans.communication == number_of(Dimension.SEQUENCE, Collective.ALL_GATHER))
-    tokens_bytes = 2048 * 12288 * 2 * scenario.job().samples_per_worker / plan.microbatches
+    tokens_bytes = 2048 * 12288 * 2 * job_of(scenario).samples_per_worker / plan.microbatches
     per_call = gathered.message_bytes / np.maximum(1, gathered.calls)
     assert per_call == pytest.approx(tokens_bytes)
     assert (gathered.last_layer >= gathered.first_layer).all()

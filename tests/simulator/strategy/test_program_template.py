@@ -15,11 +15,14 @@ from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common.batched_numbers import BatchedPoints
 from scaleproof.simulator.common.csr import CsrLists
 from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step, program_template
 from scaleproof.simulator.strategy.compile import record
-from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
+from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
+from scaleproof.simulator.strategy.plan_costs import with_collectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]
 
@@ -59,12 +62,12 @@ def differences(one: Any, other: Any, at: str = "") -> list[str]:
 
 
 def compiled_and_refilled(scenario: Scenario, slowdowns: Mapping[str, float]) -> tuple[Program, Program]:
-    strategy, job = scenario.strategy, scenario.job(unevenness=scenario.unevenness)
+    strategy, job = scenario.strategy, job_of(scenario, unevenness=scenario.unevenness)
     assert isinstance(strategy, ReplicaStrategy)
     other = replace(job, cluster=slowed(job.cluster, slowdowns))
-    jobs = [strategy.plan.exchanging(one) for one in (job, other)]
-    first = record(strategy.plan, jobs[0], strategy.ranges(job))
-    new = record(strategy.plan, jobs[1], strategy.ranges(job))
+    jobs = [with_collectives(strategy.plan, one) for one in (job, other)]
+    first = record(strategy.plan, jobs[0], stage_layers(strategy, job))
+    new = record(strategy.plan, jobs[1], stage_layers(strategy, job))
     return new.program, first.fill(jobs[1])
 
 
@@ -86,7 +89,7 @@ def test_a_refilled_template_equals_a_new_compilation_on_non_uniform_networks(sm
 def test_clusters_that_differ_in_numbers_share_one_compilation(small: Make) -> None:
     scenario = small(*STRATEGIES["all axes"])
     again = scenario.model_copy(update={"cluster": slowed(scenario.cluster, {"network.latency": 2.0})})
-    one, other = (compile_step(each.strategy, each.job()) for each in (scenario, again))
+    one, other = (compile_step(each.strategy, job_of(each)) for each in (scenario, again))
     assert one.dependencies is other.dependencies
     assert one.slot is other.slot
     assert not np.array_equal(one.latency_s, other.latency_s)
@@ -94,15 +97,15 @@ def test_clusters_that_differ_in_numbers_share_one_compilation(small: Make) -> N
 
 def test_a_changed_batch_plan_or_model_is_compiled_again(small: Make) -> None:
     scenario = small(*STRATEGIES["all axes"])
-    first = compile_step(scenario.strategy, scenario.job())
+    first = compile_step(scenario.strategy, job_of(scenario))
     for change in ("batch.total=64", "strategy.microbatches=2", "model.layers=8", "training.zero=2"):
         other = small(*STRATEGIES["all axes"], change)
-        assert compile_step(other.strategy, other.job()).dependencies is not first.dependencies
+        assert compile_step(other.strategy, job_of(other)).dependencies is not first.dependencies
 
 
 def test_optimizer_and_recomputation_change_numbers_only(small: Make) -> None:
     scenario, other = (small(*STRATEGIES["all axes"], *more) for more in ((), ("training.recompute=full",)))
-    one, two = (compile_step(each.strategy, each.job()) for each in (scenario, other))
+    one, two = (compile_step(each.strategy, job_of(each)) for each in (scenario, other))
     assert one.dependencies is two.dependencies
     assert two.amount.sum() > one.amount.sum()
 
@@ -113,10 +116,10 @@ def test_templates_of_batched_points_are_not_cached(small: Make, monkeypatch: py
     assert scenario.cluster.network is not None
     varying = BatchedPoints(2).number(np.array([1e9, 2e9]))
     network = scenario.cluster.network.model_copy(update={"bandwidth_Bps": varying})
-    job = replace(scenario.job(), cluster=scenario.cluster.model_copy(update={"network": network}))
+    job = replace(job_of(scenario), cluster=scenario.cluster.model_copy(update={"network": network}))
     assert compile_step(scenario.strategy, job).max_rate.ndim == 2
     assert not cache
-    assert compile_step(scenario.strategy, scenario.job()).max_rate.ndim == 1
+    assert compile_step(scenario.strategy, job_of(scenario)).max_rate.ndim == 1
     assert len(cache) == 1
     assert compile_step(scenario.strategy, job).max_rate.ndim == 2
 
@@ -125,11 +128,11 @@ def test_the_cache_has_a_limited_size(small: Make, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(program_template, "_TEMPLATES", cache := type(program_template._TEMPLATES)())
     for workers in range(1, 13):
         scenario = small(f"strategy={{kind: data_parallel, workers: {workers}}}", "batch={per_worker: 2}", "cluster.nodes=16")
-        compile_step(scenario.strategy, scenario.job())
+        compile_step(scenario.strategy, job_of(scenario))
     assert [key.plan.workers for key in cache] == list(range(5, 13))
 
 
 def test_layers_of_equal_models_are_the_same_objects(small: Make) -> None:
-    one, other = (small(*STRATEGIES["a ring"]).job().layers for _ in range(2))
+    one, other = (job_of(small(*STRATEGIES["a ring"])).layers for _ in range(2))
     assert one is other
     assert all(isinstance(layer, Layer) for layer in one)
