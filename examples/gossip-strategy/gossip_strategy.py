@@ -6,13 +6,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.common.spec import Count
-from scaleproof.simulator.parallelism.base import Strategy
-from scaleproof.simulator.program import Program, ProgramBuilder
-from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
-from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
+from scaleproof.plugin import BatchLoader, Count, Job, Phase, Program, ProgramBuilder, ResourceMap, Strategy
 
 # Averaging writes one copy of the parameters, and reads a worker's own next to those of its neighbours.
 _OWN_ACCESSES: Final = 2

@@ -12,8 +12,8 @@ from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
 from scaleproof.simulator.memory.in_flight import MicrobatchesInFlight, flights
 from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.parallelism.stages import WHOLE
-from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import gradient_sizes
 from scaleproof.simulator.strategy.plan_costs import pass_times
 from scaleproof.simulator.strategy.scenario_job import job_of
 

@@ -76,7 +76,7 @@ class StrategyRegistry:
         """The strategy class of an installed package. Raises PluginError if it cannot be used."""
         strategy = self.plugins.load(kind)
         if not (isinstance(strategy, type) and issubclass(strategy, Strategy)):
-            raise self.plugins.error(kind, "is not a subclass of scaleproof's Strategy; derive it from Strategy")
+            raise self.plugins.error(kind, "is not a subclass of scaleproof.plugin.Strategy; derive it from Strategy")
         field = strategy.model_fields["kind"]
         if get_args(field.annotation) != (kind,) or field.default != kind:
             raise self.plugins.error(kind, f"has a different kind; give it the field kind: Literal[{kind!r}] = {kind!r}")

@@ -35,9 +35,8 @@ from scaleproof.simulator.scenario.framework_choice import (
     with_defaults,
     with_training_defaults,
 )
-from scaleproof.simulator.scenario.gradient_precision import check_gradients
 from scaleproof.simulator.scenario.reliability import Reliability
-from scaleproof.simulator.scenario.training import Batch, Input, Training
+from scaleproof.simulator.scenario.training import Batch, Input, Training, check_gradients
 
 # Fields of training that scale products in few bits, with their precision.
 _RECIPES: Final[dict[str, Precision]] = {"fp8_recipe": "fp8", "fp4_recipe": "fp4"}

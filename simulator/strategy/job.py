@@ -22,8 +22,7 @@ from scaleproof.simulator.model.graph import boundary_elements
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul, Operator
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
-from scaleproof.simulator.scenario.gradient_precision import GradientSizes
-from scaleproof.simulator.scenario.training import Input, MeasuredStep
+from scaleproof.simulator.scenario.training import GradientSizes, Input, MeasuredStep
 from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.parallelism.used_devices import placed
-from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import gradient_sizes
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
 

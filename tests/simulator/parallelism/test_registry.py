@@ -24,8 +24,7 @@ Install = Callable[..., None]
 ALONE = """\
 from typing import Literal
 
-from scaleproof.simulator.program import ProgramBuilder
-from scaleproof.simulator.parallelism.base import Strategy
+from scaleproof.plugin import ProgramBuilder, Strategy
 
 
 class Alone(Strategy):
@@ -123,8 +122,8 @@ SAYS = "alone-strategy 1.2: the strategy 'alone', alone_strategy:Alone, "
         ("class Alone(", ENTRY, "cannot be imported (SyntaxError: "),
         ("raise ValueError('one\\ntwo')", ENTRY, "cannot be imported (ValueError: one two); fix the package, or uninstall it"),
         ("Other = 1", ENTRY, "cannot be imported (AttributeError: "),
-        ("Alone = 3", ENTRY, "is not a subclass of scaleproof's Strategy; derive it from Strategy"),
-        ("class Alone: ...", ENTRY, "is not a subclass of scaleproof's Strategy; derive it from Strategy"),
+        ("Alone = 3", ENTRY, "is not a subclass of scaleproof.plugin.Strategy; derive it from Strategy"),
+        ("class Alone: ...", ENTRY, "is not a subclass of scaleproof.plugin.Strategy; derive it from Strategy"),
         (ALONE.replace('Literal["alone"]', "str"), ENTRY, "has a different kind; give it the field kind: Literal['alone']"),
         (ALONE.replace('"alone"', '"lone"'), ENTRY, "has a different kind; give it the field kind: Literal['alone'] = 'alone'"),
     ],

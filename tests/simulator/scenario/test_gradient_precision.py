@@ -12,8 +12,8 @@ from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.engine import replay
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.scenario.gradient_precision import GradientSizes, gradient_sizes
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import GradientSizes, gradient_sizes
 from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]

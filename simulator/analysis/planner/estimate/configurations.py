@@ -23,9 +23,8 @@ from scaleproof.simulator.parallelism.plan import Plan, check_size
 from scaleproof.simulator.parallelism.stages import ScheduleName, check_schedule
 from scaleproof.simulator.parallelism.used_devices import placed
 from scaleproof.simulator.scenario.framework_choice import default_framework, planned_fields
-from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.scenario.training import Batch
+from scaleproof.simulator.scenario.training import Batch, gradient_sizes
 
 _KEPT_FIELDS: Final = (
     "prefetch", "algorithm", "account_for_embedding", "account_for_loss", "overlap_experts", "node_limit",
