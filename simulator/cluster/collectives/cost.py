@@ -195,15 +195,9 @@ def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | No
         return _nccl_costing(op, group, cluster, facts, algorithm)
     if algorithm is None and library_of(cluster) == "gloo":
         moving, copies = _link_costing(op, group, cluster, gloo_algorithm(op, group)), _GLOO_COPIES.get(op, 0)
-        return _with_copies(moving, copies, cluster) if copies and computes_on_processors(cluster) else moving
+        return _with_copies(moving, copies, cluster) if copies and cluster.computes_on_processors else moving
     names = [algorithm] if algorithm else _suitable(op, group, cluster)
     return _cheapest([_link_costing(op, group, cluster, name) for name in names])
-
-
-def computes_on_processors(cluster: Cluster) -> bool:
-    """Whether ranks compute on CPU cores."""
-    kernels = cluster.device.kernels
-    return cluster.node.cores is not None or (kernels is not None and kernels.generation == "cpu")
 
 
 def copying_s(size_bytes: float, cluster: Cluster) -> float:
