@@ -16,8 +16,8 @@ from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.units import format_change, format_percent
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.allocator import allocator_use
+from scaleproof.simulator.published.tables import folder, read_table
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.published.tables import folder, read_table
 from scaleproof.simulator.scenario.schema import Scenario
 
 TITLES = ("set", "runs", "share of fragmentation", "", "fixed segments", "", "expandable segments", "")

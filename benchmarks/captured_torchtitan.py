@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from scaleproof.simulator.predict import timed
+from scaleproof.simulator.published import described, read_table
+from scaleproof.simulator.published.tables import folder
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.published import described, read_table
-from scaleproof.simulator.scenario.published.tables import folder
 
 Row = Mapping[str, str]
 _SCRIPT: Final = Path(__file__).parent / "scripts" / "torchtitan_llama.py"

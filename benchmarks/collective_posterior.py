@@ -24,7 +24,7 @@ from scaleproof.simulator.cluster.collectives.cost import modelled_costing
 from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust, priors, replaced
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import ScaleproofError
-from scaleproof.simulator.scenario.published.tables import find_table, read_table
+from scaleproof.simulator.published.tables import find_table, read_table
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.fit.collective_posterior import (
     CollectivePosterior,

@@ -24,8 +24,8 @@ from scaleproof.simulator.analysis.collective.time import group_on, parse_op
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.cluster.collectives.nccl.constants import FittedValue, Tables, priors, replaced, shipped
 from scaleproof.simulator.common import catalog
+from scaleproof.simulator.published.tables import find_table, read_table
 from scaleproof.simulator.scenario.load import cluster_with
-from scaleproof.simulator.scenario.published.tables import find_table, read_table
 from scaleproof.validator.collectives import data_file
 from scaleproof.validator.collectives.fit import Fit, fit, fits_without
 from scaleproof.validator.collectives.observations import Observation, ObservationBatch, observations

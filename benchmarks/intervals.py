@@ -28,7 +28,7 @@ import numpy as np
 import yaml
 
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
-from scaleproof.simulator.scenario.published.tables import folder
+from scaleproof.simulator.published.tables import folder
 from scaleproof.simulator.uncertainty.error_model import EXPOSED, FILE, MODEL, Fit, PairFit, log_exposed
 from scaleproof.simulator.uncertainty.pairwise import with_reversals
 from scaleproof.validator.published.error_fit import FLOOR, Coverage, ErrorRow, coverage, fit, left_out, source_weights

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.accounting import accounted
-from scaleproof.simulator.run.predicted import predicted_run
-from scaleproof.simulator.run.scaling import STEPS, compared, forget
+from scaleproof.simulator.prediction.accounting import accounted
+from scaleproof.simulator.prediction.scaling import compared, forget
+from scaleproof.simulator.prediction.steps import STEPS
+from scaleproof.simulator.prediction.timeline_run import predicted_run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy import compile_step
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.prediction_interval import of_step_times
 from scaleproof.simulator.uncertainty.response import response_of_scenario
 
@@ -61,7 +63,7 @@ def main() -> None:
         forget()
         predict(scenario)
 
-    program = compile_step(scenario.strategy, scenario.job())
+    program = compile_step(scenario.strategy, job_of(scenario))
     timeline = simulate_steady(program, STEPS)
     run, answer = predict(scenario), response_of_scenario(scenario, program)
     print(f"{scenario.strategy.ranks:,} GPUs, {len(program):,} tasks, {len(run.spans or ()):,} spans")
@@ -69,7 +71,7 @@ def main() -> None:
         "predict, with its interval": lambda: predict(scenario),
         "predict without one": lambda: predict(scenario, interval=False),
         "predict, baselines anew": forgetful,
-        "  compile": lambda: compile_step(scenario.strategy, scenario.job()),
+        "  compile": lambda: compile_step(scenario.strategy, job_of(scenario)),
         "  simulate": lambda: simulate_steady(program, STEPS),
         "  what the step follows from": lambda: response_of_scenario(scenario, program),
         "  1,000 draws of that": lambda: of_step_times(answer.step_times, answer.priors, 1000),

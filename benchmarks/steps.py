@@ -20,8 +20,8 @@ from typing import Final
 
 import numpy as np
 
-from scaleproof.simulator.scenario.published.tables import find_table, read_table
-from scaleproof.simulator.uncertainty.steps import DRIFT, JITTER, NETWORK, NODE_LINKS
+from scaleproof.simulator.published.tables import find_table, read_table
+from scaleproof.simulator.uncertainty.step_distribution import DRIFT, JITTER, NETWORK, NODE_LINKS
 from scaleproof.validator.published.step_time_quantiles import FITTED, fabric, spread
 
 Row = Mapping[str, str]

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from scaleproof.simulator.scenario.published.tables import folder, read_table
+from scaleproof.simulator.published.tables import folder, read_table
 from scaleproof.validator.published.transformer_training import predict
 
 Row = Mapping[str, str]

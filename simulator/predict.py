@@ -12,27 +12,29 @@ from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Convolution
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
+from scaleproof.simulator.parallelism.stages import WHOLE
+from scaleproof.simulator.parallelism.used_devices import placement_warnings
+from scaleproof.simulator.prediction.accounting import accounted
+from scaleproof.simulator.prediction.background_traffic import with_background_traffic
+from scaleproof.simulator.prediction.capture_facts import with_capture_facts
+from scaleproof.simulator.prediction.scaling import compared
+from scaleproof.simulator.prediction.steps import Realisation, Simulate, disturbed, realisation, warnings, with_transient_jitter
+from scaleproof.simulator.prediction.timeline_run import predicted_run
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.bottleneck import WAITING_FOR_INPUT
-from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.records import LoadingRates, StageMemory
 from scaleproof.simulator.run.run import DISTURBED, Run
-from scaleproof.simulator.run.scaling import compared
-from scaleproof.simulator.run.steps import Realisation, Simulate, disturbed, realisation, warnings, with_transient_jitter
-from scaleproof.simulator.scenario.background_traffic import with_background_traffic
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.data_parallel.data_loading import DECODING, STORAGE, loading_s
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.used_devices import placement_warnings
-from scaleproof.simulator.strategy.pipeline.schedules import WHOLE
-from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
-from scaleproof.simulator.uncertainty.captured import with_capture_facts
+from scaleproof.simulator.strategy.plan_costs import with_collectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.error_model import ErrorModel, memory_error
 from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, of_response
 from scaleproof.simulator.uncertainty.response import response_of_scenario
-from scaleproof.simulator.uncertainty.steps import step_distribution
+from scaleproof.simulator.uncertainty.step_distribution import step_distribution
 from scaleproof.simulator.uncertainty.unmodelled import most_s, note_on_settings, unmodelled
 
 
@@ -86,7 +88,7 @@ def timed_with_interval(scenario: Scenario, errors: ErrorModel | None = None) ->
 def _timed(
     scenario: Scenario, interval: bool, simulate: Simulate, shares_links: bool, errors: ErrorModel | None
 ) -> tuple[Run, PredictionInterval | None]:
-    costs = scenario.job() if shares_links else replace(scenario.job(), shares_links=False)
+    costs = job_of(scenario) if shares_links else replace(job_of(scenario), shares_links=False)
     program = _compile(scenario, costs)
     timelines, deviation = _simulate(scenario, program, simulate)
     run = _run(scenario, costs, timelines)
@@ -156,7 +158,7 @@ def _loading_rates(scenario: Scenario, run: Run) -> LoadingRates | None:
     if loaded is None:
         return None
     steps = scenario.strategy.program_steps
-    seconds = loading_s(_compile(scenario, scenario.job()))
+    seconds = loading_s(_compile(scenario, job_of(scenario)))
     rates = {part: scenario.total_samples * steps / duration_s for part, duration_s in seconds.items()}
     alone = scenario.model_copy(update={"input": None})
     wanted_per_s = timed(alone).samples_per_s if run.breakdown_s.get(WAITING_FOR_INPUT) else run.samples_per_s
@@ -172,7 +174,7 @@ def _host_share(scenario: Scenario) -> float | None:
     plan = scenario.strategy.plan
 
     def passes_s(framework: Framework) -> float:
-        costs = plan.exchanging(replace(scenario.job(), framework=framework)).costs(plan.microbatches)
+        costs = with_collectives(plan, replace(job_of(scenario), framework=framework)).costs(plan.microbatches)
         return float(costs.forward_s.sum() + costs.backward_s.sum())
 
     framework = scenario.framework

@@ -95,11 +95,10 @@ def _slow_ranks(case: ReconciledCase) -> list[DetectedFault]:
 
 def _totals(case: ReconciledCase, measured: Run) -> list[tuple[str, ...]]:
     """Rows of what a whole step has: time, throughput, utilisation and memory."""
-    from scaleproof.simulator.cluster.collectives.cost import computes_on_processors
     from scaleproof.simulator.common.units import format_bytes, format_change_s, format_number, format_percent, format_time_s
 
     sides = case.predicted, measured
-    unit = "rank" if computes_on_processors(case.scenario.cluster) else "GPU"
+    unit = "rank" if case.scenario.cluster.computes_on_processors else "GPU"
     off_s = case.predicted.step_time_s - measured.step_time_s
     rows = [_row("step time", [format_time_s(run.step_time_s) for run in sides], format_change_s(off_s), case.error)]
     if all(run.tokens_per_s_per_rank for run in sides):

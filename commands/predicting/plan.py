@@ -73,7 +73,11 @@ def _plan(options: argparse.Namespace) -> int:
     page = _page(options.out) if options.out else ""
     if not options.tokens:
         return print_result(options, lambda: plain(plans), lambda: describe(plans) + page)
-    totals = {plan.gpus: plan.totals(options.tokens, scenario.cluster.electricity) for plan in plans if not plan.problem}
+    totals = {
+        plan.gpus: plan.totals(options.tokens, scenario.cluster.electricity.carbon_kg_per_J)
+        for plan in plans
+        if not plan.problem
+    }
     whole = "".join(f"\n\n{gpus:,} GPUs\n{describe_totals(one)}" for gpus, one in totals.items())
     training = [{"gpus": gpus, **one.plain()} for gpus, one in totals.items()]
     return print_result(options, lambda: plain(plans) | {"training": training}, lambda: describe(plans) + whole + page)

@@ -77,7 +77,7 @@ def _predict(options: argparse.Namespace) -> int:
         data["allocator"], allocator_text = _allocator(scenario)
         text = f"{text}\n{allocator_text}"
     if options.tokens:
-        totals = TrainingTotals.of_run(run, options.tokens, scenario.cluster.electricity)
+        totals = TrainingTotals.of_run(run, options.tokens, scenario.cluster.electricity.carbon_kg_per_J)
         data["training"], text = totals.plain(), f"{text}\n{describe_totals(totals)}"
     if options.evidence:
         found = evidence(scenario)

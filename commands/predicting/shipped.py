@@ -31,10 +31,10 @@ def _schema(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     from scaleproof.simulator.common import catalog
-    from scaleproof.simulator.scenario.published.tables import PUBLISHED
+    from scaleproof.simulator.common.catalog import PUBLISHED
 
     if options.name.startswith(PUBLISHED):
-        from scaleproof.simulator.scenario.published.yaml_text import text_of
+        from scaleproof.simulator.published.training_runs import text_of
 
         sys.stdout.write(text_of(options.name))
         return 0

@@ -27,9 +27,8 @@ from scaleproof.simulator.common.units import (
     format_USD,
 )
 from scaleproof.simulator.run.bottleneck import limit
-from scaleproof.simulator.run.records import CaptureFacts, CommunicationPart, ServerStatistics
+from scaleproof.simulator.run.records import MANY_STEPS, CaptureFacts, CommunicationPart, ServerStatistics
 from scaleproof.simulator.run.run import BREAKDOWN, Run
-from scaleproof.simulator.run.step_distribution import MANY_STEPS
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals
 
 # minimum share of a step from which a part is printed

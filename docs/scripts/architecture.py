@@ -1,9 +1,8 @@
 """Draws docs/images/architecture.png from the imports of the code: `python docs/scripts/architecture.py`.
 
 Each box is a folder with its number of lines. An arrow from A to B says that modules of A import modules of B; the wider, the
-more of them. Where A reaches B by other arrows too, the direct one is left out. Arrows point downwards or along a row, except
-into the parts of `run` and `scenario` that stand lower in the import contracts of pyproject.toml: the `Run` itself,
-and the schema.
+more of them. Where A reaches B by other arrows too, the direct one is left out. Arrows point downwards or along a row, as in
+the import contracts of pyproject.toml.
 """
 
 from __future__ import annotations
@@ -27,9 +26,11 @@ ROWS: Final = (
     ("reports", "validator"),
     ("simulator.analysis",),
     ("simulator.predict", "simulator.uncertainty"),
-    ("simulator.scenario", "simulator.memory", "simulator.run"),
+    ("simulator.prediction", "simulator.published", "simulator.memory"),
     ("simulator.strategy", "simulator.engine"),
-    ("simulator.frameworks", "simulator.program"),
+    ("simulator.program", "simulator.run"),
+    ("simulator.scenario", "simulator.parallelism"),
+    ("simulator.captured", "simulator.frameworks"),
     ("simulator.cluster",),
     ("simulator.model",),
     ("simulator.common",),

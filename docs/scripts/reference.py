@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.commands.main import parser_of_commands
+from scaleproof.simulator.parallelism import Hybrid
+from scaleproof.simulator.parallelism.option_rules import Rule, rules_of
 from scaleproof.simulator.scenario.aliases import FIELDS, VALUES
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import Hybrid
-from scaleproof.simulator.strategy.option_rules import Rule, rules_of
 
 REFERENCE: Final = Path(__file__).parents[1] / "reference"
 _HEAD: Final = "<!-- written by `python docs/scripts/reference.py` -->\n"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, get_args
 
 from scaleproof.simulator.common.errors import FieldError, InputError
+from scaleproof.simulator.parallelism.stages import LOOPED, V_SHAPED, ScheduleName
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.schedules import LOOPED, V_SHAPED, ScheduleName
 from scaleproof.validator.calibration.gpu_check.scenarios import families
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.verify.verify import check_verifiable

@@ -6,12 +6,18 @@ from typing import Final, Literal, NamedTuple
 
 from pydantic import Field
 
-from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.common.spec import Count
-from scaleproof.simulator.program import Program
-from scaleproof.simulator.strategy.base import Strategy
-from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.step_builder import JobCosts, Message, StepBuilder, backward_s, forward_s
+from scaleproof.plugin import (
+    Count,
+    Job,
+    JobCosts,
+    Message,
+    Phase,
+    Program,
+    StepBuilder,
+    Strategy,
+    backward_s,
+    forward_s,
+)
 
 # Averaging writes one copy of the parameters, and reads a worker's own next to those of its neighbours.
 _OWN_ACCESSES: Final = 2

@@ -10,6 +10,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 SCENARIO = Path(__file__).with_name("gossip.yaml")
 
@@ -20,7 +21,7 @@ def run(*overrides: str) -> Run:
 
 def size_bytes(scenario: Scenario) -> float:
     """Of a worker's parameters."""
-    job = scenario.job()
+    job = job_of(scenario)
     return float(sum(layer.parameters for layer in job.layers) * job.element_bytes)
 
 

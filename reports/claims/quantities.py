@@ -16,6 +16,7 @@ from scaleproof.simulator.program import Kind
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 # What a rank keeps for its parameters, and their gradients.
 _STATES: Final = ("parameters", "gradients", "master_parameters", "optimizer_states")
@@ -109,7 +110,7 @@ def _parameters(scenario: Scenario, run: Timed) -> float:
 
 def _busiest_link(scenario: Scenario, run: Timed) -> float:
     """Bytes in one direction through the busiest link of a node."""
-    program = compile_step(scenario.strategy, scenario.job())
+    program = compile_step(scenario.strategy, job_of(scenario))
     tasks = np.flatnonzero(np.isin(program.kind, (Kind.TRANSFER, Kind.COLLECTIVE)))
     index, resource, per_unit = program.routes.used(program.route[tasks])
     carried_bytes = np.bincount(resource, program.amount[tasks][index] * per_unit, len(program.resources.names))

@@ -9,12 +9,13 @@ from scaleproof.reports.charts.runs.memory_curve import RankCurve, memory_curve
 from scaleproof.reports.pages.sections import Section, pictured, slug
 from scaleproof.reports.pages.text import percent
 from scaleproof.reports.timeline.stream_chart import stream_chart
-from scaleproof.simulator.captured.streams import class_streams
 from scaleproof.simulator.common.units import counted, format_bytes
 from scaleproof.simulator.memory import capacity_bytes
 from scaleproof.simulator.memory.captured import classes_memory
+from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import CapturedStrategy
+from scaleproof.simulator.strategy.captured.streams import class_streams
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 # Kinds of ranks that are shown, those with most memory first; modules and lines of the peak.
 _MOST_CLASSES: Final = 8
@@ -26,7 +27,7 @@ def capture_sections(scenario: Scenario) -> list[Section]:
     """The sections of a scenario of a captured script."""
     strategy = scenario.strategy
     assert isinstance(strategy, CapturedStrategy)
-    streams = class_streams(strategy.script, scenario.job(), strategy.workers)
+    streams = class_streams(strategy.script, job_of(scenario), strategy.workers)
     lives = [one.served.live for one in classes_memory(scenario)]
     curves = [RankCurve(*pair) for pair in zip(streams, lives, strict=True)]
     fullest = max(curves, key=lambda one: one.live.peak.size_bytes)
@@ -34,7 +35,7 @@ def capture_sections(scenario: Scenario) -> list[Section]:
     name, of = slug(scenario.name), scenario.name
     kinds = counted(len(streams), "kind") + " of ranks"
     intro = f"{kinds}, of which one is shown at a time." if len(curves) > 1 else ""
-    known = strategy.script.coverage(scenario.job())
+    known = strategy.script.coverage(scenario.cluster.device, scenario.framework)
     shares = f"Of the time of kernels, {percent(known.measured)} is of measured shapes, {percent(known.extrapolated)} "
     shares += f"extrapolated from them, and {percent(known.unknown)} of unknown cost, counted by the bytes that are moved."
     drawn_streams = pictured(stream_chart(f"streams-{name}", of, [one.streams for one in curves]))

@@ -21,12 +21,12 @@ from scaleproof.reports.timeline.step_chart import step_chart
 from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.parallelism import CapturedStrategy
+from scaleproof.simulator.run.records import SHOWN
 from scaleproof.simulator.run.run import Run
-from scaleproof.simulator.run.step_distribution import SHOWN
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import CapturedStrategy
 
 # a page with more timelines than this is too heavy to open; every case is in the tables
 _MOST_TIMELINES: Final = 32

@@ -21,9 +21,8 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase, Spans
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.run.files import SPANS_FILE, load_spans
-from scaleproof.simulator.run.records import CommunicationPart, Scaling
+from scaleproof.simulator.run.records import PERCENTS, CommunicationPart, Scaling, StepDistribution
 from scaleproof.simulator.run.run import DERIVED, Origin, Run
-from scaleproof.simulator.run.step_distribution import PERCENTS, StepDistribution
 from scaleproof.simulator.scenario import dump
 
 _VERSION: Final = 1

@@ -10,10 +10,10 @@ from typing import Any, Final
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, names_for
 from scaleproof.simulator.common.errors import FieldError, InputError, NotFoundError
 from scaleproof.simulator.frameworks import Framework, shipped
+from scaleproof.simulator.parallelism import Strategy
+from scaleproof.simulator.parallelism.parameter_server import ParameterServer
+from scaleproof.simulator.parallelism.replicas import DataParallel
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import Strategy
-from scaleproof.simulator.strategy.data_parallel.strategy import DataParallel
-from scaleproof.simulator.strategy.parameter_server.strategy import ParameterServer
 
 _SERVERS: Final = re.compile(r"ps-(\d{1,6}|half|all)")
 _SCENARIO: Final = "scenario"

@@ -22,9 +22,10 @@ from scaleproof.simulator.common.units import (
 )
 from scaleproof.simulator.engine import Variation, replay
 from scaleproof.simulator.predict import predict, timed
-from scaleproof.simulator.run.predicted import predicted_run
+from scaleproof.simulator.prediction.scaling import Degrees, common_degrees, compared
+from scaleproof.simulator.prediction.steps import STEPS
+from scaleproof.simulator.prediction.timeline_run import predicted_run
 from scaleproof.simulator.run.run import BREAKDOWN, Run
-from scaleproof.simulator.run.scaling import STEPS, Degrees, common_degrees, compared
 from scaleproof.simulator.scenario.fields import Change, differences
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
@@ -33,7 +34,7 @@ from scaleproof.simulator.uncertainty.pairwise import RatioInterval, log_errors,
 from scaleproof.simulator.uncertainty.prediction_interval import DRAWS, of_response
 from scaleproof.simulator.uncertainty.priors import joint_errors
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
-from scaleproof.simulator.uncertainty.steps import step_distribution
+from scaleproof.simulator.uncertainty.step_distribution import step_distribution
 from scaleproof.simulator.uncertainty.unmodelled import log_times, most_s
 
 if TYPE_CHECKING:

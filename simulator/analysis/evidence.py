@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import naming_extras
 from scaleproof.simulator.common.units import counted, format_percent
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,10 +15,10 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
+from scaleproof.simulator.parallelism import ParameterServer, Strategy
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.run import framework_words
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer, Strategy
 
 if TYPE_CHECKING:
     import pandas as pd

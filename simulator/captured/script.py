@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,24 +13,19 @@ import numpy as np
 
 from scaleproof.simulator.captured.kernels import KernelTime, KernelTimes, Known
 from scaleproof.simulator.captured.operators import Work
-from scaleproof.simulator.captured.program import Assembly, assembled
-from scaleproof.simulator.captured.rank_tasks import HostCosts
 from scaleproof.simulator.captured.replicas import Replicas
 from scaleproof.simulator.captured.trace import (
     Allocation,
-    Event,
     Free,
     IssuedCollective,
     IssuedMessage,
-    Launch,
-    RankTrace,
     Recorded,
     Wait,
 )
+from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.program import Program
-from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.frameworks import Framework
 
 
 class Operation(NamedTuple):
@@ -129,30 +124,7 @@ class CapturedScript:
                 if isinstance(event, IssuedCollective):
                     self.replicas.resized(event.ranks, to)
 
-    def compile(self, job: Job, replicas: int) -> Program:
-        """The program of a step on a job's cluster, with a number of replicas."""
-        return self.assembled(job, replicas).program
-
-    def assembled(self, job: Job, replicas: int) -> Assembly:
-        """The same, with the tasks of each rank class."""
-        times = KernelTimes(job.cluster.device, job.framework)
-        host = HostCosts(times.launch_host_s, times.collective_host_s, times.blocks_host)
-        to = Replicas(replicas, self.replicas.inner)
-        ranks = self.replicas.resized_classes([one.ranks for one in self.classes], to)
-        traces = [self._trace(one, own, times, to) for one, own in zip(self.classes, ranks, strict=True)]
-        return assembled(traces, job, host)
-
-    def _trace(self, of: CapturedClass, ranks: Sequence[int], times: KernelTimes, to: Replicas) -> RankTrace:
-        """The events of a class of some ranks with the times of its kernels, among a number of replicas."""
-        seconds = self._seconds(of, times)
-        # a host that computes has one stream; otherwise the main one is number 0
-        streams = {of.main_stream: 0}
-        number = (lambda _: 0) if times.blocks_host else (lambda stream: streams.setdefault(stream, stream + 1))
-        timed = list(self._timed(of, seconds, to, number, is_here=times.device == self.timed_on))
-        places, events = [place for place, _ in timed], [event for _, event in timed]
-        return RankTrace(of.name, ranks, self.replicas.moved(of.played, to), events, places)
-
-    def _seconds(self, of: CapturedClass, times: KernelTimes) -> list[KernelTime]:
+    def kernel_times(self, of: CapturedClass, times: KernelTimes) -> list[KernelTime]:
         """Times of a class's operators: as timed where that was on this device, otherwise as modelled."""
         modelled = times.times([(one.work, one.precision) for one in of.operators])
         if times.device != self.timed_on:
@@ -161,33 +133,6 @@ class CapturedScript:
             KernelTime(one.timed_s, Known.MEASURED, model.moves) if one.timed_s is not None else model
             for one, model in zip(of.operators, modelled, strict=True)
         ]
-
-    def _timed(
-        self, of: CapturedClass, seconds: Sequence[KernelTime], to: Replicas, number: Callable[[int], int], is_here: bool
-    ) -> Iterator[tuple[int, Event]]:
-        """Places and events of a class, without operators that take no time. is_here: whether on the machine on which operators
-        were timed and the script was captured."""
-        resized: dict[int, Sequence[int]] = {}
-        for place, event in enumerate(of.events):
-            if isinstance(event, Operation):
-                time = seconds[event.operator]
-                if is_here:
-                    # the processor runs the script's own code, too
-                    time = time._replace(seconds=time.seconds + event.host_s)
-                if time.seconds:
-                    yield place, Launch(number(event.stream), event.phase, time)
-            elif isinstance(event, IssuedCollective):
-                key = id(event.ranks)
-                if key not in resized:
-                    resized[key] = self.replicas.resized(event.ranks, to)
-                yield place, event._replace(stream=number(event.stream), ranks=resized[key])
-            elif isinstance(event, IssuedMessage):
-                yield place, event._replace(stream=number(event.stream), peer=self.replicas.moved(event.peer, to))
-            elif isinstance(event, Recorded):
-                yield place, event._replace(stream=number(event.stream))
-            else:
-                on = number(event.number) if event.on == "stream" and event.number >= 0 else event.number
-                yield place, event._replace(stream=None if event.stream is None else number(event.stream), number=on)
 
     def flops(self, replicas: int) -> tuple[float, float]:
         """FLOPs of a step of all ranks: those of the model, and those of recomputation."""
@@ -198,12 +143,12 @@ class CapturedScript:
                 totals[int(again)] += len(own) * count * one.operators[operator].work.flops
         return float(totals[0]), float(totals[1])
 
-    def coverage(self, job: Job) -> Coverage:
-        """How the times of kernels on a job's device are known, over all ranks."""
-        times = KernelTimes(job.cluster.device, job.framework)
+    def coverage(self, device: Device, framework: Framework) -> Coverage:
+        """How the times of kernels on a device are known, over all ranks."""
+        times = KernelTimes(device, framework)
         spent, names = np.zeros(len(Known)), defaultdict[str, float](float)
         for one in self.classes:
-            seconds = self._seconds(one, times)
+            seconds = self.kernel_times(one, times)
             for (operator, _), count in one.counts.items():
                 total_s = len(one.ranks) * count * seconds[operator].seconds
                 spent[seconds[operator].known] += total_s

@@ -172,6 +172,12 @@ class Cluster(Spec):
         return self.node.memory_bandwidth_Bps or self.device.memory_bandwidth_Bps
 
     @property
+    def computes_on_processors(self) -> bool:
+        """Whether ranks compute on CPU cores."""
+        kernels = self.device.kernels
+        return self.node.cores is not None or (kernels is not None and kernels.generation == "cpu")
+
+    @property
     def is_uniform(self) -> bool:
         """Whether all pairs of devices of a node are connected equally, and all pairs of nodes."""
         return all(link is None or link.is_uniform for link in (self.node.link, self.network))

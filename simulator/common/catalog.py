@@ -12,6 +12,8 @@ from scaleproof.simulator.common.errors import NotFoundError
 
 # The data folder is next to this package both in a checkout and in an installed wheel.
 ROOT: Final = Path(__file__).resolve().parents[2] / "scenarios"
+# The prefix of a published training run in place of a scenario: published:ROW-ID.
+PUBLISHED: Final = "published:"
 # parts of a scenario that may be given by name, and their folders
 PARTS: Final = {"model": "models", "cluster": "clusters", "framework": "frameworks", "reliability": "reliability"}
 _FOLDERS: Final = PARTS | {"device": "devices", "study": "studies", "claim": "claims"}

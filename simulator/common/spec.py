@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Self
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticKnownError
@@ -25,6 +25,9 @@ MAX_WIDTH: Final = 1_000_000_000
 Width = Annotated[_Whole, Field(gt=0, le=MAX_WIDTH)]
 
 
+_Value = TypeVar("_Value")
+
+
 class Spec(BaseModel):
     """Base class: unknown keys are errors, and instances are immutable.
 
@@ -39,6 +42,19 @@ class Spec(BaseModel):
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
         return copied
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """The state to pickle, without the values of cached properties, which share objects with those of other instances."""
+        state = super().__getstate__()
+        return state | {"__dict__": {name: state["__dict__"][name] for name in type(self).model_fields}}
+
+    def cached(self, derive: Callable[[Self], _Value]) -> _Value:
+        """The value that a function derives from this instance, computed once; copies compute theirs anew."""
+        key = f"{derive.__module__}.{derive.__qualname__}"
+        if key not in self.__dict__:
+            self.__dict__[key] = derive(self)
+        value: _Value = self.__dict__[key]
+        return value
 
     def defaulted(self, values: Mapping[str, Any]) -> Self:
         """A copy in which some fields have other values, but count as not given if they did so before."""

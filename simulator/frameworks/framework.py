@@ -17,7 +17,7 @@ from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Sec
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator
 from scaleproof.simulator.model.recompute import ATTENTION_CORE, AnyRecompute
 
-# Features that a scenario may need; `scaleproof.simulator.scenario.schema.software` determines which ones it needs.
+# Features that a scenario may need; `simulator.scenario.framework_choice.features` determines which ones it needs.
 Feature = Literal[
     "data_parallel", "zero_1", "zero_2", "zero_3", "tensor", "pipeline", "context", "expert", "model_parallel",
     "parameter_server", "local_sgd", "gather_average", "fp8", "fp4", "cpu",

@@ -7,8 +7,8 @@ from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import ranks, server
 from scaleproof.simulator.memory.result import HOLDERS, MemoryUse, RankMemory
 from scaleproof.simulator.memory.states import States, states
+from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import CapturedStrategy
 
 __all__ = [
     "HOLDERS", "MemoryUse", "RankMemory", "States", "capacity_bytes", "kept", "memory", "segments", "size_bytes", "states",

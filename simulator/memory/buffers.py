@@ -12,9 +12,9 @@ from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.stage_layers import StageElements
 from scaleproof.simulator.memory.states import MASTER_BYTES, Amount, States
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.strategy import LocalSgd
-from scaleproof.simulator.strategy.data_parallel.compression import PowerSgd, TopK
-from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
+from scaleproof.simulator.parallelism import LocalSgd
+from scaleproof.simulator.parallelism.compression import PowerSgd, TopK
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 
 
 def always_bytes(setting: MemoryInputs, part: StageElements, own: States) -> Amount:

@@ -15,8 +15,8 @@ from scaleproof.simulator.memory.allocator.caching import CachingAllocator
 from scaleproof.simulator.memory.cuda_libraries import connections_bytes, workspace_bytes
 from scaleproof.simulator.memory.inputs import is_gpu
 from scaleproof.simulator.memory.result import HOLDERS, RankMemory
+from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import CapturedStrategy
 
 
 @dataclass(frozen=True)

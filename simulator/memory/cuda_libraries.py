@@ -9,8 +9,8 @@ from scaleproof.simulator.cluster import Cluster, Device
 from scaleproof.simulator.cluster.collectives.cost import library_of, nccl_facts
 from scaleproof.simulator.cluster.collectives.nccl import channels, facts_of
 from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.strategy.layout.mesh import Axis
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.parallelism.mesh import Axis
+from scaleproof.simulator.parallelism.plan import Plan
 
 # NCCL, src/init.cc: buffers of one connection for its three protocols (LL 512 KiB, LL128 4.7 MiB, Simple 4 MiB).
 _CONNECTION_BYTES: Final = 8 * 512 * 8 * 16 + 120 * 640 * 8 * 8 + 2**22

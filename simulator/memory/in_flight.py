@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.strategy.pipeline.schedules import Pass, PassTimes, ScheduleName, order
+from scaleproof.simulator.parallelism.stages import ScheduleName
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, PassTimes, order
 
 EQUAL: Final = PassTimes()
 Counts = NDArray[np.int64]

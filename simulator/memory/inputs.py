@@ -11,9 +11,11 @@ from scaleproof.simulator.cluster.device.device import Device, is_narrow
 from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
 from scaleproof.simulator.memory.in_flight import MicrobatchesInFlight, flights
 from scaleproof.simulator.memory.states import Amount
-from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
+from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.schedules import WHOLE
+from scaleproof.simulator.scenario.training import gradient_sizes
+from scaleproof.simulator.strategy.plan_costs import pass_times
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 # Assumption: share of memory that is allocated and freed within a step.
 _FRAGMENTATION: Final = 0.05
@@ -35,7 +37,7 @@ class MemoryInputs:
     def __init__(self, scenario: Scenario) -> None:
         strategy, software = scenario.strategy, scenario.framework.memory
         self.scenario, self.software, self.strategy = scenario, software, strategy
-        self.training, self.job, self.plan, self.servers = scenario.training, scenario.job(), strategy.plan, strategy.servers
+        self.training, self.job, self.plan, self.servers = scenario.training, job_of(scenario), strategy.plan, strategy.servers
         plan = self.plan
         self.size, self.parameter_size = self.job.element_bytes, self.job.parameter_bytes
         sizes = gradient_sizes(scenario.training, strategy, scenario.framework)
@@ -52,7 +54,7 @@ class MemoryInputs:
     def flights(self) -> MicrobatchesInFlight:
         """Counts of microbatches in flight."""
         plan = self.plan
-        return flights(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(self.job))
+        return flights(plan.schedule, plan.stages, plan.microbatches, plan.chunks, pass_times(plan, self.job))
 
     @property
     def input_bytes(self) -> float:

@@ -19,7 +19,7 @@ from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY, RankMemory
 from scaleproof.simulator.memory.stage_layers import RankChunks, batch_of, output_elements, owns, part_of
 from scaleproof.simulator.memory.states import Amount, States, states
 from scaleproof.simulator.memory.static import StaticMemory
-from scaleproof.simulator.strategy import GatherAverage, ParameterServer
+from scaleproof.simulator.parallelism import GatherAverage, ParameterServer
 from scaleproof.simulator.strategy.parameter_server.shards import buckets
 
 _NOTHING: Final = PeakCandidate(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)

@@ -10,7 +10,8 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.scenario.fields import GPUS
-from scaleproof.simulator.scenario.schema import Batch, Scenario
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import Batch
 
 
 class SettingsChange(NamedTuple):

@@ -11,10 +11,11 @@ from scaleproof.simulator.memory.states import Amount, StateSizes, sizes
 from scaleproof.simulator.model.graph import inputs_of
 from scaleproof.simulator.model.layers import Layer, copied_weights
 from scaleproof.simulator.model.operators import Matmul, SavedActivation
-from scaleproof.simulator.scenario.schema import Training
-from scaleproof.simulator.strategy import Strategy
+from scaleproof.simulator.parallelism import Strategy
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
+from scaleproof.simulator.scenario.training import Training
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
+from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
 
 
 class RankChunks(NamedTuple):
@@ -93,10 +94,10 @@ def owns(strategy: Strategy, job: Job) -> list[RankChunks]:
     """The layers of each rank, including copies of weights that are shared with other ranks."""
     layers, plan = job.layers, strategy.plan
     if isinstance(strategy, ReplicaStrategy):
-        ranges = strategy.ranges(job)
+        ranges = stage_layers(strategy, job)
         by_rank = [[[layers[i] for i in ranges[stage]] for stage in stages] for stages in plan.stage_of]
     else:
-        by_rank = [[part] for part in strategy.parts(job)]
+        by_rank = [[part] for part in strategy.parts(layers)]
     read = read_elements(layers)
     return [layers_of_rank(chunks, layers, read) for chunks in by_rank]
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.scenario.schema import Training
+from scaleproof.simulator.scenario.training import Training
 
 # Elements per parameter that an optimizer keeps: none, a velocity, or two moments. Adafactor is counted by tensor.
 _STATES: Final = {"sgd": 0, "momentum": 1, "adam": 2, "lamb": 2}

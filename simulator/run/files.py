@@ -22,11 +22,11 @@ from scaleproof.simulator.run.records import (
     Scaling,
     ServerStatistics,
     StageMemory,
+    StepDistribution,
     TargetEstimate,
     Verification,
 )
 from scaleproof.simulator.run.run import DERIVED, Run
-from scaleproof.simulator.run.step_distribution import StepDistribution
 
 SPANS_FILE: Final = "spans.npz"
 # Key of the digest of the spans in `run.json`; its value is "" without spans.

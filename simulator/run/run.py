@@ -20,10 +20,11 @@ from scaleproof.simulator.run.records import (
     Scaling,
     ServerStatistics,
     StageMemory,
+    StepDistribution,
     TargetEstimate,
     Verification,
+    measured_quantiles_s,
 )
-from scaleproof.simulator.run.step_distribution import StepDistribution, measured_quantiles_s
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple, Self
 
-from scaleproof.simulator.cluster import Electricity
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.run.run import Run
 
@@ -51,7 +50,7 @@ class TrainingTotals:
         gpus: int,
         step_s: Estimate,
         bills: tuple[Mapping[str, float] | None, Mapping[str, float] | None],
-        electricity: Electricity,
+        carbon_kg_per_J: float,
     ) -> Self:
         """Totals from numbers of one step. bills: its cost in US dollars and its energy in joules, "per_step".
 
@@ -69,16 +68,16 @@ class TrainingTotals:
             gpu_hours=step_s.times(steps * gpus / _HOUR_S),
             cost_USD=cost,
             energy_J=energy,
-            carbon_kg=None if energy is None else energy.times(electricity.carbon_kg_per_J),
-            carbon_kg_per_J=electricity.carbon_kg_per_J,
+            carbon_kg=None if energy is None else energy.times(carbon_kg_per_J),
+            carbon_kg_per_J=carbon_kg_per_J,
         )
 
     @classmethod
-    def of_run(cls, run: Run, tokens: float, electricity: Electricity) -> Self:
+    def of_run(cls, run: Run, tokens: float, carbon_kg_per_J: float) -> Self:
         """Totals of training as in a predicted run. Raises InputError for models that read no tokens."""
         low_s, high_s = run.prediction_interval_s or (run.step_time_s, run.step_time_s)
         step_s = Estimate(run.step_time_s, low_s, high_s)
-        return cls.of(tokens, run.tokens, run.compute_ranks, step_s, (run.cost_USD, run.energy_J), electricity)
+        return cls.of(tokens, run.tokens, run.compute_ranks, step_s, (run.cost_USD, run.energy_J), carbon_kg_per_J)
 
     def plain(self) -> dict[str, Any]:
         """The totals as data for JSON, in SI units; each estimate as its value, low and high."""

@@ -20,20 +20,14 @@ Not modelled, and rejected: compressed gradients, and workers that take several 
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydantic import Field
 
-from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.simulator.common.consistency import Bsp
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.run.records import TargetEstimate
-
-if TYPE_CHECKING:
-    from scaleproof.simulator.run.run import Run
-    from scaleproof.simulator.strategy import Strategy
+from scaleproof.simulator.parallelism import Strategy
 
 # more than any training needs, and small enough not to overflow a float
 _MOST: Final = 1e15
@@ -72,25 +66,3 @@ class Convergence(Spec):
         if not isinstance(getattr(strategy, "consistency", Bsp()), Bsp) and self.staleness_penalty is None:
             message = "missing: asynchronous servers apply stale gradients; give the value that scaleproof converge measures"
             raise FieldError(("convergence", "staleness_penalty"), message)
-
-
-def to_target(convergence: Convergence, run: Run) -> TargetEstimate:
-    """The updates and samples until the target loss with the batch size and staleness of a run.
-
-    A run without servers has one update per step; with backup workers, the batch is that of the workers that are waited for
-    (arXiv 1604.00981).
-    """
-    servers = run.servers
-    # updates during a step of all workers: one per worker, if they are asynchronous
-    updates = max(1.0, servers.updates_per_s * run.step_time_s) if servers else 1.0
-    batch, staleness = run.samples / updates, updates - 1
-    steps, factor = convergence.steps(batch, staleness), math.exp(DEVIATIONS * convergence.uncertainty)
-    return TargetEstimate(
-        steps=steps,
-        steps_interval=(steps / factor, steps * factor),
-        batch=batch,
-        staleness=staleness,
-        samples=steps * batch,
-        steps_over_fewest=steps / convergence.minimum_steps,
-        samples_over_fewest=steps * batch / convergence.minimum_samples,
-    )

@@ -19,11 +19,12 @@ from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.frameworks.library import equal_to_shipped
 from scaleproof.simulator.model import ModelSpec
 from scaleproof.simulator.model.recompute import Recompute
+from scaleproof.simulator.parallelism.option_rules import has_effect, rules_of
 from scaleproof.simulator.scenario.fields import Value, fields_of
 from scaleproof.simulator.scenario.framework_choice import DECIDED, DECIDED_OF_TRAINING, with_defaults
 from scaleproof.simulator.scenario.read import load_cluster, load_device, load_model
-from scaleproof.simulator.scenario.schema import Scenario, Training
-from scaleproof.simulator.strategy.option_rules import has_effect, rules_of
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import Training
 
 FILE: Final = "scenario.yaml"
 _WIDTH: Final = 120

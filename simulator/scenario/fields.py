@@ -16,9 +16,9 @@ from scaleproof.simulator.common import units
 from scaleproof.simulator.common.errors import InputError, UnitError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.frameworks import Framework
+from scaleproof.simulator.parallelism import KINDS, Strategy
 from scaleproof.simulator.scenario import aliases
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import KINDS, Strategy
 
 # The field of overrides and axes that changes the number of GPUs, which is no field of a scenario (`scenario/gpus.py`).
 GPUS: Final = "gpus"

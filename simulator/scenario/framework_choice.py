@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.cost import computes_on_processors
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, is_narrow
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.frameworks.library import supporting
 from scaleproof.simulator.model.layers import ModelSpec
-from scaleproof.simulator.strategy import (
+from scaleproof.simulator.parallelism import (
     CapturedStrategy,
     DataParallel,
     GatherAverage,
@@ -22,10 +21,11 @@ from scaleproof.simulator.strategy import (
     Pipeline,
     Strategy,
 )
-from scaleproof.simulator.strategy.option_rules import is_accepted
+from scaleproof.simulator.parallelism.option_rules import is_accepted
 
 if TYPE_CHECKING:
-    from scaleproof.simulator.scenario.schema import Scenario, Training
+    from scaleproof.simulator.scenario.schema import Scenario
+    from scaleproof.simulator.scenario.training import Training
 
 # Strategy fields that a framework may decide.
 DECIDED: Final = (
@@ -57,7 +57,7 @@ def features(strategy: Strategy, precision: Any, zero: int, cluster: Cluster) ->
         "expert": plan.expert > 1,
         "fp8": precision == "fp8",
         "fp4": precision == "fp4",
-        "cpu": computes_on_processors(cluster),
+        "cpu": cluster.computes_on_processors,
     }
     return frozenset(name for name, is_needed in needed.items() if is_needed)
 
@@ -76,7 +76,7 @@ def default_framework(strategy: Strategy, precision: Any, zero: int, model: Mode
 def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> tuple[str, ...]:
     """Names of frameworks, the most usual first."""
     plan, kernels = strategy.plan, cluster.device.kernels
-    if computes_on_processors(cluster):
+    if cluster.computes_on_processors:
         return ("gloo-cpu",)
     if kernels is not None and kernels.generation == "tpu":
         return ("jax-maxtext",)

@@ -12,10 +12,11 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.yaml_file import Located
+from scaleproof.simulator.parallelism import AnyStrategy, Strategy
 from scaleproof.simulator.scenario.fields import differences
 from scaleproof.simulator.scenario.read import validated
-from scaleproof.simulator.scenario.schema import Batch, Scenario
-from scaleproof.simulator.strategy import AnyStrategy, Strategy
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import Batch
 
 # Fields that depend on the number of GPUs, in the order in which changes are reported.
 _CHANGED: Final = ("strategy.workers", "strategy.microbatches", "cluster.nodes")

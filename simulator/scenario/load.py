@@ -4,27 +4,38 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from scaleproof.simulator.captured.script import read
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.part_reference import resolve_file
 from scaleproof.simulator.common.yaml_file import Located
-from scaleproof.simulator.scenario import aliases, fitted_cluster
-from scaleproof.simulator.scenario.captured_script import around_capture, fit_to_cluster, is_capture
+from scaleproof.simulator.scenario import aliases
 from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.gpus import read_with_gpus
-from scaleproof.simulator.scenario.overrides import Overrides, apply_override, expand_shorthand, override_texts
-from scaleproof.simulator.scenario.published.tables import PUBLISHED
+from scaleproof.simulator.scenario.overrides import (
+    Overrides,
+    apply_override,
+    expand_shorthand,
+    merge_fitted_cluster,
+    override_texts,
+    remove_fitted_cluster,
+)
 from scaleproof.simulator.scenario.read import resolve_part, resolve_parts, validated
 from scaleproof.simulator.scenario.schema import Scenario
 
 # A scenario by its name, its path, `published:ROW-ID`, its model, or the fields of a YAML file.
 Reference = str | Path | Mapping[str, Any]
 
+# The module that makes the YAML of a published training run, whose microbatch may be the largest that fits.
+_PUBLISHED_RUNS: Final = "scaleproof.simulator.published.training_runs"
+# End of the names of capture files.
+SUFFIX: Final = ".zip"
 # Fields of a scenario that is given by its model alone; overrides must add those of `_NEEDED`, here with an example.
 _AROUND_A_MODEL: Final = {"strategy": {"kind": "hybrid"}, "training": {"precision": "bf16", "optimizer": "adam"}}
 _NEEDED: Final = {"cluster": "dgx-h100", "batch": "512"}
@@ -46,10 +57,9 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
     if isinstance(reference, Mapping):
         return build(Located(copy.deepcopy(dict(reference)), {(): "scenario"}), Path("scenario"), changes)
     name = reference_text(reference)
-    if name.startswith(PUBLISHED):
-        from scaleproof.simulator.scenario.published.yaml_text import text_of
-
-        return build(yaml_file.parse(text_of(name), name), Path(name), changes)
+    if name.startswith(catalog.PUBLISHED):
+        text = import_module(_PUBLISHED_RUNS).text_of(name)
+        return build(yaml_file.parse(text, name), Path(name), changes)
     if is_capture(name):
         return build(around_capture(name, changes), Path(name), changes)
     if catalog.is_model(name):
@@ -71,6 +81,60 @@ def _around_model(reference: str, overrides: Sequence[str]) -> Located:
     return located
 
 
+def is_capture(reference: str) -> bool:
+    """Whether a reference to a scenario is a capture file."""
+    return reference.endswith(SUFFIX)
+
+
+def around_capture(reference: str, overrides: Sequence[str]) -> Located:
+    """The fields of the scenario of a capture file, on the cluster for which it was captured.
+
+    Raises InputError if the file cannot be read, and ScenarioError if neither it nor an override names a cluster.
+    """
+    script = read(Path(reference))
+    if script.cluster is None and "cluster" not in map(_field, overrides):
+        example = "--set cluster=dgx-h100"
+        raise ScenarioError([f"{reference}: the capture is of no cluster; name one, such as {example}"])
+    data: dict[str, Any] = {
+        "name": script.name,
+        "model": {"kind": "captured", "name": script.name, "parameters": script.parameters, "sequence": script.tokens},
+        "strategy": {"kind": "captured", "record": str(Path(reference).resolve()), "workers": script.replicas.count},
+        "batch": {"per_worker": script.samples},
+        "training": {"precision": script.precision, "optimizer": script.optimizer},
+    }
+    if script.cluster is not None:
+        data["cluster"] = script.cluster
+    return Located(data, {(): reference})
+
+
+def fit_to_cluster(located: Located, fixed: Collection[str]) -> None:
+    """Fits a captured script and its cluster to one another: samples to a number that was given for them, the precision to the
+    device, and the number of nodes to the ranks; none of them where an override gives it.
+
+    fixed: fields that overrides have set.
+    """
+    strategy, cluster = located.data.get("strategy"), located.data.get("cluster")
+    is_captured = isinstance(strategy, dict) and strategy.get("kind") == "captured"
+    if not (is_captured and isinstance(cluster, dict)):
+        return
+    script = read(Path(strategy["record"]))
+    declared = strategy.get("samples")
+    if isinstance(declared, int) and not any(field.startswith("batch") for field in fixed):
+        located.data["batch"] = {"per_worker": max(1, declared // script.replicas.count)}
+    device, training = cluster.get("device"), located.data.get("training", {})
+    if isinstance(device, dict) and training.get("precision") == script.precision and "training.precision" not in fixed:
+        training["precision"] = script.precision_on(device.get("peak", {}))
+    workers, devices, nodes = strategy.get("workers", 1), cluster.get("node", {}).get("devices", 1), cluster.get("nodes", 1)
+    are_numbers = all(isinstance(number, int) for number in (workers, devices, nodes))
+    if "cluster.nodes" not in fixed and are_numbers and devices > 0:
+        ranks = workers * script.world_size // script.replicas.count
+        cluster["nodes"] = max(nodes, -(-ranks // devices))
+
+
+def _field(override: str) -> str:
+    return ".".join(aliases.canonical(tuple(override.partition("=")[0].split("."))))
+
+
 def reference_text(reference: object, kind: str = "scenario") -> str:
     """A name or path as text. Raises InputError for another type. kind: of what it is the name."""
     if isinstance(reference, str | Path):
@@ -85,7 +149,7 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
     """
     _check_is_scenario(located, path)
     problems, wrong = resolve_parts(located, path.parent)
-    fitted_cluster.merge(located)
+    merge_fitted_cluster(located)
     gpus: int | None = None
     fixed: set[str] = set()
     for override in overrides:
@@ -103,7 +167,7 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
         expand_shorthand(located)
     except ScenarioError as error:
         raise ScenarioError([*problems, *error.problems]) from None
-    fitted_cluster.remove(located)
+    remove_fitted_cluster(located)
     located.data.setdefault("name", path.stem)
     if not problems:
         fit_to_cluster(located, fixed)

@@ -10,7 +10,7 @@ from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.part_reference import forget_void
 from scaleproof.simulator.common.yaml_file import Located
-from scaleproof.simulator.scenario import aliases, fitted_cluster
+from scaleproof.simulator.scenario import aliases
 from scaleproof.simulator.scenario.fields import field_at
 from scaleproof.simulator.scenario.read import resolve_part
 from scaleproof.simulator.scenario.schema import Scenario
@@ -29,6 +29,10 @@ _ALTERNATIVES: Final = {
     ("strategy", "microbatches"): "micro_batch_size",
     ("strategy", "micro_batch_size"): "microbatches",
 }
+# Changes of a cluster in a framework file that `scaleproof fit` wrote. Runs teach constants of the framework and of the network
+# together, so that one file has both: the mapping names the cluster that the runs were measured on and has the fields that they
+# changed. Scenarios on another cluster use the framework's constants alone.
+_FITTED: Final = "cluster"
 
 
 def override_texts(overrides: Overrides) -> Sequence[str]:
@@ -85,7 +89,7 @@ def apply_override(located: Located, override: str, others: Collection[str]) -> 
             forget_void(located.data[path[0]], path)
         resolve_part(located, path[0], Path())
     if path in (("framework",), ("cluster",)):
-        fitted_cluster.merge(located)
+        merge_fitted_cluster(located)
     return ".".join(path)
 
 
@@ -128,3 +132,26 @@ def expand_shorthand(located: Located) -> None:
         if isinstance(value, kinds) and not isinstance(value, bool):
             located.data[key] = {inner: value}
     aliases.expand(located)
+
+
+def merge_fitted_cluster(located: Located) -> None:
+    """Applies the cluster changes of a scenario's framework to its cluster, if they are of a cluster of that name.
+
+    Raises ScenarioError for changes that are no mapping with a name.
+    """
+    framework, cluster = located.data.get("framework"), located.data.get(_FITTED)
+    if not isinstance(framework, dict) or _FITTED not in framework:
+        return
+    changes = framework[_FITTED]
+    if not isinstance(changes, dict) or not isinstance(changes.get("name"), str):
+        place = located.place(("framework", _FITTED))
+        raise ScenarioError([f"{place}: framework.cluster: expected a mapping with the name of a cluster, as `fit` writes it"])
+    if isinstance(cluster, dict) and cluster.get("name") == changes["name"]:
+        located.data[_FITTED] = yaml_file.merged(cluster, changes)
+
+
+def remove_fitted_cluster(located: Located) -> None:
+    """Removes the changes from the framework, which has no field for them."""
+    framework = located.data.get("framework")
+    if isinstance(framework, dict) and _FITTED in framework:
+        located.data["framework"] = {key: value for key, value in framework.items() if key != _FITTED}

@@ -6,23 +6,26 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, PositiveFloat, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Optimizer, Precision
-from scaleproof.simulator.cluster.device.kernels.narrow import Fp4Recipe, Fp8Recipe, Recipe, has_nvfp4, has_scaled_blocks
+from scaleproof.simulator.cluster.device.device import Precision
+from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, has_nvfp4, has_scaled_blocks
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.common.spec import Count, Spec, Width
+from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.frameworks import IDEAL, Framework
 from scaleproof.simulator.frameworks.library import renamed
 from scaleproof.simulator.model import AnyModel
 from scaleproof.simulator.model.autocast import with_wide_stream
 from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard
-from scaleproof.simulator.model.recompute import NO_RECOMPUTE, AnyRecompute
 from scaleproof.simulator.model.tracing.torch_module import Traced
+from scaleproof.simulator.parallelism import AnyStrategy, CapturedStrategy
+from scaleproof.simulator.parallelism.option_rules import check_options
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
+from scaleproof.simulator.parallelism.used_devices import placed
 from scaleproof.simulator.scenario.convergence import Convergence
 from scaleproof.simulator.scenario.framework_choice import (
     check_attention,
@@ -32,14 +35,8 @@ from scaleproof.simulator.scenario.framework_choice import (
     with_defaults,
     with_training_defaults,
 )
-from scaleproof.simulator.scenario.gradient_precision import check_gradients, gradient_sizes
 from scaleproof.simulator.scenario.reliability import Reliability
-from scaleproof.simulator.strategy import AnyStrategy, CapturedStrategy, Strategy
-from scaleproof.simulator.strategy.data_parallel.data_loading import Input
-from scaleproof.simulator.strategy.job import Job, MeasuredStep
-from scaleproof.simulator.strategy.layout.used_devices import placed
-from scaleproof.simulator.strategy.option_rules import check_options
-from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
+from scaleproof.simulator.scenario.training import Batch, Input, Training, check_gradients
 
 # Fields of training that scale products in few bits, with their precision.
 _RECIPES: Final[dict[str, Precision]] = {"fp8_recipe": "fp8", "fp4_recipe": "fp4"}
@@ -58,73 +55,6 @@ def _layers(model: ModelSpec, shard: Shard, autocast: bool = False) -> Sequence[
 def _built(model: ModelSpec, shard: Shard, autocast: bool) -> Sequence[Layer]:
     layers = tuple(model.build_layers(shard))
     return with_wide_stream(layers) if autocast else layers
-
-
-class Batch(Spec):
-    """Samples per step: the total of all workers, or the number per worker."""
-
-    total: Width | None = None
-    per_worker: Width | None = None
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        if (self.total is None) == (self.per_worker is None):
-            raise ValueError("give total or per_worker" + ("" if self.total is None else ", not both"))
-        return self
-
-
-class Training(Spec):
-    """Precision, optimizer, ZeRO stage, recomputation and data of the training."""
-
-    precision: Precision = "fp32"
-    autocast: bool | None = Field(
-        None,
-        description="training in 16 bits by torch.autocast, with parameters, gradients, norms and the residual stream in 32; "
-        "the framework's if absent",
-    )
-    fp8_recipe: Fp8Recipe = Field("delayed", description="how 8-bit matrix products are scaled, with precision fp8")
-    fp4_recipe: Fp4Recipe | None = Field(
-        None,
-        description="how 4-bit matrix products are scaled, with precision fp4: nvfp4 on NVIDIA GPUs, mxfp4 on others if absent",
-    )
-    optimizer: Optimizer = "sgd"
-    master: bool = Field(
-        True,
-        description="with 16 bits: parameters have master copies in fp32, and the optimizer states fp32; "
-        "false: neither, so that bf16 parameters are updated in bf16, as torch's optimizers do by themselves",
-    )
-    learning_rate: PositiveFloat = 0.01
-    seed: int = Field(0, ge=0, lt=2**31)
-    data: str | None = Field(None, description="a text file whose bytes are the tokens; random data from the seed if absent")
-    recompute: AnyRecompute = NO_RECOMPUTE
-    zero: int = Field(
-        0, ge=0, le=3, description="sharded over workers: 1 optimizer states, 2 also gradients, 3 also parameters"
-    )
-    accumulate_precision: Precision | None = Field(
-        None, description="of the buffer in which gradients of microbatches accumulate: fp32, or the training precision"
-    )
-    reduce_precision: Precision | None = Field(
-        None, description="of gradients that are reduced over ranks: fp32, or the training precision"
-    )
-    fused_accumulation: bool | None = Field(
-        None, description="whether matrix products add gradients of weights to the buffer themselves"
-    )
-    offload: tuple[Literal["optimizer", "parameters"], ...] = Field(
-        (), description="states that are kept in host memory; the time of this is not modelled, and widens intervals"
-    )
-    warmup_steps: int = Field(3, ge=0, le=1_000_000, description="steps run before the measured ones")
-    measured_step: MeasuredStep | None = Field(None, description="measured on one device, instead of its model")
-
-    @property
-    def parameter_bytes(self) -> int:
-        """Bytes of an element of parameters, and of gradients as passes compute them."""
-        return ELEMENT_BYTES["fp32" if self.autocast else self.precision]
-
-    @field_validator("offload", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
-        """Accepts one kind of states without a list."""
-        return (value,) if isinstance(value, str) else value
 
 
 class Scenario(Spec):
@@ -201,64 +131,10 @@ class Scenario(Spec):
         kernels = self.cluster.device.kernels
         return training.fp4_recipe or ("nvfp4" if kernels is None or has_nvfp4(kernels.generation) else "mxfp4")
 
-    def job(
-        self,
-        samples_per_worker: int | None = None,
-        unevenness: Perturbations | None = None,
-        strategy: Strategy | None = None,
-    ) -> Job:
-        """The job that a strategy compiles: layers with their costs on the cluster, and perturbations of ranks.
-
-        Each argument is that of the scenario if it is None. The scenario's own job is made once.
-        """
-        if samples_per_worker is None and strategy is None and unevenness in (None, self.unevenness):
-            return self.own_job
-        return self._job_of(
-            strategy or self.strategy,
-            self.samples_per_worker if samples_per_worker is None else samples_per_worker,
-            self.unevenness if unevenness is None else unevenness,
-        )
-
-    def layers(self, shard: Shard) -> list[Layer]:
-        """The layers of a rank of the sharded model, as they are trained. Raises FieldError if it cannot be sharded so."""
-        return list(_layers(self.model, shard, bool(self.training.autocast)))
-
-    @functools.cached_property
-    def own_job(self) -> Job:
-        """The job that the scenario's strategy compiles."""
-        return self._job_of(self.strategy, self.samples_per_worker, self.unevenness)
-
-    def _job_of(self, strategy: Strategy, samples_per_worker: int, unevenness: Perturbations) -> Job:
-        training, plan = self.training, strategy.plan
-        cluster = self.cluster if strategy is self.strategy else placed(self.cluster, plan)
-        job = Job(
-            layers=_layers(self.model, plan.shard, bool(training.autocast)),
-            cluster=self.framework.reached(cluster),
-            samples_per_worker=samples_per_worker,
-            precision=training.precision,
-            optimizer=training.optimizer,
-            unevenness=unevenness,
-            recompute=training.recompute,
-            gradients=gradient_sizes(training, strategy, self.framework),
-            scatter=plan.scatter,
-            zero=training.zero,
-            input=self.input,
-            measured_step=training.measured_step,
-            framework=self.framework,
-            recipe=self.recipe,
-            autocast=bool(training.autocast),
-            master=training.master,
-            ranks=strategy.waiting_ranks,
-            group=plan.model_parallel_size,
-            pipelined_ranks=plan.pipelined_ranks(cluster.node.devices),
-            is_emulated=self.compute == "paced",
-        )
-        return job.recomputing(strategy.stage_layers(job)) if training.recompute.depends_on_stage else job
-
-    def __getstate__(self) -> dict[Any, Any]:
-        """The state to pickle, without the cached job, whose layers would no longer be the objects that all scenarios share."""
-        state = super().__getstate__()
-        return state | {"__dict__": {name: value for name, value in state["__dict__"].items() if name != "own_job"}}
+    def layers(self, shard: Shard) -> Sequence[Layer]:
+        """The layers of a rank of the sharded model, as they are trained; identical objects for equal models. Raises FieldError
+        if it cannot be sharded so."""
+        return _layers(self.model, shard, bool(self.training.autocast))
 
     def copied(self, **update: Any) -> Self:
         """A copy with other parts, which are not validated, and with their default framework unless the scenario names one.

@@ -1,39 +1,25 @@
-"""Training strategies: the fields that users set, and the compilation of a step to a Program; one folder per kind of
-parallelism."""
+"""Compilation of a training step to a Program: a function per kind of strategy, one folder per kind of parallelism."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Annotated, Final, cast
+from typing import Final, cast
 
 from scaleproof.simulator.common.errors import PluginError
+from scaleproof.simulator.parallelism import Strategy
+from scaleproof.simulator.parallelism.registry import Plugins
 from scaleproof.simulator.program import MAIN_STREAM, Program
-from scaleproof.simulator.strategy.base import Strategy
-from scaleproof.simulator.strategy.captured import CapturedStrategy
-from scaleproof.simulator.strategy.data_parallel.gather_average import GatherAverage
-from scaleproof.simulator.strategy.data_parallel.local_sgd import LocalSgd
-from scaleproof.simulator.strategy.data_parallel.strategy import DataParallel
-from scaleproof.simulator.strategy.hybrid import Hybrid
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.model_parallel.strategy import ModelParallel
-from scaleproof.simulator.strategy.parameter_server.strategy import ParameterServer
-from scaleproof.simulator.strategy.pipeline.strategy import Pipeline
-from scaleproof.simulator.strategy.registry import Plugins, StrategyRegistry
-
-KINDS: Final = StrategyRegistry(
-    ParameterServer, DataParallel, LocalSgd, GatherAverage, ModelParallel, Pipeline, Hybrid, CapturedStrategy
-)
-AnyStrategy = Annotated[Strategy, KINDS]
 
 # The function that compiles each kind of strategy, with its module in this package, which is imported when it is first used.
 _FUNCTIONS: Final = {
-    "captured": ("captured", "compile_captured"),
+    "captured": ("captured.compile", "compile_captured"),
     "data_parallel": ("compile", "compile_replicas"),
     "gather_average": ("data_parallel.gather_average", "compile_gather_average"),
     "hybrid": ("compile", "compile_replicas"),
     "local_sgd": ("data_parallel.local_sgd", "compile_local_sgd"),
-    "model_parallel": ("model_parallel.strategy", "compile_model_parallel"),
-    "parameter_server": ("parameter_server.strategy", "compile_parameter_server"),
+    "model_parallel": ("model_parallel.program", "compile_model_parallel"),
+    "parameter_server": ("parameter_server.compile", "compile_parameter_server"),
     "pipeline": ("compile", "compile_replicas"),
 }
 # Those of installed packages.

@@ -8,21 +8,23 @@ from functools import partial
 from typing import Final
 
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.parallelism.mesh import Placed
+from scaleproof.simulator.parallelism.plan import Plan, check_size
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers
 from scaleproof.simulator.strategy.data_parallel.gradient_sync import GradientSync
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.folding import can_fold, folded, folded_with_links
-from scaleproof.simulator.strategy.layout.mesh import Placed
+from scaleproof.simulator.strategy.layout.folding import can_fold, folded, folded_with_links, worker_classes
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import pass_communication
 from scaleproof.simulator.strategy.parameter_server.hybrid import add_servers
+from scaleproof.simulator.strategy.pipeline.passes import PassTimes
 from scaleproof.simulator.strategy.pipeline.rank_schedule import rank_schedule
-from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
+from scaleproof.simulator.strategy.pipeline.stage_partition import cut
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
-from scaleproof.simulator.strategy.plan import Plan, check_size
-from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
+from scaleproof.simulator.strategy.plan_costs import pass_times, with_collectives
 from scaleproof.simulator.strategy.step_builder import JobPrices
 
 # Limit of units of layers · microbatches, of about five tasks each; 6 GB at the limit.
@@ -31,14 +33,14 @@ _MAX_UNITS: Final = 800_000
 
 def compile_replicas(strategy: ReplicaStrategy, job: Job) -> Program:
     """Compiles one training step of a strategy's replicas. Raises FieldError for too many passes."""
-    return compile_plan(strategy.plan, job, strategy.ranges(job))
+    return compile_plan(strategy.plan, job, cut(job, strategy.plan, strategy.balance_of))
 
 
 def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     """One step of all replicas. ranges: layers of each stage of the model. Raises FieldError for too many passes."""
-    job = plan.exchanging(job)
+    job = with_collectives(plan, job)
     rank_layers = RankLayers(job.layers, plan)
-    classes = plan.classes(job)
+    classes = worker_classes(plan, job)
     link_classes: LinkClasses = {}
     # sums of weights that two stages have, of all workers at once, share links
     if not rank_layers.copied:
@@ -48,7 +50,7 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     cuts_all_passes = job.zero == 3 or job.scatters
     if cuts_all_passes:
         _check_units(len(classes) * sum(map(len, units)), plan.microbatches)
-    times = plan.pass_times(job)
+    times = pass_times(plan, job)
     schedule = rank_schedule(plan, [[unit.layers for unit in stage] for stage in units], cuts_all_passes, times)
     context = CompileContext(plan, job, ranges, schedule, rank_layers, units)
     replicas = [Replica(context, placed) for placed in classes]
@@ -72,8 +74,8 @@ class PlanPrices(JobPrices):
 
     def at(self, job: Job) -> PlanPrices | None:
         """The prices of another job; None if the schedule would be another one."""
-        job = self.plan.exchanging(job)
-        return replace(self, job=job) if self.plan.pass_times(job) == self.times else None
+        job = with_collectives(self.plan, job)
+        return replace(self, job=job) if pass_times(self.plan, job) == self.times else None
 
 
 def _folded(classes: list[Placed], plan: Plan, job: Job, ranges: Sequence[range]) -> tuple[list[Placed], LinkClasses]:

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Amount, Optimizer, Precision
 from scaleproof.simulator.cluster.device.kernels.narrow import Recipe
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.common.spec import Spec, Width
-from scaleproof.simulator.common.units import Seconds
 from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork, execution_of
 from scaleproof.simulator.frameworks.framework import ShardCopies, slowest
 from scaleproof.simulator.model.autocast import stream_bytes
@@ -25,7 +22,7 @@ from scaleproof.simulator.model.graph import boundary_elements
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul, Operator
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
-from scaleproof.simulator.strategy.data_parallel.data_loading import Input
+from scaleproof.simulator.scenario.training import GradientSizes, Input, MeasuredStep
 from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel
 
 
@@ -56,25 +53,6 @@ def exposed_exchanges_s(within_s: NDArray[np.float64]) -> NDArray[np.float64]:
     passes, layers)."""
     result: NDArray[np.float64] = within_s[:, 1].sum(axis=0)
     return result
-
-
-class MeasuredStep(Spec):
-    """Measured time of a training step of the whole model on one device, without recomputation."""
-
-    samples: Width
-    time_s: Seconds = Field(alias="time", gt=0)
-
-
-class GradientSizes(NamedTuple):
-    """Bytes of gradients per parameter.
-
-    accumulated: in the buffer to which microbatches add their gradients. reduced: in the sums over ranks. added: read and
-    written by a microbatch to add to the buffer, in addition to the traffic of the gradient's matrix product.
-    """
-
-    accumulated: int
-    reduced: int
-    added: int = 0
 
 
 class LayerCollectiveTimes(Protocol):

@@ -8,16 +8,15 @@ from functools import cached_property, partial
 from typing import NamedTuple, Self
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
-from scaleproof.simulator.cluster.collectives.cost import computes_on_processors
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks.framework import ShardCopies
+from scaleproof.simulator.parallelism.mesh import Placed
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, ResourceTable
 from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Costs, Job
-from scaleproof.simulator.strategy.layout.mesh import Placed
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap, passed_bytes
 
 
@@ -77,7 +76,7 @@ class JobPrices:
     def parts(self) -> tuple[object, ...]:
         """Parts of the cluster that paths depend on: the device's speed only where it copies what collectives move."""
         cluster = self.job.cluster
-        copies = computes_on_processors(cluster) or self.job.shard_copies != ShardCopies()
+        copies = cluster.computes_on_processors or self.job.shard_copies != ShardCopies()
         device = cluster.device if copies else cluster.device.name
         return cluster.network, cluster.node, cluster.nodes, cluster.collectives, cluster.shared_cores, device
 

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.cost import computes_on_processors
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.scenario.schema import Scenario
@@ -218,7 +217,7 @@ def case_of_memory(scenario: Scenario) -> ErrorCase:
     """The family of the memory of a rank, with a covariate for frameworks that are not named; None on clusters without GPUs,
     whose memory was not published."""
     covariates = {"default_framework": float(scenario.framework_is_default)}
-    return ErrorCase(None if computes_on_processors(scenario.cluster) else "memory", covariates=covariates)
+    return ErrorCase(None if scenario.cluster.computes_on_processors else "memory", covariates=covariates)
 
 
 class LogNormalError(NamedTuple):

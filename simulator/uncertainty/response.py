@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, slowed
 from scaleproof.simulator.engine import Variation, events, replay
 from scaleproof.simulator.engine.durations import durations_s
+from scaleproof.simulator.prediction.staleness import asynchronous_step_s
+from scaleproof.simulator.prediction.steps import STEPS, starts_s
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 from scaleproof.simulator.run.breakdown import slopes
-from scaleproof.simulator.run.scaling import STEPS
-from scaleproof.simulator.run.staleness import asynchronous_step_s
-from scaleproof.simulator.run.steps import starts_s
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step, priced
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario, shipped
 from scaleproof.simulator.uncertainty.priors import Priors, quantity_deviations
 
@@ -191,7 +191,7 @@ def relative_increase(scenario: Scenario, response: Response, quantities: Sequen
         return float(response.step_times(factors)[0]) - 1
     if not response.program.is_static:
         return 0.0
-    job = scenario.job(unevenness=scenario.unevenness.constant)
+    job = job_of(scenario, unevenness=scenario.unevenness.constant)
     cluster = slowed(job.cluster, dict.fromkeys(quantities, slowdown))
     slower = priced(scenario.strategy, replace(job, cluster=cluster), response.program)
     longer_s = added_seconds(response.program, slower, response.seconds)
@@ -206,7 +206,7 @@ class _SlowerPrograms:
 
     def __init__(self, scenario: Scenario, program: Program | None) -> None:
         self.scenario, self.strategy = scenario, scenario.strategy
-        self.job = scenario.job(unevenness=scenario.unevenness.constant)
+        self.job = job_of(scenario, unevenness=scenario.unevenness.constant)
         self.program = program or compile_step(self.strategy, self.job)
         self.steps = max(_FEWEST_STEPS, scenario.steps // _ONE_IN)
         self.seconds = durations_s(self.program)

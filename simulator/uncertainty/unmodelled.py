@@ -18,8 +18,10 @@ from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import rank_kinds
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul
+from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.schedules import WHOLE
+from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 # Of pinned memory over PCIe 4.0 x16, of 32 GB/s, as NVIDIA's bandwidthTest reports for A100 nodes.
 _PCIE_BPS: Final = 25e9
@@ -95,7 +97,7 @@ def _repeated_recomputation(scenario: Scenario) -> Unmodelled | None:
     by weight, and each unpacks the checkpoint of its block again (torch/distributed/pipelining/_backward.py)."""
     if scenario.training.recompute.kind == "none" or scenario.strategy.plan.schedule in WHOLE:
         return None
-    plan, job = scenario.strategy.plan, scenario.job()
+    plan, job = scenario.strategy.plan, job_of(scenario)
     samples = job.samples_per_worker / plan.microbatches
 
     def of_layer(layer: Layer) -> tuple[float]:
@@ -103,7 +105,7 @@ def _repeated_recomputation(scenario: Scenario) -> Unmodelled | None:
         return (weights * job.layer_passes_s(layer, samples)[2],)
 
     (layers_s,) = job.where_recomputed(job.of_layers(of_layer))
-    stages = scenario.strategy.stage_layers(job)
+    stages = stage_layers(scenario.strategy, job)
     repeated_s = plan.microbatches * max(sum(layers_s[i] for one in own for i in stages[one]) for own in plan.stage_of)
     note = (
         "recomputed activations are kept until the gradients of weights; torch.distributed.pipelining keeps their gradients "

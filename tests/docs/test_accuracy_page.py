@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scaleproof.simulator.scenario.published.tables import find_table, read_table
+from scaleproof.simulator.published.tables import find_table, read_table
 from tests.docs.accuracy_page import ALL, CALIBRATED, PAGE, Part, shown
 
 TABLES = (

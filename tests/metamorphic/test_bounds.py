@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from scaleproof.simulator.predict import predict, timed
-from scaleproof.simulator.run.accounting import accounted
+from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.scenario.load import load
 from tests.metamorphic.drawn import CONVNETS, drawn
 from tests.validator.verdicts import in_bulk

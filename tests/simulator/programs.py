@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.parallelism import Strategy
+from scaleproof.simulator.parallelism.mesh import Placed
+from scaleproof.simulator.parallelism.plan import Plan
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
+from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.layout.folding import separate_classes
+from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 # a network and devices on which nothing but compute takes time
 ONLY_COMPUTE = (
@@ -23,7 +33,24 @@ EVEN = "model={kind: gpt, layers: 24, hidden: 8192, heads: 4, vocabulary: 1, seq
 
 def compiled(scenario: Scenario) -> Program:
     """The program of one step, with the scenario's perturbations."""
-    return compile_step(scenario.strategy, scenario.job(unevenness=scenario.unevenness))
+    return compile_step(scenario.strategy, job_of(scenario, unevenness=scenario.unevenness))
+
+
+def rank_layers(strategy: Strategy, job: Job) -> list[list[Layer]]:
+    """Layers on each rank of a pipeline in the order of the rank's chunks, or on each stage of another strategy."""
+    if isinstance(strategy, ReplicaStrategy):
+        stages = stage_layers(strategy, job)
+        return [[job.layers[i] for stage in own for i in stages[stage]] for own in strategy.plan.stage_of]
+    return strategy.parts(job.layers)
+
+
+def separate_workers(patch: pytest.MonkeyPatch) -> None:
+    """Makes a class of each worker."""
+
+    def classes(plan: Plan, job: Job) -> list[Placed]:
+        return separate_classes(plan, plan.grid(job.cluster.node.devices))
+
+    patch.setattr("scaleproof.simulator.strategy.compile.worker_classes", classes)
 
 
 def step_s(program: Program) -> float:

@@ -10,7 +10,7 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.scaling import forget
+from scaleproof.simulator.prediction.scaling import forget
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.validator.verdicts import in_bulk

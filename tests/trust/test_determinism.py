@@ -20,6 +20,7 @@ from scaleproof.simulator.engine import events, is_contended, replay
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.conftest import SMALL
 from tests.trust.corpus import STRATEGIES
 
@@ -102,7 +103,10 @@ def test_both_engines_give_equal_times_without_shared_resources(small: Callable[
         f"model.hidden={64 * data.draw(st.integers(1, 8))}",
     ]
     scenario = small(*overrides)
-    program, steps = compile_step(scenario.strategy, scenario.job(unevenness=scenario.unevenness)), data.draw(st.integers(1, 3))
+    program, steps = (
+        compile_step(scenario.strategy, job_of(scenario)),
+        data.draw(st.integers(1, 3)),
+    )
     replayed = replay.simulate(program, steps)
     if not is_contended(replayed):
         assert replayed.end_s == pytest.approx(events.simulate(program, steps).end_s, rel=1e-9, abs=1e-15)

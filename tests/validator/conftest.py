@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from scaleproof.simulator.parallelism.stages import V_SHAPED
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.passes import V_SHAPED
 from scaleproof.validator.launch.preflight.capabilities import supports_v_shape
 
 GPT = {"kind": "gpt", "layers": 4, "hidden": 64, "heads": 4, "vocabulary": 256, "sequence": 32}

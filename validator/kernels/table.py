@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError, printable
 from scaleproof.simulator.common.units import counted
-from scaleproof.simulator.scenario.published.tables import find_table, folder, opened
+from scaleproof.simulator.published.tables import find_table, folder, opened
 from scaleproof.validator.kernels.attention import IMPLEMENTATION, AttentionShapes
 from scaleproof.validator.kernels.mixture import MixtureShapes
 from scaleproof.validator.kernels.products import ProductShapes

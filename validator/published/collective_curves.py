@@ -18,7 +18,7 @@ from scaleproof.simulator.analysis.collective.curves import (
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
-from scaleproof.simulator.scenario.published.tables import read_table
+from scaleproof.simulator.published.tables import read_table
 from scaleproof.validator.calibration.cluster_file import files
 from scaleproof.validator.calibration.fit.collective_posterior import MeasuredTime, group_of, times_of
 from scaleproof.validator.probe import points as tables

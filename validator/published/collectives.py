@@ -19,7 +19,7 @@ from scaleproof.simulator.cluster.collectives.nccl.facts import Generation, Nccl
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
-from scaleproof.simulator.scenario.published.tables import find_table, read_table
+from scaleproof.simulator.published.tables import find_table, read_table
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.uncertainty.error_model import case_of_collective
 from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form

@@ -26,12 +26,14 @@ from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model import AnyModel
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
-from scaleproof.simulator.scenario.published.transformer import software_of
+from scaleproof.simulator.published.training_runs import software_of
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer, compile_step
+from scaleproof.simulator.strategy import compile_step
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario
 from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, spread
 from scaleproof.validator.published.calibrations import shipped_fits
@@ -133,7 +135,7 @@ def _device_s(base_row: tuple[tuple[str, str], ...], samples_per_s: float, ablat
 def _step_s(scenario: Scenario) -> float:
     """Seconds of a step of all workers."""
     if _is_asynchronous(scenario):
-        return _busiest_s(compile_step(scenario.strategy, scenario.job()))
+        return _busiest_s(compile_step(scenario.strategy, job_of(scenario)))
     return timed(scenario).step_time_s
 
 

@@ -14,6 +14,8 @@ from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.plan_costs import with_collectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.error_model import ErrorCase
 from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
 from scaleproof.validator.published.prediction import Options, Prediction
@@ -71,7 +73,7 @@ def layer_s(row: Row, cluster: Cluster | None = None) -> tuple[float, float]:
     They are those of the only block of a model, as `predict` times it. Raises ScaleproofError or ValueError.
     """
     scenario = _scenario(row, cluster or _cluster(row["gpu"]))
-    costs = scenario.strategy.plan.exchanging(scenario.job()).costs()
+    costs = with_collectives(scenario.strategy.plan, job_of(scenario)).costs()
     forward_s = costs.forward_s + costs.forward_exchange_s
     backward_s = costs.backward_s + costs.backward_exchange_s
     return float(forward_s[_BLOCK]), float(backward_s[_BLOCK])

@@ -27,15 +27,16 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate
 from scaleproof.simulator.frameworks import IDEAL, Framework
 from scaleproof.simulator.model import Gpt
+from scaleproof.simulator.parallelism import Hybrid
+from scaleproof.simulator.parallelism.plan import Plan
+from scaleproof.simulator.parallelism.stages import ScheduleName
+from scaleproof.simulator.prediction.steps import STEPS
 from scaleproof.simulator.run.breakdown import slope
-from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.framework_choice import default_framework
 from scaleproof.simulator.scenario.read import load_cluster
-from scaleproof.simulator.strategy import Hybrid
 from scaleproof.simulator.strategy.compile import compile_plan
 from scaleproof.simulator.strategy.job import Costs, Job
-from scaleproof.simulator.strategy.pipeline.schedules import PassTimes, ScheduleName
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
 from scaleproof.simulator.uncertainty.error_model import ErrorCase
 from scaleproof.validator.published.prediction import Options, Prediction, Uncertainty
 

@@ -25,7 +25,7 @@ import numpy as np
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import ABLATIONS
-from scaleproof.simulator.scenario.published.tables import Row, csv_files, find_table, folder, opened, read_table
+from scaleproof.simulator.published.tables import Row, csv_files, find_table, folder, opened, read_table
 from scaleproof.validator.published import parallel_map
 from scaleproof.validator.published.prediction import ROW_COLUMNS, Options, Prediction, Quantity
 from scaleproof.validator.published.regret import regrets

@@ -17,7 +17,15 @@ from statistics import NormalDist
 from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.network.variability import of_fabric, slowest_path_quantiles
-from scaleproof.simulator.uncertainty.steps import DRIFT, JITTER, NETWORK, NODE_LINKS, PROBABILITIES, Source, compute_quantiles
+from scaleproof.simulator.uncertainty.step_distribution import (
+    DRIFT,
+    JITTER,
+    NETWORK,
+    NODE_LINKS,
+    PROBABILITIES,
+    Source,
+    compute_quantiles,
+)
 from scaleproof.validator.published.prediction import Options, Prediction
 
 Row = Mapping[str, str]

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.common.spans import SPAN_COLUMNS, Phase, Spans, Stream
 from scaleproof.simulator.common.units import format_percent
-from scaleproof.simulator.run.accounting import accounted
+from scaleproof.simulator.parallelism import Strategy
+from scaleproof.simulator.parallelism.mesh import Axis
+from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.run.breakdown import from_spans
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import Strategy
-from scaleproof.simulator.strategy.layout.mesh import Axis
 from scaleproof.validator.record.async_run import asynchronous_run, is_asynchronous
 from scaleproof.validator.record.clock_correction import Correction
 from scaleproof.validator.record.provenance import combined, disturbance, foreign_loads, load_warning, staged_warning, warned

@@ -1,6 +1,6 @@
 """The Run of asynchronous training, from the spans of workers and their parameter servers.
 
-Its window and its measures are those that `scaleproof.simulator.run.staleness` defines for predicted runs.
+Its window and its measures are those that `scaleproof.simulator.prediction.staleness` defines for predicted runs.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from scaleproof.simulator.cluster import Link
 from scaleproof.simulator.common.consistency import DROPPED, SYNCHRONOUS, Bsp
 from scaleproof.simulator.common.intervals import TimeIntervals
 from scaleproof.simulator.common.spans import SPAN_COLUMNS, Phase, Spans, Stream
+from scaleproof.simulator.parallelism import ParameterServer
+from scaleproof.simulator.prediction.staleness import Times, Window, distribution, window_of_rounds, window_of_steps
 from scaleproof.simulator.run.breakdown import from_spans
 from scaleproof.simulator.run.records import QueueLength, ServerStatistics, Utilisation
 from scaleproof.simulator.run.run import Run
-from scaleproof.simulator.run.staleness import Times, Window, distribution, window_of_rounds, window_of_steps
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.strategy.parameter_server.ranks import placed
 from scaleproof.validator.record.step_time import including, slope_interval_s
 from scaleproof.validator.train.steps import warmup_steps

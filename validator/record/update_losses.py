@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.record.async_run import is_asynchronous
 from scaleproof.validator.train.steps import warmup_steps
 

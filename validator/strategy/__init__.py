@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final, cast
 
-from scaleproof.simulator.strategy import Strategy
+from scaleproof.simulator.parallelism import Strategy
 from scaleproof.validator.strategy.base import Context, Trainer
 
 # The module of each kind of strategy, in this package.

@@ -14,8 +14,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.parallelism import GatherAverage, LocalSgd
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import GatherAverage, LocalSgd
 from scaleproof.validator.launch.rank import barrier
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.train.data import Batch, worker_batches

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from scaleproof.simulator.strategy import Hybrid
+from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.data_parallel.buckets import BucketedAllreduce, BucketSum, EarlyAllreduce
 from scaleproof.validator.strategy.data_parallel.threaded_sum import bucket_sum_of

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from torch import nn
 
+from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import Hybrid
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.threaded_sum import SumThread
 from scaleproof.validator.strategy.layout.mesh import divided, expert_teams, teams

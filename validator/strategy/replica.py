@@ -11,8 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Exchange
 from scaleproof.simulator.model.transformer.decoder import Transformer
-from scaleproof.simulator.strategy import Hybrid
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.parallelism import Hybrid
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.validator.strategy.base import Context, Finish
 from scaleproof.validator.strategy.layout.mesh import build_mesh, mesh_sizes, teams
 from scaleproof.validator.strategy.layout.team import Team

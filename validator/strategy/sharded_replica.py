@@ -9,7 +9,7 @@ from typing import cast
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from scaleproof.simulator.strategy import Hybrid
+from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.validator.strategy.base import Context, name_parameters
 from scaleproof.validator.strategy.data_parallel.fully_sharded import BackwardSettings, LayerSharder, full, local
 from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from scaleproof.simulator.model.graph import inputs_of
 from scaleproof.simulator.model.transformer.decoder import Transformer
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.train.emulated_compute import small_width
 from scaleproof.validator.train.layer_graph import data_name
 from scaleproof.validator.train.models.wiring import DATA, Wire

@@ -23,6 +23,8 @@ from torch.nn import functional
 from scaleproof.simulator.model.graph import owners_of
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.plan_costs import compression_s
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.train.emulation_lateness import Lateness
 from scaleproof.validator.train.models.models import tie
 from scaleproof.validator.train.models.wiring import Tie
@@ -48,7 +50,7 @@ class Pace:
     """
 
     def __init__(self, scenario: Scenario, rank: int = 0, perturbations: RankPerturbations | None = None) -> None:
-        self._job, self._plan = scenario.job(), scenario.strategy.plan
+        self._job, self._plan = job_of(scenario), scenario.strategy.plan
         self._perturbations = perturbations or RankPerturbations(scenario, rank)
         self.lateness = Lateness()
         self._weights_end_s: float | None = None
@@ -79,7 +81,7 @@ class Pace:
         the compression of their gradients."""
         tensors = [p.numel() for group in optimizer.param_groups for p in group["params"]]
         work_s = self._job.optimizer_s(updated or sum(tensors))
-        step_s = work_s + self._plan.compression_s(self._job, tensors, self._plan.workers)
+        step_s = work_s + compression_s(self._plan, self._job, tensors, self._plan.workers)
         began: list[float] = []
         optimizer.register_step_pre_hook(lambda *_: began.append(time.perf_counter()))
         optimizer.register_step_post_hook(lambda *_: self.wait(began.pop(), step_s))

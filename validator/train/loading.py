@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 from scaleproof.simulator.model.graph import inputs_of
+from scaleproof.simulator.parallelism import ModelParallel
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ModelParallel
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 
 class BatchReader(NamedTuple):
@@ -63,14 +64,14 @@ def readers(scenario: Scenario) -> list[BatchReader]:
     """All readers of batches, as in the prediction."""
     strategy, plan, devices = scenario.strategy, scenario.strategy.plan, scenario.cluster.node.devices
     if isinstance(strategy, ModelParallel):
-        layers = scenario.job().layers
+        layers = job_of(scenario).layers
         first = {rank for rank, read in zip(strategy.device_of(layers), inputs_of(layers), strict=True) if not read}
         return [BatchReader((rank,), rank // devices, scenario.samples_per_worker) for rank in sorted(first)]
     grid = plan.grid(devices)
     found = []
     for worker in range(plan.workers):
         # a step of the program may have several training steps, whose samples are loaded as one batch
-        samples = strategy.program_steps * plan.samples_of(worker, scenario.job())
+        samples = strategy.program_steps * plan.samples_of(worker, scenario.samples_per_worker)
         found.append(BatchReader(tuple(grid.members(worker, 0)), grid.place(worker, 0)[0], samples))
     return found
 

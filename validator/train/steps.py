@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from scaleproof.simulator.common.consistency import WorkQuota
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
 
 # In the first step buffers are sized and pipeline stages exchange shapes, in the second DDP rebuilds its buckets.
 _MIN_WARMUP_STEPS: Final = 2

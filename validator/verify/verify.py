@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model.layers import has_operator
+from scaleproof.simulator.parallelism.compression import Bf16, Fp16
 from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.data_parallel.compression import Bf16, Fp16
 from scaleproof.validator.launch.launch import run_on_ranks
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from scaleproof.reports.explorer.controls.layouts import micro_batch_size
-from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import (
+from scaleproof.simulator.parallelism import (
     DataParallel,
     GatherAverage,
     Hybrid,
@@ -16,6 +15,7 @@ from scaleproof.simulator.strategy import (
     Pipeline,
     Strategy,
 )
+from scaleproof.simulator.scenario.schema import Scenario
 
 
 class Family(NamedTuple):

@@ -15,7 +15,8 @@ from scaleproof.simulator.cluster.device.kernels.narrow import has_scaled_blocks
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.scenario import dump
-from scaleproof.simulator.scenario.schema import Batch, Scenario
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import Batch
 
 # samples of a microbatch with which a model of the other sort begins
 _TEXTS: Final = 1

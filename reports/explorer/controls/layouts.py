@@ -9,10 +9,11 @@ from typing import Any, Final
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.common.yaml_file import on_one_line
 from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard
+from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.framework_choice import DECIDED
-from scaleproof.simulator.scenario.schema import Batch, Scenario
-from scaleproof.simulator.strategy import Strategy
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import Batch
 
 # parts of a scenario whose fields a layout or a plan changes
 _PARTS: Final = ("strategy", "training")

@@ -11,11 +11,12 @@ from scaleproof.reports.explorer.controls.layouts import BatchError, built, chec
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import library as frameworks
 from scaleproof.simulator.frameworks import shipped
+from scaleproof.simulator.parallelism import Hybrid, Strategy
+from scaleproof.simulator.parallelism.option_rules import has_effect
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.scenario.framework_choice import default_framework, features
-from scaleproof.simulator.scenario.schema import Batch, Scenario
-from scaleproof.simulator.strategy import Hybrid, Strategy
-from scaleproof.simulator.strategy.option_rules import has_effect
-from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import Batch
 
 _SCHEDULES: Final = {
     "1f1b": "1F1B", "gpipe": "GPipe", "interleaved_1f1b": "interleaved 1F1B", "zb_h1": "zero bubble H1",

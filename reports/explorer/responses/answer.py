@@ -25,8 +25,8 @@ from scaleproof.simulator.common.units import format_change, format_percent
 from scaleproof.simulator.engine import NONE, Timeline, Variation, simulate_steady
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import predict, timed
+from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.gpus import with_gpus

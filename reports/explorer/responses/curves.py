@@ -13,8 +13,8 @@ from scaleproof.simulator.common.units import format_Bps
 from scaleproof.simulator.engine import NONE, Timeline, Variation, events, replay
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
+from scaleproof.simulator.prediction.accounting import tokens_per_sample
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.run.accounting import tokens_per_sample
 from scaleproof.simulator.scenario.gpus import with_gpus
 from scaleproof.simulator.scenario.schema import Scenario
 

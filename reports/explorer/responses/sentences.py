@@ -17,12 +17,12 @@ from scaleproof.simulator.common.units import (
     format_time_s,
     format_USD,
 )
-from scaleproof.simulator.run.accounting import tokens_per_sample
+from scaleproof.simulator.parallelism import ParameterServer
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
+from scaleproof.simulator.prediction.accounting import tokens_per_sample
 from scaleproof.simulator.run.bottleneck import limit
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
-from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
 
 # minimum share from which a part is shown
 _MIN_SHARE: Final = 0.002

@@ -26,8 +26,8 @@ from scaleproof.simulator.analysis.study.priced_points import timed_together
 from scaleproof.simulator.common.errors import InputError, naming_extras, one_line
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
+from scaleproof.simulator.prediction.accounting import to_target
 from scaleproof.simulator.run.run import framework_words
-from scaleproof.simulator.scenario.convergence import to_target
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.pairwise import ratio_interval

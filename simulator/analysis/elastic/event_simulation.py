@@ -13,7 +13,7 @@ from scaleproof.simulator.analysis.elastic.sizes import EventJob
 from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline, HostChange, TrainingStretch
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.common.units import format_time_s
-from scaleproof.simulator.scenario.host_events import AnyHostEvent, HostFailure, HostJoin, SpotInterruption
+from scaleproof.simulator.scenario.reliability import AnyHostEvent, HostFailure, HostJoin, SpotInterruption
 
 # relative to a step: times this close are the same
 _CLOSE: Final = 1e-9

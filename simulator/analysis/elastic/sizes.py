@@ -11,7 +11,7 @@ from scaleproof.simulator.analysis.goodput.elastic_sizes import ElasticSizes
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.scenario.host_events import AnyHostEvent, HostJoin
+from scaleproof.simulator.scenario.reliability import AnyHostEvent, HostJoin
 from scaleproof.simulator.scenario.schema import Scenario
 
 

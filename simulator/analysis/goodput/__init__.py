@@ -21,7 +21,7 @@ from scaleproof.simulator.analysis.goodput.time_shares import PARTS, Floats, Tim
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.run.accounting import tokens_per_sample
+from scaleproof.simulator.prediction.accounting import tokens_per_sample
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.unmodelled import unmodelled
 

@@ -20,8 +20,8 @@ from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.words import layout
 from scaleproof.simulator.engine import NEGLIGIBLE, NONE, Timeline, Variation, busiest_s, replay, simulate_steady
 from scaleproof.simulator.predict import timed
+from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.run.accounting import accounted
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import memory_error

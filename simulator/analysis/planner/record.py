@@ -11,15 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from scaleproof.simulator.analysis.planner.bounded_search import PlanChoice
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.search import PlanResult
-from scaleproof.simulator.cluster import Electricity
 from scaleproof.simulator.memory import capacity_bytes, memory
-from scaleproof.simulator.run.accounting import tokens_per_sample
+from scaleproof.simulator.parallelism import Hybrid
+from scaleproof.simulator.parallelism.option_rules import has_effect
+from scaleproof.simulator.parallelism.plan import Plan
+from scaleproof.simulator.prediction.accounting import tokens_per_sample
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals
 from scaleproof.simulator.scenario.dump import dump, dump_framework, dump_part
-from scaleproof.simulator.strategy import Hybrid
-from scaleproof.simulator.strategy.option_rules import has_effect
-from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.simulator.uncertainty.pairwise import is_tie, reversed_share, with_reversals
 from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse
 from scaleproof.simulator.uncertainty.priors import common_error_share
@@ -173,12 +172,12 @@ class PlanRecord(_Record):
             capacity_bytes=self.device_bytes,
         )
 
-    def totals(self, tokens: float, electricity: Electricity) -> TrainingTotals:
+    def totals(self, tokens: float, carbon_kg_per_J: float) -> TrainingTotals:
         """Totals of training on a number of tokens by the best configuration. Raises InputError for models without tokens."""
         row = self.best[0]
         step_s = Estimate(row.step_time_s, row.low_s, row.high_s)
         per_step = None if self.tokens_per_sample is None else self.tokens_per_sample * self.samples
-        return TrainingTotals.of(tokens, per_step, self.gpus, step_s, (row.cost_USD, row.energy_J), electricity)
+        return TrainingTotals.of(tokens, per_step, self.gpus, step_s, (row.cost_USD, row.energy_J), carbon_kg_per_J)
 
     @property
     def ties(self) -> list[int]:

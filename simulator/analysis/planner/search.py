@@ -31,10 +31,10 @@ from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import capacity_bytes
 from scaleproof.simulator.memory.remedies import fit_by
-from scaleproof.simulator.run.accounting import tokens_per_sample
+from scaleproof.simulator.parallelism import CapturedStrategy, ParameterServer
+from scaleproof.simulator.parallelism.stages import ScheduleName
+from scaleproof.simulator.prediction.accounting import tokens_per_sample
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import CapturedStrategy, ParameterServer
-from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName
 from scaleproof.simulator.uncertainty.error_model import FITS, memory_error, most_fitting_bytes
 from scaleproof.simulator.uncertainty.unmodelled import unmodelled
 

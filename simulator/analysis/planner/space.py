@@ -14,6 +14,9 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.model.layers import Layer, Shard, block_range
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
+from scaleproof.simulator.parallelism import Hybrid, ParameterServer, Strategy
+from scaleproof.simulator.parallelism.mesh import ORDER
+from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.scenario.framework_choice import (
     check_attention,
     check_supported,
@@ -23,9 +26,6 @@ from scaleproof.simulator.scenario.framework_choice import (
     with_training_defaults,
 )
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import Hybrid, ParameterServer, Strategy
-from scaleproof.simulator.strategy.layout.mesh import ORDER
-from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName
 
 _ZERO: Final = (0, 1, 2, 3)
 _CHUNKS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24)

@@ -18,10 +18,11 @@ from scaleproof.simulator.analysis.sensitivity.parameters import StepParameter
 from scaleproof.simulator.engine import Timeline, Variation, replay, simulate_steady
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.predict import timed
+from scaleproof.simulator.prediction.steps import Simulate, is_transient
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.run.steps import Simulate, is_transient
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
 from scaleproof.simulator.uncertainty.priors import quantity_deviations
 from scaleproof.simulator.uncertainty.response import Response, added_seconds, replayed_s, response_of_scenario
@@ -151,7 +152,7 @@ class FiniteDifferences:
 
     def _grown_s(self, parameter: StepParameter, step: float) -> Times | None:
         slower = parameter.slowed(self.scenario, math.exp(step))
-        return added_seconds(self._program, compile_step(slower.strategy, slower.job()))
+        return added_seconds(self._program, compile_step(slower.strategy, job_of(slower)))
 
     @cached_property
     def _response(self) -> Response:

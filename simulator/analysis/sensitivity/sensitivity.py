@@ -16,7 +16,8 @@ from scaleproof.simulator.analysis.sensitivity.parameters import PARAMETERS, Ste
 from scaleproof.simulator.common.errors import FieldError, naming_extras
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.run import Run
-from scaleproof.simulator.scenario.schema import Batch, Scenario
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import Batch
 
 if TYPE_CHECKING:
     import pandas as pd

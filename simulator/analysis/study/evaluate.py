@@ -18,8 +18,8 @@ from scaleproof.simulator.analysis.study.study import Numbers, Study
 from scaleproof.simulator.cluster import Cluster, Device
 from scaleproof.simulator.common.errors import FieldError, ScaleproofError, ScenarioError, one_line
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.prediction.scaling import Baseline
 from scaleproof.simulator.run.run import Run
-from scaleproof.simulator.run.scaling import Baseline
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.unmodelled import most_s
 

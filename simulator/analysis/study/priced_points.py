@@ -20,6 +20,7 @@ from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import Strategy, compile_step, priced
 from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.error_model import case_of_scenario
 from scaleproof.simulator.uncertainty.prediction_interval import linear_response
 from scaleproof.simulator.uncertainty.priors import quantity_deviations
@@ -51,7 +52,7 @@ def timed_together(scenario: Scenario, clusters: Sequence[Cluster], intervals: b
     result = np.full((len(Points._fields), len(clusters)), np.nan)
     if scenario.unevenness.is_random or scenario.unevenness.changes:
         return Points(*result)
-    for points, some in _replayable(scenario.strategy, scenario.job(), clusters):
+    for points, some in _replayable(scenario.strategy, job_of(scenario), clusters):
         result[:, points] = some.steps_s() / scenario.strategy.program_steps
         if intervals:
             result[:, points] *= some.relative_intervals(scenario)

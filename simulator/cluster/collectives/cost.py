@@ -197,7 +197,7 @@ def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | No
     The latest are kept, with the cluster's parts that they depend on.
     """
     # a device's speed counts only where it copies what collectives move
-    device = cluster.device if computes_on_processors(cluster) else None
+    device = cluster.device if cluster.computes_on_processors else None
     parts = cluster.network, cluster.node, cluster.collectives, device
     key = op, group, algorithm, cluster.device.name, *map(id, parts)
     if key not in _MODELLED:
@@ -216,15 +216,9 @@ def _modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | N
         return _nccl_costing(op, group, cluster, facts, algorithm)
     if algorithm is None and library_of(cluster) == "gloo":
         moving, copies = _link_costing(op, group, cluster, gloo_algorithm(op, group)), _GLOO_COPIES.get(op, 0)
-        return _with_copies(moving, copies, cluster) if copies and computes_on_processors(cluster) else moving
+        return _with_copies(moving, copies, cluster) if copies and cluster.computes_on_processors else moving
     names = [algorithm] if algorithm else _suitable(op, group, cluster)
     return _cheapest([_link_costing(op, group, cluster, name) for name in names])
-
-
-def computes_on_processors(cluster: Cluster) -> bool:
-    """Whether ranks compute on CPU cores."""
-    kernels = cluster.device.kernels
-    return cluster.node.cores is not None or (kernels is not None and kernels.generation == "cpu")
 
 
 def copying_s(size_bytes: float, cluster: Cluster) -> float:

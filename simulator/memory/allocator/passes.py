@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
+from scaleproof.simulator.strategy.plan_costs import pass_times
 
 # Repetitions of a steady state that are kept: the allocator's state repeats itself from the second on.
 _KEPT_REPETITIONS: Final = 3
@@ -26,7 +27,7 @@ def rank_passes(setting: MemoryInputs, rank: int) -> list[RankPass]:
     """The passes of a pipeline rank in order, of which a repeated sequence that allocates as much as it frees is kept three
     times."""
     plan = setting.plan
-    passes = order(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(setting.job))
+    passes = order(plan.schedule, plan.stages, plan.microbatches, plan.chunks, pass_times(plan, setting.job))
     kind, chunk, microbatch = (values[rank][passes.kind[rank] >= 0] for values in passes[:3])
     kept = without_repetitions(kind * plan.chunks + chunk, changes(kind, chunk, plan.chunks), 3 * plan.stages * plan.chunks)
     return [RankPass(Pass(kind[at]), int(chunk[at]), int(microbatch[at])) for at in kept]

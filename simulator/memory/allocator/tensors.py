@@ -13,7 +13,7 @@ from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import PipelineRank
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import SavedActivation
-from scaleproof.simulator.strategy import GatherAverage
+from scaleproof.simulator.parallelism import GatherAverage
 
 # Holders whose bytes are divided like the parameters.
 STATES: Final = ("parameters", "gradients", "master_parameters", "optimizer_states")

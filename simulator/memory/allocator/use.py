@@ -16,8 +16,8 @@ from scaleproof.simulator.memory.allocator.tensors import rank_tensors
 from scaleproof.simulator.memory.inputs import MemoryInputs, is_gpu
 from scaleproof.simulator.memory.ranks import rank_kinds
 from scaleproof.simulator.memory.result import OUTSIDE
+from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import CapturedStrategy
 
 # The first allocates the optimizer's states; the second is like all later ones.
 _STEPS: Final = 2

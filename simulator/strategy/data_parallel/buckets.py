@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from scaleproof.simulator.model.layers import Layer, block_range, copied_weights
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.plan import Plan
 
 
 class Gradients:

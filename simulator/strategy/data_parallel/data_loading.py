@@ -3,51 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Final, Literal, Protocol, Self
+from typing import Final, Protocol
 
 import numpy as np
-from pydantic import Field, model_validator
 
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
 from scaleproof.simulator.program import NO_STREAM, Path, Program, ProgramBuilder, Use
+from scaleproof.simulator.scenario.training import Input
 
 # Ends of the names of the resources that load.
 STORAGE: Final = "storage"
 DECODING: Final = "decoding"
 # Scheduling slots reserved for loading and its waits, before a step's first task.
 FIRST_SLOT: Final = 3
-
-
-class Storage(Spec):
-    """Source of samples: a disk on each node, or a file system that all nodes share."""
-
-    sample_bytes: Bytes = Field(alias="sample", description="stored size of a sample")
-    bandwidth_Bps: PositiveBytesPerSecond = Field(
-        alias="bandwidth", description="total of all readers; per node if shared by node"
-    )
-    shared_by: Literal["node", "cluster"] = "node"
-
-
-class Input(Spec):
-    """Samples that a worker's first stage needs before each step, read from storage and decoded on cores of its node.
-
-    The samples of a batch are read and decoded in a pipeline, so the slower of the two determines the loading time. prefetch:
-    batches that may be loaded ahead; with 0 loading begins when the step begins. If all steps take the same time, one batch
-    ahead is as good as several.
-    """
-
-    storage: Storage | None = Field(None, description="if absent, samples are in memory and only decoded")
-    decode_s: Seconds = Field(0.0, alias="decode", description="core time per sample")
-    cores: Annotated[float, Field(gt=0, le=1_000_000)] = Field(1, description="cores of a node that are reserved for decoding")
-    prefetch: Annotated[int, Field(ge=0, le=1000)] = 1
-
-    @model_validator(mode="after")
-    def _takes_time(self) -> Self:
-        if self.storage is None and self.decode_s == 0:
-            raise ValueError("input has no effect; give storage, decode or both, or leave input out")
-        return self
 
 
 class LoadingJob(Protocol):

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import Final, Literal
-
-from pydantic import Field
+from typing import Final
 
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.common.spec import Count
+from scaleproof.simulator.parallelism.gather_average import GatherAverage
+from scaleproof.simulator.parallelism.mesh import Placed, place
 from scaleproof.simulator.program import Path, Program
-from scaleproof.simulator.strategy.base import Strategy
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.mesh import Placed, place
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.step_builder import JobCosts, StepBuilder, backward_s, forward_s
 
@@ -23,22 +20,6 @@ _SUM_ACCESSES: Final = 3
 # Numbers of sets of concurrent transfers.
 _GATHER: Final = 0
 _BROADCAST: Final = 1
-
-
-class GatherAverage(Strategy):
-    """All workers send their gradients to worker 0, which also trains; it averages, updates, and sends parameters to all.
-
-    Nothing overlaps: with n workers, (n − 1) times the gradients enter the main worker over its link, and (n − 1) times the
-    parameters leave it, where a ring moves 2 · (n − 1) / n times the gradients over each link.
-    """
-
-    kind: Literal["gather_average"] = "gather_average"
-    workers_: Count = Field(1, alias="workers")
-
-    @property
-    def workers(self) -> int:
-        """Number of workers, worker 0 included."""
-        return self.workers_
 
 
 def compile_gather_average(strategy: GatherAverage, job: Job) -> Program:

@@ -22,6 +22,7 @@ from scaleproof.simulator.strategy.layout.resource_map import ResourceMap, passe
 from scaleproof.simulator.strategy.pipeline.rank_schedule import SLOTS
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
+from scaleproof.simulator.strategy.plan_costs import compression_s
 from scaleproof.simulator.strategy.step_builder import JobCosts
 
 # Names of groups of ranks with the same parameters: all replicas, or ranks with the same experts of a mixture.
@@ -374,7 +375,7 @@ class GradientSync:
         def seconds(costs: JobCosts) -> float:
             job = costs.job
             work_s = job.optimizer_s(updated) + job.gradient_host_s(len(tensors), ranks) + job.broadcasts_s(len(tensors), ranks)
-            work_s += plan.compression_s(job, tensors, ranks)
+            work_s += compression_s(plan, job, tensors, ranks)
             if plan.stages == 1 and ranks > 1:
                 work_s += job.framework.step_stall_s(self.context.mesh.nodes)
             return float(work_s)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.cluster.device.device import Optimizer
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.common.spec import Count
+from scaleproof.simulator.parallelism.local_sgd import LocalSgd
+from scaleproof.simulator.parallelism.mesh import place
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.strategy.base import Strategy
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.mesh import place
 from scaleproof.simulator.strategy.step_builder import JobCosts, StepBuilder
 
 # Optimizers with the memory traffic of the two parts of an outer step.
@@ -26,33 +24,6 @@ _OUTER: Final[tuple[Optimizer, ...]] = ("sgd", "momentum")
 _PASSES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 # Limit of simulated passes of all classes of workers in a period.
 _MAX_PASSES: Final = 1_000_000
-
-
-class LocalSgd(Strategy):
-    """Every worker has the whole model and trains independently on its share for `period` steps; then parameters are averaged.
-
-    outer: none replaces parameters by the average (local SGD, arXiv 1805.09767); nesterov treats the average change of a period
-    as a gradient, and takes a step with momentum from the parameters at its start (DiLoCo, arXiv 2311.08105). overlap: an
-    average is used one period later, and moves during that period (arXiv 2502.12996).
-
-    One step of the Program is a period, in which each worker trains on `period` batches: times of a step are means over it.
-    """
-
-    kind: Literal["local_sgd"] = "local_sgd"
-    workers_: Count = Field(1, alias="workers")
-    period: Annotated[int, Field(gt=0, le=100_000)] = Field(1, description="steps from one average to the next")
-    outer: Literal["none", "nesterov"] = "none"
-    overlap: bool = Field(False, description="average while the next period goes on")
-
-    @property
-    def workers(self) -> int:
-        """Number of workers."""
-        return self.workers_
-
-    @property
-    def program_steps(self) -> int:
-        """Optimizer steps between two averages."""
-        return self.period
 
 
 def compile_local_sgd(strategy: LocalSgd, job: Job) -> Program:

@@ -1,4 +1,4 @@
-"""Folding of equivalent workers on networks where pairs of nodes differ.
+"""Classes of equivalent workers, and their folding on networks where pairs of nodes differ.
 
 On a tree with fewer links at the top, for example, workers differ only in which of their stages are in different pods. If an
 engine lets messages share links, workers are equivalent if their messages use equivalent links, see `common.equivalence`: one
@@ -8,6 +8,7 @@ that their messages take equal times; folded workers then use the links of the f
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import Final, NamedTuple
@@ -17,15 +18,47 @@ import numpy as np
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.equivalence import UsedLinks, hashes, labels
 from scaleproof.simulator.common.equivalence import classes as equivalence_classes
+from scaleproof.simulator.parallelism.mesh import DeviceMesh, Placed, place, place_shares
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program import Kind, Path, Program, Resources, ResourceTable
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.mesh import DeviceMesh, Placed
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap
-from scaleproof.simulator.strategy.plan import Plan
 
 _MOST_CACHED: Final = 64
 # Cache: folded classes, and the cluster that the key identifies, which is referenced so that no other gets the same id.
 _FOLDED: Final[OrderedDict[Hashable, tuple[Cluster, list[Placed]]]] = OrderedDict()
+
+
+def worker_classes(plan: Plan, job: Job) -> list[Placed]:
+    """Classes of equivalent workers of a plan; `node` and `each` refer to the first stage of the first worker."""
+    cluster, mesh = job.cluster, plan.grid(job.cluster.node.devices)
+    distinguishable_ranks = set(job.distinguishable_ranks(plan.ranks))
+    scattered = mesh.stride("workers") % plan.model_parallel_size or mesh.stride("stages") % plan.model_parallel_size
+    if not cluster.is_uniform or scattered or (plan.shares and plan.ranks > plan.workers):
+        return separate_classes(plan, mesh)
+    per_node, rest = divmod(mesh.devices, plan.model_parallel_size)
+    aligned = (rest == 0 and plan.order.index("workers") < plan.order.index("stages")) or plan.stages == 1
+    if aligned and per_node and (plan.stages == 1 or plan.workers % per_node == 0):
+        distinguishable = {rank // mesh.stride("workers") % plan.workers for rank in distinguishable_ranks}
+        if cluster.node.cards_used > 1:
+            # messages of some of a node's ranks are not spread evenly over its network cards
+            distinguishable = {worker - worker % per_node + offset for worker in distinguishable for offset in range(per_node)}
+        return (
+            place_shares(plan.shares, per_node, distinguishable)
+            if plan.shares
+            else place(plan.workers, per_node, distinguishable)
+        )
+    period = math.lcm(mesh.stride("workers"), mesh.devices) // mesh.stride("workers")
+    if distinguishable_ranks or plan.ranks <= mesh.devices or plan.workers % period:
+        return separate_classes(plan, mesh)
+    if plan.order.index("workers") < plan.order.index("stages") and plan.workers * plan.model_parallel_size % mesh.devices:
+        return separate_classes(plan, mesh)
+    return [Placed(mesh.place(w, 0)[0], plan.workers // period, 1, w) for w in range(period)]
+
+
+def separate_classes(plan: Plan, mesh: DeviceMesh) -> list[Placed]:
+    """A class for each worker of a plan."""
+    return [Placed(mesh.place(worker, 0)[0], 1, 1, worker) for worker in range(plan.workers)]
 
 
 def can_fold(classes: Sequence[Placed], plan: Plan, job: Job) -> bool:

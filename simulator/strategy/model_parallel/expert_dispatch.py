@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.model.operators import Routed
+from scaleproof.simulator.parallelism.plan import WirePrecision
 
-WirePrecision = Literal["fp8", "bf16", "fp16", "fp32"]
 # Scales of 8-bit elements, 4 bytes for 128 of them (arXiv 2412.19437, section 3.3.2), are not counted.
 _BYTES: Final[dict[WirePrecision, int]] = {"fp8": 1, "bf16": 2, "fp16": 2, "fp32": 4}
 

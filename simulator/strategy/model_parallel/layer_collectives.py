@@ -25,10 +25,10 @@ from scaleproof.simulator.common.communication import Collective, Dimension, num
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Axis, Exchange, Matmul, Routed
 from scaleproof.simulator.model.recompute import again
+from scaleproof.simulator.parallelism.mesh import DeviceMesh
 from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
 from scaleproof.simulator.strategy.model_parallel.compute_budget import ComputeBudget, ComputePart, LayerPass
 from scaleproof.simulator.strategy.model_parallel.expert_dispatch import PLAIN, Dispatch
 

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.model.layers import Layer
-
-Sharding = Literal["bytes", "tensor", "round_robin"]
+from scaleproof.simulator.parallelism.parameter_server import Sharding, Sparse, is_embedding
 
 # Bytes of the index of an embedding's row.
 _INDEX_BYTES: Final = 8
-
-
-class Sparse(Spec):
-    """Workers push and pull only the rows of embeddings that their samples touch, each with an index of 8 bytes.
-
-    Rows belong to the largest tensor of each layer that is called embedding; the row width is the greatest common divisor of
-    all tensors of that layer and the next. Positions and token types are touched by every sample and stay dense. An output head
-    that shares the embedding's weights has gradients for all rows: nothing is sparse then.
-    """
-
-    rows: float = Field(gt=0, le=1, description="share of an embedding's rows that a worker touches in a step")
 
 
 class Bucket(NamedTuple):
@@ -85,15 +71,6 @@ def buckets(
     return result[::-1]
 
 
-def has_embedding(layers: Sequence[Layer]) -> bool:
-    """Whether the model has parameters that may be sparse."""
-    return any(_is_embedding(layer) for layer in layers)
-
-
-def _is_embedding(layer: Layer) -> bool:
-    return layer.name.rpartition(".")[2] == "embedding" and bool(layer.tensors)
-
-
 def _tensors(layers: Sequence[Layer], sparse: Sparse | None) -> _Tensors:
     layer, *columns = np.array(list(_tensor_columns(layers, sparse))).reshape(-1, len(_Tensors._fields)).T
     return _Tensors(layer.astype(np.int64), *columns)
@@ -101,7 +78,7 @@ def _tensors(layers: Sequence[Layer], sparse: Sparse | None) -> _Tensors:
 
 def _tensor_columns(layers: Sequence[Layer], sparse: Sparse | None) -> Iterator[tuple[int, float, float, float]]:
     for index, layer in enumerate(layers):
-        table = layer.tensors.index(max(layer.tensors)) if sparse and _is_embedding(layer) else -1
+        table = layer.tensors.index(max(layer.tensors)) if sparse and is_embedding(layer) else -1
         for number, elements in enumerate(layer.tensors):
             if sparse and number == table:
                 following = layers[index + 1].tensors if index + 1 < len(layers) else ()

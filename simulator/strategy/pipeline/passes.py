@@ -5,25 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from itertools import chain
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-ScheduleName = Literal[
-    "gpipe",
-    "1f1b",
-    "interleaved_1f1b",
-    "looped_bfs",
-    "zb_h1",
-    "zb_h2",
-    "zb_1p",
-    "zb_2p",
-    "interleaved_zero_bubble",
-    "zb_v",
-    "dualpipe_v",
-]
-V_SHAPED: Final[frozenset[ScheduleName]] = frozenset({"zb_v", "dualpipe_v"})
+from scaleproof.simulator.parallelism.stages import ScheduleName, stage_of
 
 
 class Pass(IntEnum):
@@ -63,14 +50,6 @@ def numbered(turns: Iterable[Turn], microbatches: int) -> Passes:
             microbatch[taken] = np.arange(np.count_nonzero(taken))
         microbatch[own & (kind == Pass.WEIGHT)] = microbatch[own & (kind == Pass.INPUT)]
     return np.stack([kind, chunk, microbatch], axis=1)[microbatch < microbatches]
-
-
-def stage_of(schedule: ScheduleName, ranks: int, rank: int, chunk: int) -> int:
-    """Stage of the model (0 … ranks · chunks − 1) of a rank's chunk. Stages go round the ranks in loops, or down the ranks and
-    up again in V-shaped schedules."""
-    if schedule in V_SHAPED and chunk:
-        return 2 * ranks - 1 - rank
-    return chunk * ranks + rank
 
 
 class StageOrder:

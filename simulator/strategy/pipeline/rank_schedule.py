@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.strategy.data_parallel.data_loading import FIRST_SLOT
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, PassTimes, order
-from scaleproof.simulator.strategy.plan import Plan
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]

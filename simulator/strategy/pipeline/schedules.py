@@ -16,31 +16,20 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.parallelism.stages import ScheduleName, check_schedule, rounds
 from scaleproof.simulator.strategy.pipeline.passes import (
     EQUAL,
-    V_SHAPED,
     Pass,
     Passes,
     PassTimes,
-    ScheduleName,
     StageOrder,
     Turn,
     numbered,
-    stage_of,
     starts,
 )
 from scaleproof.simulator.strategy.pipeline.zero_bubble_search import fastest_order
 
-__all__ = [
-    "LOOPED", "SCHEDULES", "V_SHAPED", "WHOLE", "Pass", "PassOrder", "PassTimes", "ScheduleName", "check", "order",
-    "peak_activations", "stage_of",
-]  # fmt: skip
-
-# Schedules whose backward passes include gradients of weights; the others compute some of these in separate passes.
-WHOLE: Final[frozenset[ScheduleName]] = frozenset({"gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"})
-# Schedules whose stages go round the ranks several times.
-LOOPED: Final[frozenset[ScheduleName]] = frozenset({"interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble"})
+__all__ = ["SCHEDULES", "Pass", "PassOrder", "PassTimes", "order", "peak_activations"]
 
 _F0, _F1 = (Pass.FORWARD, 0), (Pass.FORWARD, 1)
 _B0, _B1 = (Pass.BACKWARD, 0), (Pass.BACKWARD, 1)
@@ -48,15 +37,10 @@ _I0, _I1 = (Pass.INPUT, 0), (Pass.INPUT, 1)
 _W0, _W1 = (Pass.WEIGHT, 0), (Pass.WEIGHT, 1)
 
 
-def _rounds(ranks: int, microbatches: int) -> int:
-    """Number of rounds, of equally many microbatches each, in which looped schedules go through the chunks."""
-    return max(1, microbatches // ranks)
-
-
 def _looped(ranks: int, microbatches: int, chunks: int, ahead: int, backward: Pass) -> Iterator[Turn]:
     """A round of microbatches passes one chunk after another before the next round starts. The warm-up consists of the forward
     passes of a round through all chunks but one, plus `ahead`; then forward and backward passes alternate."""
-    per_round = microbatches // _rounds(ranks, microbatches)
+    per_round = microbatches // rounds(ranks, microbatches)
     total = microbatches * chunks
     warm = min((chunks - 1) * per_round + ahead, total)
     for step in range(total + warm):
@@ -177,7 +161,7 @@ def order(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int = 1
 
     times: of a chunk's passes; only zb_1p and zb_2p depend on them.
     """
-    check(schedule, ranks, microbatches, chunks)
+    check_schedule(schedule, ranks, microbatches, chunks)
     ranks_passes = [SCHEDULES[schedule](ranks, rank, microbatches, chunks, times) for rank in range(ranks)]
     slots = starts(StageOrder(schedule, ranks, chunks), ranks_passes, microbatches, dict.fromkeys(Pass, 1.0), 0.0)
     result = np.full((4, ranks, max(map(len, ranks_passes))), -1)
@@ -186,35 +170,6 @@ def order(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int = 1
         result[3, rank, : len(rank_passes)] = slots[rank]
     result.setflags(write=False)
     return PassOrder(*result)
-
-
-def check(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int) -> None:
-    """Checks that the schedule supports these numbers; raises FieldError with the nearest supported ones."""
-    if schedule in LOOPED:
-        fits, needs, give = chunks > 1, "several chunks", 2
-    elif schedule in V_SHAPED:
-        fits, needs, give = chunks == 2, "2 chunks", 2
-    else:
-        fits, needs, give = chunks == 1, "one chunk", 1
-    if not fits:
-        raise FieldError(("strategy", "chunks"), f"{schedule} needs {needs} per rank, got {chunks}; give {give}")
-    if schedule == "dualpipe_v" and microbatches < 2 * ranks:
-        message = f"dualpipe_v needs at least two microbatches for each rank, got {microbatches} for {ranks}; give {2 * ranks}"
-        raise FieldError(("strategy", "microbatches"), message)
-    if schedule in ("interleaved_1f1b", "interleaved_zero_bubble") and not _has_rounds(ranks, microbatches):
-        nearest = _nearest(microbatches, lambda number: _has_rounds(ranks, number))
-        rule = f"{schedule} runs its microbatches in {_rounds(ranks, microbatches)} equal rounds"
-        raise FieldError(("strategy", "microbatches"), f"{rule}, got {microbatches}; give {nearest}")
-
-
-def _has_rounds(ranks: int, microbatches: int) -> bool:
-    return microbatches % _rounds(ranks, microbatches) == 0
-
-
-def _nearest(number: int, works: Callable[[int], bool]) -> str:
-    below = next(lower for lower in range(number - 1, 0, -1) if works(lower))
-    above = next(higher for higher in range(number + 1, 2 * number) if works(higher))
-    return f"{below} or {above}"
 
 
 def peak_activations(

@@ -5,37 +5,30 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError, WrapValidator
 
 from scaleproof.simulator.cluster.device.device import optimizer_bytes
-from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.common.spec import Width
-from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, block_range, cut_into_stages
+from scaleproof.simulator.model.layers import Layer, block_range, cut_into_stages
 from scaleproof.simulator.model.operators import Matmul
+from scaleproof.simulator.parallelism.base import Strategy
+from scaleproof.simulator.parallelism.plan import Plan
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
+from scaleproof.simulator.parallelism.stages import Balance, cut_by_blocks
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.pipeline.schedules import peak_activations
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.strategy.plan_costs import pass_times, with_collectives
 
-_Blocks = Annotated[tuple[Width, ...], Field(min_length=1, max_length=100_000)]
-
-
-def _one_error(value: Any, validate: Callable[[Any], Any]) -> Any:
-    """Replaces the errors of all alternatives by one error."""
-    try:
-        return validate(value)
-    except ValidationError:
-        raise ValueError(
-            f"unknown balance {str(value)[:60]!r}; give layers, time, memory, products, or blocks per stage such as [3, 2]"
-        ) from None
-
-
-Balance = Annotated[Literal["layers", "time", "memory", "products"] | _Blocks, WrapValidator(_one_error)]
 _Weights = Callable[[int], NDArray[np.float64]]
 _Places = NDArray[np.int64]
+
+
+def stage_layers(strategy: Strategy, job: Job) -> Sequence[Sequence[int]]:
+    """Indices of the layers of each stage of the model; contiguous ranges if a plan divides it. Raises FieldError."""
+    if isinstance(strategy, ReplicaStrategy):
+        return cut(job, strategy.plan, strategy.balance_of)
+    return strategy.stage_layers(job.layers)
 
 
 def cut(job: Job, plan: Plan, balance: Balance) -> list[range]:
@@ -51,26 +44,8 @@ def cut(job: Job, plan: Plan, balance: Balance) -> list[range]:
         return by_blocks
     if balance == "products":
         return _cut_in_order(layers, stages)
-    job = plan.exchanging(job)
+    job = with_collectives(plan, job)
     return _cut_evenly(layers, stages, _seconds(job, plan) if balance == "time" else _bytes(job, plan))
-
-
-def cut_by_blocks(layers: Sequence[Layer], stages: int, blocks: Balance, counted: Counted = NOT_COUNTED) -> list[range]:
-    """Partition into given, or else equal, numbers of blocks. Raises FieldError if there are more stages than blocks."""
-    if any(counted) and blocks != "layers":
-        field = f"account_for_{Counted._fields[counted.index(True)]}"
-        raise FieldError(("strategy", field), "balance already determines the stages; leave it out")
-    if not isinstance(blocks, tuple):
-        return cut_into_stages(layers, stages, counted)
-    first, last = block_range(layers)
-    if len(blocks) != stages:
-        raise FieldError(("strategy", "balance"), f"{len(blocks)} numbers for {stages} stages of the model; give one per stage")
-    if sum(blocks) != last - first:
-        message = f"they add up to {sum(blocks)} blocks, but the model has {last - first}; change the numbers"
-        raise FieldError(("strategy", "balance"), message)
-    bounds = [first, *(first + np.cumsum(blocks)).tolist()]
-    bounds[0], bounds[-1] = 0, len(layers)
-    return [range(a, b) for a, b in itertools.pairwise(bounds)]
 
 
 def _cut_in_order(layers: Sequence[Layer], stages: int) -> list[range]:
@@ -113,7 +88,7 @@ def _bytes(job: Job, plan: Plan) -> _Weights:
         [sum(one.elements * (one.element_bytes or job.element_bytes) for one in layer.kept) for layer in job.layers]
     )
     activations = (
-        peak_activations(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(job)) / plan.chunks
+        peak_activations(plan.schedule, plan.stages, plan.microbatches, plan.chunks, pass_times(plan, job)) / plan.chunks
     )
     rank_of = {stage: rank for rank, chunks in enumerate(plan.stage_of) for stage in chunks}
     return lambda stage: states + samples * float(activations[rank_of[stage]]) * kept_elements

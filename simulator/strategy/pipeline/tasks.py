@@ -16,16 +16,16 @@ from scaleproof.simulator.cluster.collectives.cost import library_of
 from scaleproof.simulator.common.communication import UNKNOWN, Collective, Communication, Dimension, number_of
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks import Framework
+from scaleproof.simulator.parallelism.mesh import Placed
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program import Path, Rows
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.mesh import Placed
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
 from scaleproof.simulator.strategy.pipeline.rank_schedule import TURN, RankSchedule
 from scaleproof.simulator.strategy.pipeline.recv_posting import posting_tasks
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
-from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.simulator.strategy.step_builder import JobCosts, StepBuilder
 
 _BACKWARD: Final = (Pass.BACKWARD, Pass.INPUT)
@@ -68,7 +68,7 @@ class Replica:
 
     def __init__(self, context: CompileContext, placed: Placed) -> None:
         self.context, self.placed = context, placed
-        self.samples = context.plan.samples_of(placed.rank, context.job)
+        self.samples = context.plan.samples_of(placed.rank, context.job.samples_per_worker)
         plan, stages = context.plan, range(context.plan.stages)
         self.places = [context.mesh.place(placed.rank, stage) for stage in stages]
         self.ranks = [self._add_rank(stage) for stage in stages]

@@ -10,10 +10,11 @@ import pytest
 import scaleproof
 from scaleproof.reports.charts.chart import Band, Line
 from scaleproof.reports.charts.runs.memory_curve import RankCurve, memory_curve
-from scaleproof.simulator.captured.streams import class_streams
 from scaleproof.simulator.memory.captured import classes_memory
+from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.strategy import CapturedStrategy
+from scaleproof.simulator.strategy.captured.streams import class_streams
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.captured.records import data_parallel
 
 MIB = 2**20
@@ -44,7 +45,7 @@ def test_the_curve_is_the_sum_of_what_is_live(tmp_path: Path) -> None:
     data_parallel().write(tmp_path / "train.zip")
     scenario = load(tmp_path / "train.zip")
     assert isinstance(scenario.strategy, CapturedStrategy)
-    (streams,) = class_streams(scenario.strategy.script, scenario.job(), 16)
+    (streams,) = class_streams(scenario.strategy.script, job_of(scenario), 16)
     (live,) = (one.served.live for one in classes_memory(scenario))
     (view,) = memory_curve("curve", "curve", [RankCurve(streams, live)], 80 * GIB).views
     bands = [mark for mark in view.marks if isinstance(mark, Band)]

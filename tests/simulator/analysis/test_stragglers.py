@@ -13,7 +13,7 @@ from scaleproof.simulator.analysis.stragglers import ALONE, NETWORK, TOGETHER, U
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
-from tests.simulator.strategy.parameter_server.test_strategy import FREE, PLAIN, servers
+from tests.simulator.strategy.parameter_server.test_program import FREE, PLAIN, servers
 
 Make = Callable[..., Scenario]
 SEPARATE_NODES = ("cluster.nodes=64", "cluster.node.devices=1")

@@ -26,7 +26,7 @@ def captured(script: CapturedScript) -> Iterator[str]:
     """The name of a capture file with a script."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scripts_module, "read", lambda path: script)
-        patch.setattr("scaleproof.simulator.scenario.captured_script.read", lambda path: script)
+        patch.setattr("scaleproof.simulator.scenario.load.read", lambda path: script)
         yield "train.zip"
 
 

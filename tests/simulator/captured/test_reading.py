@@ -12,9 +12,9 @@ from scaleproof.simulator.captured.replicas import Replicas
 from scaleproof.simulator.captured.trace import IssuedCollective, IssuedMessage, Wait
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.strategy import CapturedStrategy
 from tests.simulator.captured.records import Step, capture, data_parallel, rank_class
 
 ROWS = ((8192, 4096), "bfloat16")

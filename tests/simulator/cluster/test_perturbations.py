@@ -11,11 +11,12 @@ from scaleproof.simulator import engine
 from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.engine import Variation
+from scaleproof.simulator.parallelism.mesh import place
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
-from scaleproof.simulator.strategy.layout.mesh import place
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]
 STRATEGIES = {
@@ -38,7 +39,9 @@ def test_unfolding_a_folded_program_does_not_change_times(small: Make, strategy:
     """Ranks that are named form separate classes, even if they are as fast as the others."""
     folded = small(STRATEGIES[strategy], "batch=960")
     unfolded = small(STRATEGIES[strategy], "batch=960", with_slowdown(folded, 1.0))
-    classes = [len(compile_step(s.strategy, s.job(s.samples_per_worker, s.unevenness)).ranks.names) for s in (folded, unfolded)]
+    classes = [
+        len(compile_step(s.strategy, job_of(s, s.samples_per_worker, s.unevenness)).ranks.names) for s in (folded, unfolded)
+    ]
     assert classes[1] == folded.strategy.ranks >= classes[0]
     one, other = predict(folded), predict(unfolded)
     assert one.step_time_s == pytest.approx(other.step_time_s, rel=1e-9)
@@ -101,7 +104,7 @@ def test_both_engines_apply_equal_perturbations(small: Make, strategy: str) -> N
     """Late starts, stragglers and jitter: without contention, replay equals events."""
     uneven = "unevenness={stragglers: [{ranks: [1], slowdown: 1.3}], late: [{ranks: [0], delay: 5 ms}], compute_jitter: 0.1}"
     scenario = small(STRATEGIES[strategy], "batch=960", uneven)
-    program = compile_step(scenario.strategy, scenario.job(scenario.samples_per_worker, scenario.unevenness))
+    program = compile_step(scenario.strategy, job_of(scenario, scenario.samples_per_worker, scenario.unevenness))
     variation = Variation(program.ranks.late_s, compute_jitter=0.1, message_jitter=0.05, seed=3, samples=3)
     for sample in range(3):
         replayed = engine.replay.simulate(program, 3, variation, sample)

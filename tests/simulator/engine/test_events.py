@@ -10,8 +10,8 @@ from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.engine.events import simulate
 from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.engine.timeline import Timeline
+from scaleproof.simulator.prediction.timeline_run import predicted_run
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Use
-from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import Run
 
 JITTER = Variation(compute_jitter=0.1, message_jitter=0.3, samples=2)

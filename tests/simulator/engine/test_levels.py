@@ -21,6 +21,7 @@ from scaleproof.simulator.engine.levels import LevelOrder, order_of
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.engine.test_replay import programs, server_programs
 
 Make = Callable[..., Scenario]
@@ -40,11 +41,11 @@ def fan(leaves: int) -> Program:
 
 def test_programs_that_differ_only_in_numbers_share_a_level_order(small: Make) -> None:
     scenario = small(HYBRID)
-    program = compile_step(scenario.strategy, scenario.job())
+    program = compile_step(scenario.strategy, job_of(scenario))
     order = order_of(program)
     assert order_of(replace(program, latency_s=program.latency_s + 1.0)) is order
     slower = small(HYBRID, "cluster.network.bandwidth=1Gbit/s")
-    repriced = program.at(slower.job())
+    repriced = program.at(job_of(slower))
     assert repriced is not None
     assert order_of(repriced) is order
     assert order_of(replace(program, carried=program.carried.extended(np.arange(len(program))))) is not order

@@ -16,6 +16,7 @@ from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 _EACH_S = 2.0
 
@@ -64,7 +65,7 @@ def _pipeline(stages: int, microbatches: int, **overrides: str) -> Scenario:
 def test_both_engines_give_equal_times_for_pipelines_over_gloo(
     stages: int, microbatches: int, jitter: float, seed: int
 ) -> None:
-    program = compile_step(_pipeline(stages, microbatches).strategy, _pipeline(stages, microbatches).job())
+    program = compile_step(_pipeline(stages, microbatches).strategy, job_of(_pipeline(stages, microbatches)))
     variation = Variation(compute_jitter=jitter, seed=seed)
     assert (program.partner >= 0).any()
     replayed, reference = replay.simulate(program, 3, variation), events.simulate(program, 3, variation)
@@ -84,7 +85,7 @@ def test_both_engines_give_equal_times_without_waiting_for_sends(
 ) -> None:
     more = {"strategy.chunks": "2", "strategy.overlap_sends": "true", "model.layers": "8", "cluster.network.bandwidth": rate}
     scenario = _pipeline(stages, stages * rounds, schedule=schedule, **more)
-    program, variation = compile_step(scenario.strategy, scenario.job()), Variation(compute_jitter=jitter, seed=1)
+    program, variation = compile_step(scenario.strategy, job_of(scenario)), Variation(compute_jitter=jitter, seed=1)
     assert (program.ready_after >= 0).any()
     # messages to two ranks share a link, which replay does not know of
     ample = dataclasses.replace(program.resources, capacity=100 * program.resources.capacity)
@@ -102,7 +103,7 @@ def test_torch_receive_posting_is_between_early_and_no_posting(schedule: str) ->
         for library in ("fastest", "gloo")
     )
     not_at_all = load("netlab-1f1b", [f"strategy.schedule={schedule}", "cluster.collectives.library=fastest", *chunks[::2]])
-    programs = [compile_step(scenario.strategy, scenario.job()) for scenario in (far, gloo, not_at_all)]
+    programs = [compile_step(scenario.strategy, job_of(scenario)) for scenario in (far, gloo, not_at_all)]
     ends_s = [float(np.diff(replay.simulate(program, 3).step_ends_s())[-1]) for program in programs]
     assert ends_s[0] < ends_s[1]
     assert ends_s[1] < 1.1 * ends_s[2]
@@ -111,13 +112,13 @@ def test_torch_receive_posting_is_between_early_and_no_posting(schedule: str) ->
 @pytest.mark.parametrize(("library", "schedule"), [("fastest", "1f1b"), ("gloo", "gpipe")])
 def test_other_libraries_and_schedules_have_no_partners(library: str, schedule: str) -> None:
     scenario = _pipeline(4, 8, library=library, schedule=schedule)
-    assert not (compile_step(scenario.strategy, scenario.job()).partner >= 0).any()
+    assert not (compile_step(scenario.strategy, job_of(scenario)).partner >= 0).any()
 
 
 def test_an_exchange_takes_at_most_the_sum_of_its_messages() -> None:
     """A stage's middle microbatches each wait for two messages in place of one."""
     one_way, both = (_pipeline(2, 8, library=library) for library in ("fastest", "gloo"))
-    ends = [replay.simulate(compile_step(s.strategy, s.job()), 3).step_ends_s() for s in (one_way, both)]
+    ends = [replay.simulate(compile_step(s.strategy, job_of(s)), 3).step_ends_s() for s in (one_way, both)]
     steps_s = [float(np.diff(end_s)[-1]) for end_s in ends]
     message_s = 262_144 / 25e6
     assert steps_s[0] < steps_s[1] < steps_s[0] + 8 * message_s

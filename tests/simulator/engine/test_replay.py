@@ -22,6 +22,7 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 
 @st.composite
@@ -412,7 +413,7 @@ def test_no_step_is_shorter_than_a_resource_is_busy() -> None:
         "framework=pytorch-fsdp2",
     )
     scenario = load("llama-2-7b", ("cluster=aws-g5", *overrides))
-    program = compile_step(scenario.strategy, scenario.job())
+    program = compile_step(scenario.strategy, job_of(scenario))
     busy_s = engine.busiest_s(program)
     assert replay.simulate(program, 2).step_ends_s()[0] < 0.9 * busy_s
     ends_s = engine.simulate_steady(program, 2).step_ends_s()

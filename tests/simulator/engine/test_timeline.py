@@ -10,8 +10,8 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.engine import simulate
 from scaleproof.simulator.predict import timed
+from scaleproof.simulator.prediction.timeline_run import predicted_run
 from scaleproof.simulator.program import Path, ProgramBuilder
-from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 

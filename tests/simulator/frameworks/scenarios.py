@@ -6,10 +6,10 @@ from pathlib import Path
 
 from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.frameworks import Framework
+from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.scenario.framework_choice import DECIDED
 from scaleproof.simulator.scenario.load import build
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import Strategy
 
 TEXT = """\
 model: {kind: gpt, layers: 4, hidden: 2048, heads: 16, vocabulary: 51200, sequence: 1024, flash: true}

@@ -10,6 +10,8 @@ from scaleproof.simulator.analysis.planner.estimate import every
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.strategy.job import Costs
+from scaleproof.simulator.strategy.plan_costs import with_collectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
 from tests.simulator.frameworks.scenarios import scenario
 
@@ -29,7 +31,7 @@ def layout(tensor: int, stages: int, workers: int = 1) -> str:
 def costs(*overrides: str) -> Costs:
     one = scenario(EFA, *overrides)
     plan = one.strategy.plan
-    return plan.exchanging(one.job()).costs(plan.microbatches)
+    return with_collectives(plan, job_of(one)).costs(plan.microbatches)
 
 
 def block_s(*overrides: str) -> float:
@@ -95,7 +97,7 @@ def test_broadcasts_take_time_for_each_tensor_and_rank() -> None:
         overrides = layout(8, 1, workers).replace("microbatches: 8", "microbatches: 1"), "training.zero=1", f"batch={workers}"
         return timed(scenario(EFA, framework, *overrides)).step_time_s
 
-    tensors = sum(len(layer.tensors) for layer in scenario(EFA, layout(8, 1, 8)).job().layers)
+    tensors = sum(len(layer.tensors) for layer in job_of(scenario(EFA, layout(8, 1, 8))).layers)
     for workers in (4, 8):
         assert step_s("1 ms", workers) - step_s("0 s", workers) == pytest.approx(tensors * workers * 1e-3, rel=0.05)
 

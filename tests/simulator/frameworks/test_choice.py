@@ -6,8 +6,8 @@ import pytest
 
 from scaleproof.simulator.common.errors import FieldError, ScenarioError
 from scaleproof.simulator.frameworks import shipped
+from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.simulator.scenario.framework_choice import DECIDED
-from scaleproof.simulator.strategy import Hybrid
 from tests.simulator.frameworks.scenarios import as_given, scenario, trained_by
 
 MLP = "model={kind: mlp, layers: 8, inputs: 1024, hidden: 1024, outputs: 1024}"

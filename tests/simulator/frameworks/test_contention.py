@@ -9,6 +9,8 @@ from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.contention import ContendedResources, slowed_by
 from scaleproof.simulator.strategy.job import Costs
+from scaleproof.simulator.strategy.plan_costs import with_collectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.frameworks.scenarios import scenario
 
 DDP = "framework=pytorch-ddp"
@@ -17,7 +19,7 @@ FREE = "framework={base: pytorch-ddp, contention: false}"
 
 def costs(one: Scenario) -> Costs:
     plan = one.strategy.plan
-    return plan.exchanging(one.job()).costs(plan.microbatches)
+    return with_collectives(plan, job_of(one)).costs(plan.microbatches)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.8])

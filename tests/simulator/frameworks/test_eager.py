@@ -16,6 +16,7 @@ from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.read import load_device
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.frameworks.scenarios import scenario
 
 DEVICE = load_device(ROOT / "devices" / "a100-80gb-sxm.yaml")
@@ -169,7 +170,7 @@ def test_autocast_is_refused_where_there_is_none(overrides: tuple[str, ...], mes
 
 
 def test_autocast_sums_gradients_of_32_bits() -> None:
-    wide, narrow = (scenario("framework=pytorch-ddp", f"training.autocast={on}").job() for on in ("true", "false"))
+    wide, narrow = (job_of(scenario("framework=pytorch-ddp", f"training.autocast={on}")) for on in ("true", "false"))
     assert (wide.reduced_bytes, narrow.reduced_bytes) == (4, 2)
     assert wide.element_bytes == narrow.element_bytes == 2
 

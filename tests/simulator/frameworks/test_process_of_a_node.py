@@ -7,6 +7,7 @@ import pytest
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.frameworks.scenarios import scenario, trained_by
 
 TENSORFLOW = shipped("tensorflow-2-mirrored")
@@ -27,7 +28,7 @@ def host_s(one: Scenario) -> float:
 
 def test_the_hosts_work_on_gradients_grows_with_the_devices_of_a_node() -> None:
     one = on(1)
-    tensors = sum(len(layer.tensors) for layer in one.job().layers)
+    tensors = sum(len(layer.tensors) for layer in job_of(one).layers)
     assert host_s(one) == pytest.approx(0.0, abs=1e-9)
     for gpus, driven in ((2, 2), (8, 8), (16, 8), (32, 8)):
         assert host_s(on(gpus)) == pytest.approx(TENSORFLOW.host.gradient_s * tensors * driven)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.strategy.job import Costs
+from scaleproof.simulator.strategy.plan_costs import with_collectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.frameworks.scenarios import scenario
 
 ANNOUNCED = "framework=nanotron"
@@ -17,7 +19,7 @@ TENSOR = "strategy={kind: hybrid, tensor: 16, sequence_parallel: true}"
 def costs(*overrides: str) -> Costs:
     one = scenario(*overrides)
     plan = one.strategy.plan
-    return plan.exchanging(one.job()).costs(plan.microbatches)
+    return with_collectives(plan, job_of(one)).costs(plan.microbatches)
 
 
 def more_s(*overrides: str) -> np.ndarray:

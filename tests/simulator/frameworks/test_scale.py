@@ -10,6 +10,7 @@ import pytest
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.frameworks.framework import Scale, expected_maximum, slowest
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.frameworks.scenarios import scenario
 
 SCALE = Scale(device_deviation=0.015, pass_jitter=0.01)
@@ -44,6 +45,6 @@ def test_a_run_reports_the_cost_of_the_slowest_rank() -> None:
 
 def test_asynchronous_ranks_have_no_slowest_rank_cost() -> None:
     servers = "strategy={kind: parameter_server, workers: 4, servers: 4, placement: colocated, mode: asynchronous}"
-    assert scenario(servers).job().slowest == 1
-    assert scenario(servers.replace("asynchronous", "synchronous")).job().slowest > 1
-    assert scenario("strategy.workers=1").job().slowest == 1
+    assert job_of(scenario(servers)).slowest == 1
+    assert job_of(scenario(servers.replace("asynchronous", "synchronous"))).slowest > 1
+    assert job_of(scenario("strategy.workers=1")).slowest == 1

@@ -16,8 +16,10 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Matmul, Module, SavedActivation
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.scenario.schema import Scenario, Training
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import Training
 from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]
 
@@ -99,8 +101,8 @@ def test_pure_bf16_sums_and_updates_bf16(small: Make) -> None:
     assert sum(sizes[1][name] for name in ("parameters", "master_parameters", "optimizer_states")) == pytest.approx(
         12 * count / 4
     )
-    assert pure.job().reduced_bytes == 2
-    moved_s = [one.job().optimizer_s(1e9) for one in (pure, mixed)]
+    assert job_of(pure).reduced_bytes == 2
+    moved_s = [job_of(one).optimizer_s(1e9) for one in (pure, mixed)]
     assert moved_s[0] == pytest.approx(moved_s[1] / 2, rel=0.05)
 
 

@@ -15,8 +15,9 @@ from scaleproof.simulator.memory.in_flight import flights
 from scaleproof.simulator.memory.result import RankMemory
 from scaleproof.simulator.model import Gpt, Llama
 from scaleproof.simulator.model.recompute import Recompute
+from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.schedules import Pass, ScheduleName, order, peak_activations
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, order, peak_activations
 
 Make = Callable[..., Scenario]
 

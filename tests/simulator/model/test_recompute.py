@@ -14,9 +14,11 @@ from scaleproof.simulator.model import Llama
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Matmul
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute, again
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.strategy.plan_costs import with_collectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]
 
@@ -43,7 +45,7 @@ def pipeline(**fields: object) -> str:
 
 
 def blocks(scenario: Scenario) -> list[Layer]:
-    return [layer for layer in scenario.job().layers if not layer.pinned_to_end]
+    return [layer for layer in job_of(scenario).layers if not layer.pinned_to_end]
 
 
 def dropped_elements(layer: Layer, recompute: Recompute) -> int:
@@ -139,7 +141,7 @@ def test_products_of_self_attention_and_of_cross_attention_are_those_of_their_ow
     ],
 )
 def test_the_given_number_of_blocks_per_stage_is_recomputed(small: Make, recompute: Recompute, concerned: list[int]) -> None:
-    layers = small(LLAMA, *ON).job().layers
+    layers = job_of(small(LLAMA, *ON)).layers
     assert recompute.concerned(layers[:6]) == [False, *map(bool, concerned)]
 
 
@@ -151,7 +153,7 @@ def test_recomputed_blocks_take_their_forward_time_again(small: Make, recompute:
     """Eight blocks in four stages of the model, which are two chunks on each of two ranks."""
     strategy = pipeline(stages=2, chunks=2, microbatches=4, schedule="interleaved_1f1b")
     fields = (LLAMA, *ON, strategy, "framework=ideal")
-    plain, again_ = (small(*fields, f"training.recompute={kind}").job().costs(4) for kind in ("none", recompute))
+    plain, again_ = (job_of(small(*fields, f"training.recompute={kind}")).costs(4) for kind in ("none", recompute))
     more_s = again_.backward_s - plain.backward_s
     assert more_s.sum() == pytest.approx(count * plain.forward_s[1])
     assert np.count_nonzero(more_s) == count
@@ -164,7 +166,7 @@ def test_collectives_of_recomputed_modules_are_repeated(small: Make) -> None:
 
     def exchanged_s(recompute: str) -> float:
         scenario = small(LLAMA, *ON, strategy, f"training.recompute={recompute}")
-        return float(scenario.strategy.plan.exchanging(scenario.job()).costs().backward_exchange_s[1])
+        return float(with_collectives(scenario.strategy.plan, job_of(scenario)).costs().backward_exchange_s[1])
 
     none_s, full_s = exchanged_s("none"), exchanged_s("full")
     assert exchanged_s("{modules: [mlp]}") - none_s == pytest.approx((full_s - none_s) / 2)

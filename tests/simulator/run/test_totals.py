@@ -33,7 +33,7 @@ def test_totals_are_tokens_over_throughput_times_price_and_power() -> None:
     scenario = load(MEGATRON, {"cluster.node.price": "2.5 USD/GPU-hour"})
     run = predict(scenario)
     assert run.tokens_per_s is not None
-    totals = TrainingTotals.of_run(run, 300e9, scenario.cluster.electricity)
+    totals = TrainingTotals.of_run(run, 300e9, scenario.cluster.electricity.carbon_kg_per_J)
     days = totals.time_s.value / 86400
     assert days == pytest.approx(300e9 / run.tokens_per_s / 86400, rel=1e-5)
     assert totals.gpu_hours.value == pytest.approx(512 * 24 * days)
@@ -93,4 +93,4 @@ def test_commands_print_the_totals(capsys: pytest.CaptureFixture[str]) -> None:
 def test_models_without_tokens_have_no_totals() -> None:
     scenario = load("resnet50-ring-p100")
     with pytest.raises(InputError, match="reads no tokens"):
-        TrainingTotals.of_run(predict(scenario, interval=False), 1e9, scenario.cluster.electricity)
+        TrainingTotals.of_run(predict(scenario, interval=False), 1e9, scenario.cluster.electricity.carbon_kg_per_J)

@@ -25,9 +25,10 @@ from scaleproof.simulator.analysis.crossover.crossover import Crossover, crossov
 from scaleproof.simulator.analysis.study.sweep import sweep
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.prediction.accounting import to_target
 from scaleproof.simulator.run.files import load_run, save
 from scaleproof.simulator.run.run import Run
-from scaleproof.simulator.scenario.convergence import Convergence, to_target
+from scaleproof.simulator.scenario.convergence import Convergence
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.conftest import SMALL
 
@@ -265,7 +266,7 @@ def test_commands_print_the_time_to_target(small: Make, tmp_path: Path, capsys: 
 
 def test_measured_runs_have_a_time_to_target(small: Make) -> None:
     """The same accounting is of both sides."""
-    from scaleproof.simulator.run.accounting import accounted
+    from scaleproof.simulator.prediction.accounting import accounted
 
     scenario = small(GIVEN)
     measured: Run = replace(predict(scenario), origin="measured", compute="paced", to_target=None)

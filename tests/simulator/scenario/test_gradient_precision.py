@@ -12,9 +12,9 @@ from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.engine import replay
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.job import GradientSizes
+from scaleproof.simulator.scenario.training import GradientSizes, gradient_sizes
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]
 
@@ -63,7 +63,7 @@ def test_each_microbatch_reads_and_writes_the_gradient_buffer(small: Make, fused
 
 def test_additions_are_part_of_weight_gradient_passes(small: Make) -> None:
     """A zero-bubble schedule computes them separately from gradients of activations."""
-    plain, adding = (small(*ON, *more).job() for more in ((), (WIDE,)))
+    plain, adding = (job_of(small(*ON, *more)) for more in ((), (WIDE,)))
     assert adding.weights_s() - plain.weights_s() == pytest.approx(adding.costs().backward_s - plain.costs().backward_s)
 
 

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import events, is_contended, replay
+from scaleproof.simulator.parallelism.mesh import ORDER
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.layout.mesh import ORDER, Placed
-from scaleproof.simulator.strategy.plan import Plan
-from tests.simulator.programs import compiled, sent_bytes, step_s
+from tests.simulator.programs import compiled, sent_bytes, separate_workers, step_s
 
 Make = Callable[..., Scenario]
 few = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
@@ -62,15 +61,11 @@ def with_zero(numbers: dict[str, Any], zero: int, **more: Any) -> dict[str, Any]
     return numbers | shared | (more if zero else {})
 
 
-def separate_classes(plan: Plan, job: Any) -> list[Placed]:
-    return plan._separate_classes(plan.grid(job.cluster.node.devices))
-
-
 def folded_and_separate(scenario: Scenario) -> tuple[Program, Program]:
     """Programs of a scenario with classes of equivalent workers, and with a class for each worker."""
     folded = compiled(scenario)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Plan, "classes", separate_classes)
+        separate_workers(patch)
         return folded, compiled(scenario)
 
 

@@ -17,6 +17,7 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step, priced
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]
 
@@ -65,7 +66,7 @@ def differences(one: Any, other: Any, at: str = "") -> list[str]:
 
 
 def compiled_and_repriced(scenario: Scenario, slowdowns: Mapping[str, float]) -> tuple[Program, Program]:
-    strategy, job = scenario.strategy, scenario.job(unevenness=scenario.unevenness)
+    strategy, job = scenario.strategy, job_of(scenario, unevenness=scenario.unevenness)
     other = replace(job, cluster=slowed(job.cluster, slowdowns))
     return compile_step(strategy, other), priced(strategy, other, compile_step(strategy, job))
 
@@ -87,7 +88,7 @@ def test_a_repriced_program_equals_a_new_compilation_on_non_uniform_networks(sma
 
 def test_prices_change_costs_and_no_tasks(small: Make) -> None:
     scenario = small(*STRATEGIES["all axes"])
-    job = scenario.job()
+    job = job_of(scenario)
     program = compile_step(scenario.strategy, job)
     other = program.at(replace(job, cluster=slowed(job.cluster, {"network.latency": 2.0})))
     assert other is not None
@@ -98,12 +99,12 @@ def test_prices_change_costs_and_no_tasks(small: Make) -> None:
 
 def test_a_schedule_that_was_searched_for_other_times_is_searched_again(small: Make) -> None:
     scenario = small(*STRATEGIES["searched for"])
-    job = scenario.job()
+    job = job_of(scenario)
     slower = replace(job, cluster=slowed(job.cluster, {"device": 2.0}))
     assert compile_step(scenario.strategy, job).at(slower) is None
 
 
 def test_layers_of_equal_models_are_the_same_objects(small: Make) -> None:
-    one, other = (small(*STRATEGIES["a ring"]).job().layers for _ in range(2))
+    one, other = (job_of(small(*STRATEGIES["a ring"])).layers for _ in range(2))
     assert one is other
     assert all(isinstance(layer, Layer) for layer in one)

@@ -19,8 +19,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.data_parallel.buckets import Gradients
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.plan import Plan
-from tests.simulator.programs import compiled, step_s
+from tests.simulator.programs import compiled, separate_workers, step_s
 
 # a network and devices on which nothing but bytes takes time, and one on which nothing but compute does
 ONLY_COMPUTE = (
@@ -208,7 +207,7 @@ def test_folded_replicas_equal_separate_ones(small: Make, numbers: str, zero: in
         f"strategy={{kind: hybrid, {numbers}}}", "batch={per_worker: 4}", f"training={{zero: {zero}}}", "cluster.nodes=16"
     )
     folded = compiled(scenario)
-    monkeypatch.setattr(Plan, "classes", lambda self, job: self._separate_classes(self.grid(job.cluster.node.devices)))
+    separate_workers(monkeypatch)
     alone = compiled(scenario)
     assert step_s(folded) == pytest.approx(step_s(alone), rel=1e-9)
     assert folded.ranks.multiplicity.sum() == alone.ranks.multiplicity.sum() == scenario.strategy.ranks

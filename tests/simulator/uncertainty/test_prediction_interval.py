@@ -19,6 +19,7 @@ from scaleproof.simulator.run.files import load_run, save
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.draws import normal_draws
 from scaleproof.simulator.uncertainty.error_model import RAW, ErrorCase
 from scaleproof.simulator.uncertainty.prediction_interval import (
@@ -236,7 +237,7 @@ def test_intervals_of_a_closed_form_follow_its_quantities() -> None:
 
 def test_the_interval_is_zero_without_relevant_quantities(small: Make) -> None:
     scenario = small()
-    program = compile_step(scenario.strategy, scenario.job())
+    program = compile_step(scenario.strategy, job_of(scenario))
     nothing = Response(program, np.zeros(len(program)), {}, {}, Priors.of((), scenario.cluster))
     assert of_response(nothing) == PredictionInterval(1.0, 1.0, {})
 

@@ -12,6 +12,7 @@ from scaleproof.simulator.analysis.planner.search import plan
 from scaleproof.simulator.analysis.planner.words import optimality
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.pairwise import ratio_interval
 from scaleproof.simulator.uncertainty.unmodelled import unmodelled
 from tests.simulator.frameworks.scenarios import scenario
@@ -92,7 +93,7 @@ def test_the_upper_end_includes_recomputation_that_weight_passes_repeat() -> Non
     assert not unmodelled(scenario(pipeline, "framework=ideal"))
     (found,) = unmodelled(split)
     assert "recomputes again for each weight" in found.note
-    job = split.job()
+    job = job_of(split)
     block = next(layer for layer in job.layers if layer.can_be_recomputed)
     blocks = sum(layer.can_be_recomputed for layer in job.layers)
     again_s = job.layer_passes_s(block, job.samples_per_worker / 8)[2]

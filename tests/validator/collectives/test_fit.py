@@ -13,7 +13,7 @@ import pytest
 from scaleproof.simulator.cluster.collectives.nccl import constants
 from scaleproof.simulator.cluster.collectives.nccl.constants import FILES, FittedValue, Tables, priors, replaced, shipped
 from scaleproof.simulator.common import catalog
-from scaleproof.simulator.scenario.published.tables import find_table, read_table
+from scaleproof.simulator.published.tables import find_table, read_table
 from scaleproof.validator.collectives import data_file
 from scaleproof.validator.collectives.fit import FITTED, fit
 from scaleproof.validator.collectives.observations import Observation, ObservationBatch, observations, system_of

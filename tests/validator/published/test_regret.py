@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scaleproof.simulator.scenario.published.tables import folder
+from scaleproof.simulator.published.tables import folder
 from scaleproof.validator.published.prediction import Prediction
 from scaleproof.validator.published.regret import regrets
 from scaleproof.validator.published.score import score, summarise, totals

@@ -15,7 +15,7 @@ from scaleproof.commands.measuring.score import describe
 from scaleproof.simulator.cluster.collectives.nccl.constants import pytorch_call_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, NotFoundError
-from scaleproof.simulator.scenario.published.tables import opened
+from scaleproof.simulator.published.tables import opened
 from scaleproof.simulator.uncertainty.error_model import RAW, shipped
 from scaleproof.validator.published.collectives import leaving_out, network_of, predict
 from scaleproof.validator.published.prediction import LEAVE_OUT_SOURCE, Options, Prediction

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scaleproof.simulator.scenario.published.tables import find_table, read_table
-from scaleproof.simulator.uncertainty.steps import DRIFT, JITTER, NETWORK, NODE_LINKS
+from scaleproof.simulator.published.tables import find_table, read_table
+from scaleproof.simulator.uncertainty.step_distribution import DRIFT, JITTER, NETWORK, NODE_LINKS
 from scaleproof.validator.published.step_time_quantiles import FITTED, fabric, predict, spread
 
 ROWS = read_table(find_table(Path("step_time_quantiles.csv")))[1]

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase, Stream
+from scaleproof.simulator.parallelism.mesh import ORDER, DeviceMesh
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.run.run import Run
-from scaleproof.simulator.strategy.layout.mesh import ORDER, DeviceMesh
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.strategy.plan_costs import with_collectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.record.assemble import rank_names
 from scaleproof.validator.strategy.layout.mesh import mesh_sizes
@@ -426,8 +428,8 @@ def test_emulated_experts_exchange_predicted_bytes(strategy: dict[str, Any], mak
 
     assert deviation(run) < 1e-9
     scenario = make_scenario({"kind": "hybrid", **strategy}, MIXED, precision="fp64")
-    plan, job = scenario.strategy.plan, scenario.job()
-    collectives = plan.exchanging(job).exchange
+    plan, job = scenario.strategy.plan, job_of(scenario)
+    collectives = with_collectives(plan, job).exchange
     assert isinstance(collectives, LayerCollectives)
     exchanges = [one for layer in job.layers for one in layer.exchanges]
     sizes = [collectives.message_bytes(one, scenario.samples_per_worker / plan.microbatches, job) for one in exchanges]

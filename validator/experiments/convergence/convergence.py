@@ -16,9 +16,10 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from scaleproof.simulator.common.errors import FieldError, InputError
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.run.run import Run
-from scaleproof.simulator.scenario.schema import Batch, Scenario
-from scaleproof.simulator.strategy import ParameterServer
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import Batch
 from scaleproof.validator.calibration.fit.curve_fitting.convergence import Reached
 from scaleproof.validator.train.steps import warmup_steps
 

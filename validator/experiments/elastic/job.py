@@ -10,8 +10,8 @@ from pathlib import Path
 from scaleproof.simulator.cluster.perturbations import EVEN
 from scaleproof.simulator.common.consistency import SYNCHRONOUS
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.parallelism import DataParallel, ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import DataParallel, ParameterServer
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.train.steps import total_steps, warmup_steps
 

@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.experiments.elastic.job import Job
 from scaleproof.validator.experiments.elastic.launching import POLL_S, Kill, ProcessTimes
 from scaleproof.validator.experiments.elastic.measured import Pieces

@@ -17,6 +17,7 @@ from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.experiments.proving.strategies import StrategyFamily
 from scaleproof.validator.launch.job import needed_nodes
 from scaleproof.validator.measure import check
@@ -96,7 +97,7 @@ def _suits(fields: Mapping[str, Any], limits: Limits) -> tuple[float, float] | N
         check_measurable(scenario)
     except InputError:
         return None
-    program = compile_step(scenario.strategy, scenario.job())
+    program = compile_step(scenario.strategy, job_of(scenario))
     if (program.amount[program.kind == Kind.TRANSFER] < _LEAST_MESSAGE_BYTES).any():
         return None
     is_paced = scenario.compute == "paced"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from scaleproof.simulator.strategy.pipeline.passes import V_SHAPED
+from scaleproof.simulator.parallelism.stages import V_SHAPED
 from scaleproof.validator.experiments.proving.models import MOST_STAGES
 
 # Steps of servers that do not wait for all workers, whose queues differ from step to step.

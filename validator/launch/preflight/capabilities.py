@@ -13,10 +13,10 @@ from typing import Final
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model import T5
 from scaleproof.simulator.model.transformer.decoder import Transformer
+from scaleproof.simulator.parallelism import ParameterServer
+from scaleproof.simulator.parallelism.plan import Plan
+from scaleproof.simulator.parallelism.stages import V_SHAPED
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
-from scaleproof.simulator.strategy.pipeline.passes import V_SHAPED
-from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.launch.preflight import refusals
 
 # Schedules in which torch posts a receive when a rank reaches the pass that needs it; 1f1b can be run either way.

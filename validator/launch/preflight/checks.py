@@ -9,9 +9,9 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model import T5, ModelSpec, Siamese, Traced
 from scaleproof.simulator.model.layers import WHOLE, kind_of
 from scaleproof.simulator.model.transformer.decoder import Transformer
+from scaleproof.simulator.parallelism.compression import PowerSgd, TopK
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.data_parallel.compression import PowerSgd, TopK
-from scaleproof.simulator.strategy.plan import Plan
 from scaleproof.validator.launch.preflight import refusals
 from scaleproof.validator.launch.preflight.capabilities import check_strategy, trains_by_layers
 from scaleproof.validator.launch.preflight.perturbation_checks import check_perturbations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from scaleproof.simulator.cluster.network.topology import Switch
 from scaleproof.simulator.cluster.perturbations import Tenant
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.launch.preflight import refusals
 
 

@@ -8,8 +8,8 @@ from itertools import product
 from typing import Final
 
 from scaleproof.simulator.common.communication import UNKNOWN, Collective, Dimension, number_of
+from scaleproof.simulator.parallelism.mesh import Axis
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.layout.mesh import Axis
 from scaleproof.validator.calibration.imports.kineto import TracedCollective
 
 # Names that torchtitan, DeviceMesh and Megatron-LM give to groups, by dimension.

@@ -11,7 +11,7 @@ import numpy as np
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_change, format_time_s
-from scaleproof.simulator.run.accounting import accounted, tokens_per_sample
+from scaleproof.simulator.prediction.accounting import accounted, tokens_per_sample
 from scaleproof.simulator.run.breakdown import slope
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.scenario.schema import Scenario

@@ -13,7 +13,7 @@ import numpy as np
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase, Spans
 from scaleproof.simulator.common.units import counted
-from scaleproof.simulator.run.accounting import accounted
+from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.run.breakdown import from_spans
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from scaleproof.simulator.strategy.data_parallel.compression import Bf16, Compression, Fp16, PowerSgd, TopK
+from scaleproof.simulator.parallelism.compression import Bf16, Compression, Fp16, PowerSgd, TopK
 from scaleproof.validator.strategy.data_parallel.buckets import Bucket
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.flat import pack, views

@@ -18,8 +18,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
-from scaleproof.simulator.strategy import DataParallel
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.parallelism import DataParallel
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision

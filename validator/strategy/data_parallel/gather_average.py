@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.strategy import GatherAverage
+from scaleproof.simulator.parallelism import GatherAverage
 from scaleproof.validator.strategy.base import Context, Trainer, WholeModel
 from scaleproof.validator.strategy.layout.flat import gradients, pack, replace_values, views
 from scaleproof.validator.strategy.layout.messages import receive, send, wait_all

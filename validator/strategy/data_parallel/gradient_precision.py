@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from scaleproof.simulator.scenario.schema import Training
+from scaleproof.simulator.scenario.training import Training
 from scaleproof.validator.train.models.models import DTYPES
 
 

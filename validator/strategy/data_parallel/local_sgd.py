@@ -13,7 +13,7 @@ from torch.futures import Future
 from torch.nn.utils import parameters_to_vector
 
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.strategy import LocalSgd
+from scaleproof.simulator.parallelism import LocalSgd
 from scaleproof.validator.strategy.base import Context, Trainer, WholeModel, apply_update, name_parameters
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.flat import views

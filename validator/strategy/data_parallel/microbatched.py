@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.strategy import DataParallel
+from scaleproof.simulator.parallelism import DataParallel
 from scaleproof.validator.strategy.base import Context, WholeModel, apply_update
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision
 from scaleproof.validator.train.data import Batch, share_of

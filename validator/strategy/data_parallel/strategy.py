@@ -11,7 +11,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.strategy import DataParallel
+from scaleproof.simulator.parallelism import DataParallel
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.data_parallel.buckets import Bucket, BucketedAllreduce, EarlyAllreduce
 from scaleproof.validator.strategy.data_parallel.fully_sharded import SHARDING, FullySharded

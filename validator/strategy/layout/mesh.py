@@ -8,7 +8,7 @@ from itertools import groupby
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.parallelism.plan import Plan
 
 
 def build_mesh(plan: Plan, device: str) -> DeviceMesh:

@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.strategy import ModelParallel
+from scaleproof.simulator.parallelism import ModelParallel
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.strategy.base import Context, Trainer, apply_update, name_parameters
 from scaleproof.validator.strategy.layout.messages import receive, send, wait_all
 from scaleproof.validator.strategy.layout.shared_weights import SharedWeights
@@ -26,7 +27,7 @@ class BranchTrainer(Trainer):
 
     def __init__(self, context: Context, strategy: ModelParallel) -> None:
         super().__init__(context)
-        self.rank_of = strategy.device_of(context.scenario.job().layers)
+        self.rank_of = strategy.device_of(job_of(context.scenario).layers)
         self.wiring = context.model.modules.wiring
         self.writes = outputs_of(self.wiring)
         own = [number for number, rank in enumerate(self.rank_of) if rank == context.rank]

@@ -22,6 +22,8 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Exchange
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
+from scaleproof.simulator.strategy.plan_costs import with_collectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.model_parallel.expert_parallel import wire_of
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives, both_ways, identity
@@ -38,7 +40,7 @@ class EmulatedExchanges:
     def __init__(self, teams: Mapping[str, PassCollectives], dtype: torch.dtype, scenario: Scenario) -> None:
         self._teams = teams
         self._dtype = dtype
-        self._layout = cast(LayerCollectives, scenario.strategy.plan.exchanging(scenario.job()).exchange)
+        self._layout = cast(LayerCollectives, with_collectives(scenario.strategy.plan, job_of(scenario)).exchange)
         self._idle: defaultdict[tuple[str, str, int, torch.dtype], list[_ExchangeBuffers]] = defaultdict(list)
         self._begun = 0
 

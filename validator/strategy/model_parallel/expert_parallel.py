@@ -9,8 +9,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from scaleproof.simulator.strategy.model_parallel.expert_dispatch import WirePrecision
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.parallelism.plan import Plan, WirePrecision
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.layout.mesh import by_node, expert_teams
 from scaleproof.validator.strategy.layout.team import Team

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scaleproof.simulator.model.graph import branches
-from scaleproof.simulator.strategy import ModelParallel, Pipeline
+from scaleproof.simulator.parallelism import ModelParallel, Pipeline
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.model_parallel.branches import BranchTrainer
 from scaleproof.validator.strategy.pipeline.strategy import StageTrainer

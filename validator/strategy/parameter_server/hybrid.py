@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.strategy import Hybrid
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.parallelism import Hybrid
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.layout.flat import pack, replace_values, views
 from scaleproof.validator.strategy.layout.mesh import build_mesh, holdings

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.strategy import ParameterServer
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.threaded_sum import SumThread
 from scaleproof.validator.strategy.layout.collectives import Collectives

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from scaleproof.simulator.common.consistency import SYNCHRONOUS
-from scaleproof.simulator.strategy import ParameterServer
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.buckets import fill
 

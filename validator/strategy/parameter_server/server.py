@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from scaleproof.simulator.common.consistency import SYNCHRONOUS
 from scaleproof.simulator.common.spans import Phase, Stream
-from scaleproof.simulator.strategy import ParameterServer
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard, TableShard, load_kernels

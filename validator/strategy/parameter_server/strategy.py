@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from scaleproof.simulator.common.consistency import SYNCHRONOUS
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.launch.rank import barrier
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.layout.team import Team

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scaleproof.simulator.common.spans import Phase, Stream
-from scaleproof.simulator.strategy import ParameterServer
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.validator.strategy.base import Context, WholeModel
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.flat import replace_values

@@ -21,8 +21,9 @@ from torch.distributed.pipelining import (
 # private, as in torch 2.11 to 2.13; their members used below are private as well
 from torch.distributed.pipelining.schedules import _Action, _ComputationType, _PipelineSchedule, _PipelineScheduleRuntime
 
-from scaleproof.simulator.strategy.pipeline.schedules import Pass, PassOrder, PassTimes, ScheduleName, order
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.parallelism.plan import Plan
+from scaleproof.simulator.parallelism.stages import ScheduleName
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, PassOrder, PassTimes, order
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

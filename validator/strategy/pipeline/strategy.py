@@ -8,8 +8,11 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from scaleproof.simulator.strategy import Pipeline
-from scaleproof.simulator.strategy.replica_strategy import ReplicaStrategy
+from scaleproof.simulator.parallelism import Pipeline
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
+from scaleproof.simulator.strategy.pipeline.stage_partition import cut
+from scaleproof.simulator.strategy.plan_costs import pass_times, with_collectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.strategy.base import Context, Trainer, apply_update, name_parameters
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision
 from scaleproof.validator.strategy.layout.shared_weights import SharedWeights
@@ -73,8 +76,8 @@ class StageTrainer(Trainer):
         sharing: PassCollectives | None = None,
     ) -> None:
         super().__init__(context)
-        plan, job = strategy.plan, context.scenario.job()
-        ranges, numbers = strategy.ranges(job), plan.stage_of[stage]
+        plan, job = strategy.plan, job_of(context.scenario)
+        ranges, numbers = cut(job, plan, strategy.balance_of), plan.stage_of[stage]
         self.stage, self.microbatches = stage, plan.microbatches
         chunks = [self.build(ranges[number]) for number in numbers]
         self.layers = {number: layer for chunk in chunks for number, layer in chunk.items()}
@@ -103,7 +106,7 @@ class StageTrainer(Trainer):
             for layer in context.model.numbers
         ]
         self.shared = SharedWeights(self.recorder, self.layers, context.model.ties, place_of, self.columns())
-        self.schedule = build_schedule(plan, self.stages, self._loss, plan.pass_times(plan.exchanging(job)))
+        self.schedule = build_schedule(plan, self.stages, self._loss, pass_times(plan, with_collectives(plan, job)))
 
     def build(self, numbers: range) -> Mapping[int, nn.Module]:
         """The layers of a stage, in the training precision and on this rank's device."""

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from scaleproof.simulator.common.consistency import SYNCHRONOUS
 from scaleproof.simulator.model.layers import has_operator
+from scaleproof.simulator.parallelism import LocalSgd, ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import LocalSgd, ParameterServer
 from scaleproof.validator.verify.reference import compressed, experts, periodic, plain, server_log
 
 # Maps a scenario and each rank's notes (`Trainer.notes`, in rank order) to the parameters that ranks should end with, by

@@ -9,8 +9,8 @@ from typing import Any, Final, Protocol, cast
 import torch
 from torch import Tensor
 
+from scaleproof.simulator.parallelism.compression import Bf16, Fp16, PowerSgd, TopK
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.data_parallel.compression import Bf16, Fp16, PowerSgd, TopK
 from scaleproof.validator.train.data import Batch, share_of, whole_batches
 from scaleproof.validator.verify.reference.single_process import SingleProcess, is_rounded
 

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from scaleproof.simulator.parallelism import LocalSgd
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import LocalSgd
 from scaleproof.validator.train.data import Batch, share_of, whole_batches
 from scaleproof.validator.verify.reference import plain
 from scaleproof.validator.verify.reference.single_process import SingleProcess

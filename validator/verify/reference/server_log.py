@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from scaleproof.simulator.common.consistency import Bsp, Ssp
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.validator.train.data import worker_batches
 from scaleproof.validator.train.steps import quota_of, steps_of_worker, warmup_steps
 from scaleproof.validator.verify.reference.single_process import SingleProcess

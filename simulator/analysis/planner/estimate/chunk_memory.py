@@ -26,7 +26,7 @@ from scaleproof.simulator.memory.stage_layers import (
 from scaleproof.simulator.memory.states import Amount, StateSizes, states_of
 from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, cut_into_stages
 from scaleproof.simulator.model.operators import SavedActivation
-from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName, stage_of
+from scaleproof.simulator.parallelism.stages import ScheduleName, stage_of
 
 Bytes = NDArray[np.float64]
 Numbers = NDArray[np.int64]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, taken
-from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName
+from scaleproof.simulator.parallelism.stages import ScheduleName
 
 Times = NDArray[np.float64]
 

@@ -16,16 +16,15 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.model.layers import Counted, Layer, Shard, block_range
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
+from scaleproof.simulator.parallelism import Hybrid
+from scaleproof.simulator.parallelism.mesh import ORDER, Axis
+from scaleproof.simulator.parallelism.option_rules import is_accepted
+from scaleproof.simulator.parallelism.plan import Plan, check_size
+from scaleproof.simulator.parallelism.stages import ScheduleName, check_schedule
+from scaleproof.simulator.parallelism.used_devices import placed
 from scaleproof.simulator.scenario.framework_choice import default_framework, planned_fields
-from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
-from scaleproof.simulator.scenario.schema import Batch, Scenario
-from scaleproof.simulator.strategy import Hybrid
-from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis
-from scaleproof.simulator.strategy.layout.used_devices import placed
-from scaleproof.simulator.strategy.option_rules import is_accepted
-from scaleproof.simulator.strategy.pipeline import schedules
-from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName
-from scaleproof.simulator.strategy.plan import Plan, check_size
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import Batch, gradient_sizes
 
 _KEPT_FIELDS: Final = (
     "prefetch", "algorithm", "account_for_embedding", "account_for_loss", "overlap_experts", "node_limit",
@@ -100,7 +99,7 @@ class Space:
         one = self.scenario
         return default_framework(Hybrid.model_validate(degrees), one.training.precision, zero, one.model, one.cluster)
 
-    def layers(self, shard: Shard) -> list[Layer] | None:
+    def layers(self, shard: Shard) -> Sequence[Layer] | None:
         """The model's layers with a sharding, None if the model cannot be sharded so."""
         try:
             return self.scenario.layers(shard)
@@ -300,11 +299,11 @@ def _suits(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], re
     return result
 
 
-def _degrees(space: Space) -> Iterator[tuple[dict[str, int], list[Layer]]]:
+def _degrees(space: Space) -> Iterator[tuple[dict[str, int], Sequence[Layer]]]:
     """Degrees that divide what they must, and the layers that follow."""
     total = space.scenario.total_samples
     axes = space.ranks, space.tensor, space.context, space.expert, space.expert_tensor, space.stages, space.sequence_parallel
-    layers: dict[Shard, list[Layer] | None] = {}
+    layers: dict[Shard, Sequence[Layer] | None] = {}
     for ranks, tensor, context, expert, expert_tensor, stages, sequence in itertools.product(*axes):
         workers, rest = divmod(ranks, tensor * context * stages)
         if rest or workers == 0 or total % workers:
@@ -365,7 +364,7 @@ def _is_valid(schedule: ScheduleName, stages: int, microbatches: int, chunks: in
     if stages == 1 and (schedule != "1f1b" or chunks > 1):
         return False
     try:
-        schedules.check(schedule, stages, microbatches, chunks)
+        check_schedule(schedule, stages, microbatches, chunks)
         check_size(Plan(stages=stages, chunks=chunks, microbatches=microbatches))
     except FieldError:
         return False

@@ -20,13 +20,13 @@ from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, di
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, StageCut, plans_of
 from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPlacement, TransferTimes
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.parallelism.mesh import ORDER, DeviceMesh
+from scaleproof.simulator.parallelism.plan import Plan
+from scaleproof.simulator.parallelism.stages import V_SHAPED
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
 from scaleproof.simulator.strategy.data_parallel.gradient_sync import REPLICA_GROUPS
 from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.mesh import ORDER, DeviceMesh
-from scaleproof.simulator.strategy.pipeline.passes import V_SHAPED
-from scaleproof.simulator.strategy.plan import Plan
 
 Times = NDArray[np.float64]
 

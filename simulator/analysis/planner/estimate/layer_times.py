@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
 from scaleproof.simulator.analysis.planner.estimate.factorize import Distinct, Numbers, distinct
 from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, Shard, cut_into_stages
+from scaleproof.simulator.parallelism.plan import Plan
+from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.strategy.job import Job, exposed_exchanges_s
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
-from scaleproof.simulator.strategy.pipeline.schedules import WHOLE
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.strategy.plan_costs import with_collectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 Times = NDArray[np.float64]
 
@@ -126,11 +128,11 @@ class _LayerTimer:
         self._splits = not WHOLE.issuperset(c.space.schedules)
         self._splits_sends = bool(c.space.kept.get("split_sends", False))
         self._plans = list(plans_of(c, exchange_class.first))
-        base = replace(c.space.scenario.job(), recomputed=None, scatter="microbatch")
+        base = replace(job_of(c.space.scenario), recomputed=None, scatter="microbatch")
         self._shards = [plan.shard for plan in self._plans]
         layers = {shard: c.space.scenario.layers(shard) for shard in dict.fromkeys(self._shards)}
         self._output_bytes = {shard: replace(base, layers=own).boundary_bytes(1.0) for shard, own in layers.items()}
-        own = [plan.exchanging(replace(base, layers=layers[plan.shard])) for plan in self._plans]
+        own = [with_collectives(plan, replace(base, layers=layers[plan.shard])) for plan in self._plans]
         self._jobs = [[replace(job, recompute=recompute) for recompute in c.space.recompute] for job in own]
         self._computing: dict[tuple[Shard, int, int, int, int], Times] = {}
         self._bound: dict[tuple[Shard, int, int], float] = {}

@@ -20,9 +20,10 @@ from scaleproof.simulator.analysis.planner.estimate.factorize import distinct
 from scaleproof.simulator.analysis.planner.estimate.step_times import StepTimes
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.scenario.schema import Batch, Scenario
-from scaleproof.simulator.strategy import ParameterServer
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import Batch
 
 Numbers = NDArray[np.int64]
 Placement = Literal["dedicated", "colocated"]

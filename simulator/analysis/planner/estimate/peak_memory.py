@@ -30,8 +30,11 @@ from scaleproof.simulator.memory.in_flight import EQUAL, InFlightCounts, turns
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import optimizer_step
 from scaleproof.simulator.memory.static import StaticMemory
-from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES, WHOLE, PassTimes, ScheduleName
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.parallelism.plan import Plan
+from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
+from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES, PassTimes
+from scaleproof.simulator.strategy.plan_costs import pass_times
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 Bytes = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -175,7 +178,7 @@ class _FullestRank:
             times = EQUAL
             if searched[row]:
                 scenario = c.scenario(int(row))
-                times = scenario.strategy.plan.pass_times(scenario.job())
+                times = pass_times(scenario.strategy.plan, job_of(scenario))
             microbatches, fullest = c.microbatches[rows], [kind for some in fullest_by_kind for kind in some]
             begins = np.append(0, 1 + np.flatnonzero(np.diff(microbatches)))
             yield _EquivalentRows(rows, schedule, stages, times, microbatches, begins, fullest)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.closed_forms import CLOSED, StageTimes, accumulate, suffix_sum, windows
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers
-from scaleproof.simulator.strategy.pipeline.schedules import Pass, ScheduleName, order, stage_of
+from scaleproof.simulator.parallelism.stages import ScheduleName, stage_of
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
 
 Times = NDArray[np.float64]
 

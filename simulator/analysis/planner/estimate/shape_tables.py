@@ -21,10 +21,10 @@ from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPass
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import pass_windows, stages_of
 from scaleproof.simulator.analysis.planner.estimate.transfer_times import StageMessages
 from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
 from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, ContendedResources
 from scaleproof.simulator.strategy.data_parallel.power import joules_per_bus_byte
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.pipeline.schedules import WHOLE, ScheduleName
 
 Times = NDArray[np.float64]
 # Stages, chunks, and the index of a schedule.

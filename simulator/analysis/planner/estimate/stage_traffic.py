@@ -12,10 +12,10 @@ from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, di
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, StageCut
 from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPlacements
 from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.parallelism.mesh import DeviceMesh
+from scaleproof.simulator.parallelism.stages import ScheduleName, stage_of
 from scaleproof.simulator.program import ResourceTable
-from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
-from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName, stage_of
 
 Times = NDArray[np.float64]
 

@@ -16,11 +16,12 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine.durations import durations_s
+from scaleproof.simulator.parallelism.mesh import DeviceMesh
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program import Path, ProgramBuilder
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
+from scaleproof.simulator.strategy.layout.folding import worker_classes
 from scaleproof.simulator.strategy.layout.resource_map import CollectivePaths, ResourceMap
-from scaleproof.simulator.strategy.plan import Plan
 
 Times = NDArray[np.float64]
 
@@ -114,7 +115,7 @@ class RankPlacement(NamedTuple):
     def of(cls, plan: Plan, job: Job) -> RankPlacement:
         """The placement of a plan's ranks."""
         grid = plan.grid(job.cluster.node.devices)
-        return cls(grid, plan.classes(job)[0].each * grid.on_first_node(grid.members(0, 0)))
+        return cls(grid, worker_classes(plan, job)[0].each * grid.on_first_node(grid.members(0, 0)))
 
 
 class RankPlacements(NamedTuple):

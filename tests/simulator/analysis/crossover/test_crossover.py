@@ -18,11 +18,11 @@ from scaleproof.simulator.analysis.alternatives import Contender, contenders
 from scaleproof.simulator.analysis.crossover.axes import x_axis, y_axis
 from scaleproof.simulator.analysis.crossover.crossover import SIMILAR, TOLERANCE, Crossover, Point, crossover
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.parallelism.parameter_server import ParameterServer
+from scaleproof.simulator.parallelism.replicas import DataParallel
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.data_parallel.strategy import DataParallel
-from scaleproof.simulator.strategy.parameter_server.strategy import ParameterServer
 from tests.conftest import SMALL
 
 Make = Callable[..., Scenario]

@@ -15,7 +15,8 @@ from scaleproof.simulator.analysis.sensitivity.sensitivity import Elasticity, Se
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.schema import Batch, Scenario
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import Batch
 from tests.simulator.programs import ONLY_COMPUTE
 
 Make = Callable[..., Scenario]

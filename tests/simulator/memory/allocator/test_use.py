@@ -16,6 +16,7 @@ from scaleproof.simulator.memory.allocator import AllocatorUse, allocator_use
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 GIB = 2**30
 SHIPPED = [name for name in (*catalog.names("what-if"), *catalog.names("systems")) if MemoryInputs(load(name)).is_gpu]
@@ -82,7 +83,7 @@ def test_the_peak_of_1f1b_is_in_a_backward_pass_of_the_first_stage() -> None:
     assert (use.rank, use.stage, use.moment.phase) == ("stage 0", 0, "backward")
     assert max(use.holders_bytes, key=use.holders_bytes.__getitem__) == "activations"
     # before the backward pass of the first microbatch ends, four are in flight on the first of four stages
-    assert use.moment.layer in {layer.name for layer in hybrid().job().layers[:9]}
+    assert use.moment.layer in {layer.name for layer in job_of(hybrid()).layers[:9]}
 
 
 def test_on_late_stages_the_peak_is_in_the_optimizer_step() -> None:

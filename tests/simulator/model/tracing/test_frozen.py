@@ -18,12 +18,12 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, MemoryBound
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.model.tracing.torch_module import trace
+from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.predict import predict, timed
+from scaleproof.simulator.prediction.accounting import flops_per_sample
 from scaleproof.simulator.program import Kind
-from scaleproof.simulator.run.accounting import flops_per_sample
 from scaleproof.simulator.scenario.load import build
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName
 from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
 from tests.simulator.model.tracing import frozen_models
 from tests.simulator.model.tracing.frozen_models import BATCH, DEPTH, WIDTH

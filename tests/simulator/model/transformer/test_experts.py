@@ -21,11 +21,13 @@ from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.layers import Layer, Shard
 from scaleproof.simulator.model.operators import MemoryBound
 from scaleproof.simulator.model.transformer.decoder import Llama
+from scaleproof.simulator.parallelism.mesh import ORDER, Axis, DeviceMesh
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis, DeviceMesh
 from scaleproof.simulator.strategy.model_parallel.expert_dispatch import expected_visited
+from scaleproof.simulator.strategy.plan_costs import with_collectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.programs import compiled, exchange_s
 
 Make = Callable[..., Scenario]
@@ -41,7 +43,7 @@ def hybrid(small: Make, numbers: str, *more: str, model: str = MIXTURE) -> Scena
 
 
 def mixtures(scenario: Scenario) -> list[Layer]:
-    return [layer for layer in scenario.job().layers if layer.expert_parameters]
+    return [layer for layer in job_of(scenario).layers if layer.expert_parameters]
 
 
 def delays_s(scenario: Scenario) -> tuple[float, float]:
@@ -70,9 +72,9 @@ def test_every_expert_is_stored_equally_often(small: Make, expert: int, expert_t
     own = sum(layer.expert_parameters for layer in mixtures(scenario))
     assert own * plan.ranks == whole * plan.expert_replicas(plan.workers)
     assert own * expert * expert_tensor == whole
-    rest = sum(layer.parameters for layer in scenario.job().layers) - own
+    rest = sum(layer.parameters for layer in job_of(scenario).layers) - own
     unfolded = hybrid(small, f"workers: 4, {FOLDED}")
-    assert rest == sum(layer.parameters - layer.expert_parameters for layer in unfolded.job().layers)
+    assert rest == sum(layer.parameters - layer.expert_parameters for layer in job_of(unfolded).layers)
 
 
 @pytest.mark.parametrize("expert_tensor", [1, 2, 4])
@@ -130,8 +132,8 @@ def test_folded_expert_groups_stay_inside_a_node(small: Make) -> None:
     slow = "cluster.network.bandwidth=100 Mbit/s"
     unfolded, folded = (hybrid(small, f"{numbers}{more}", slow) for more in ("", ", expert_tensor: 1"))
     assert delays_s(folded)[0] < delays_s(unfolded)[0] / 10
-    assert folded.strategy.plan.exchanging(folded.job()).exchange.group("expert").nodes == 1  # type: ignore[union-attr]
-    assert unfolded.strategy.plan.exchanging(unfolded.job()).exchange.group("expert").nodes == 4  # type: ignore[union-attr]
+    assert with_collectives(folded.strategy.plan, job_of(folded)).exchange.group("expert").nodes == 1  # type: ignore[union-attr]
+    assert with_collectives(unfolded.strategy.plan, job_of(unfolded)).exchange.group("expert").nodes == 4  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
@@ -144,7 +146,7 @@ def test_folded_gradients_are_summed_over_the_remaining_ranks(
         small, f"workers: {workers}, {FOLDED}, expert: {expert}, expert_tensor: {expert_tensor}",
         f"training={{zero: {zero}}}", "cluster.collectives.library=gloo",
     )  # fmt: skip
-    layers, program = scenario.job().layers, compiled(scenario)
+    layers, program = job_of(scenario).layers, compiled(scenario)
     expert_bytes = 4 * sum(layer.expert_parameters for layer in layers)
     dense_bytes = 4 * sum(layer.parameters for layer in layers) - expert_bytes
     replicas = 4 * workers // (expert * expert_tensor)
@@ -160,7 +162,7 @@ def test_memory_of_folded_experts_is_shared_among_their_replicas(small: Make) ->
             small, f"workers: 4, {FOLDED}, expert: {expert}, expert_tensor: {expert_tensor}",
             f"training={{zero: {zero}, optimizer: adam}}",
         )  # fmt: skip
-        own = scenario.job().layers
+        own = job_of(scenario).layers
         experts = sum(layer.expert_parameters for layer in own)
         dense = sum(layer.parameters for layer in own) - experts
         allocated = memory(scenario).worst.holders_bytes
@@ -280,7 +282,7 @@ def test_only_what_exceeds_the_compute_of_another_microbatch_is_exposed(small: M
     slow = ("cluster.node.link={bandwidth: 1 GB/s, latency: 0}",)
     plain, hidden = (small(WIDE, f"strategy={{kind: hybrid, {numbers}{more}}}", *GPU, *slow) for more in overlaps)
     layer = mixtures(hidden)[0]
-    compute_s = 4 * sum(hidden.job().layer_passes_s(layer, 2))
+    compute_s = 4 * sum(job_of(hidden).layer_passes_s(layer, 2))
     for one, other in zip(delays_s(hidden), delays_s(plain), strict=True):
         assert one == pytest.approx(other - 4 * compute_s / 2, rel=1e-6)
 
@@ -360,4 +362,4 @@ def test_routing_kernels_of_a_mixture_are_counted_once(small: Make) -> None:
         copies = [read + written for name, (read, written) in moved.items() if name in ("permute", "sort chunks")]
         # the copies of all tokens are written, and read and written again
         assert sum(copies) == tokens * hidden + (3 if chunks else 1) * tokens * active * hidden
-    assert not any(o.name == "router" for layer in small(f"model={{{FIELDS}}}").job().layers for o in layer.operators)
+    assert not any(o.name == "router" for layer in job_of(small(f"model={{{FIELDS}}}")).layers for o in layer.operators)

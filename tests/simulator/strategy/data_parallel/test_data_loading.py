@@ -17,6 +17,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]
 
@@ -155,7 +156,7 @@ def test_both_engines_give_equal_times_if_ranks_share_nothing(strategy: str, dec
         "strategy": yaml.safe_load(strategy),
     }
     scenario = Scenario.model_validate(fields)
-    program = compile_step(scenario.strategy, scenario.job(scenario.samples_per_worker))
+    program = compile_step(scenario.strategy, job_of(scenario, scenario.samples_per_worker))
     ends = [engine.simulate(program, 4).step_ends_s() for engine in (replay, events)]
     assert ends[0] == pytest.approx(ends[1], rel=1e-9)
 

@@ -10,6 +10,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]
 GATHER = "strategy={{kind: gather_average, workers: {}}}"
@@ -25,7 +26,7 @@ BYTES = (
 
 
 def compiled(scenario: Scenario) -> Program:
-    return compile_step(scenario.strategy, scenario.job(scenario.samples_per_worker, scenario.unevenness))
+    return compile_step(scenario.strategy, job_of(scenario, scenario.samples_per_worker, scenario.unevenness))
 
 
 def size_bytes(scenario: Scenario) -> float:

@@ -12,8 +12,9 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import events
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.plan import Plan
-from tests.simulator.programs import ONLY_COMPUTE, compiled, moved_bytes, step_s, work_s
+from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
+from scaleproof.simulator.strategy.scenario_job import job_of
+from tests.simulator.programs import ONLY_COMPUTE, compiled, moved_bytes, separate_workers, step_s, work_s
 
 Make = Callable[..., Scenario]
 MIXTURE = (
@@ -129,7 +130,7 @@ def test_experts_are_averaged_over_the_workers_that_have_the_same(small: Make, z
         MIXTURE, f"strategy={{kind: hybrid, workers: {workers}, expert: {expert}, bucket: {bucket}, overlap: true}}",
         f"training={{zero: {zero}}}", "batch=8", "cluster.collectives.library=gloo",
     )  # fmt: skip
-    layers = scenario.job().layers
+    layers = job_of(scenario).layers
     expert_bytes = 4 * sum(layer.expert_parameters for layer in layers)
     dense_bytes = 4 * sum(layer.parameters for layer in layers) - expert_bytes
     ways = 3 if zero == 3 else 2
@@ -261,7 +262,7 @@ def test_all_workers_sum_tied_embedding_gradients_concurrently(
         return averaged(small, numbers, TIED, "cluster.nodes=16")
 
     folded_s = step_s(program())
-    monkeypatch.setattr(Plan, "classes", lambda self, job: self._separate_classes(self.grid(job.cluster.node.devices)))
+    separate_workers(monkeypatch)
     assert step_s(program()) == pytest.approx(folded_s)
     assert float(np.diff(events.simulate(program(), 3).step_ends_s())[-1]) == pytest.approx(folded_s)
 
@@ -341,7 +342,9 @@ def test_stages_without_weights_have_no_gradient_synchronisation(small: Make, ze
     """The second tower of a siamese network has no weights of its own."""
     numbers = f"workers: 2, stages: 4, microbatches: 2, overlap: {overlap}"
     scenario = small(f"strategy={{kind: hybrid, {numbers}}}", "model=siamese-mlp", "batch.total=48", f"training.zero={zero}")
-    updated = [sum(scenario.job().layers[i].parameters for i in stage) for stage in scenario.strategy.ranges(scenario.job())]
+    updated = [
+        sum(job_of(scenario).layers[i].parameters for i in stage) for stage in stage_layers(scenario.strategy, job_of(scenario))
+    ]
     program = compiled(scenario)
     summing = np.unique(program.stage[(program.kind == Kind.COLLECTIVE) & (program.amount > 0)])
     assert 0 in updated

@@ -13,6 +13,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]
 ONE_BUCKET = "strategy={{kind: data_parallel, workers: {}, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}}"
@@ -20,7 +21,7 @@ INPUT = "input={{storage: {{sample: 3 KB, bandwidth: {} MB/s}}, prefetch: {}}}"
 
 
 def compiled(scenario: Scenario) -> Program:
-    return compile_step(scenario.strategy, scenario.job(scenario.samples_per_worker, scenario.unevenness))
+    return compile_step(scenario.strategy, job_of(scenario, scenario.samples_per_worker, scenario.unevenness))
 
 
 def period_s(scenario: Scenario, periods: int = 3) -> float:

@@ -14,6 +14,7 @@ from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
 from tests.simulator.programs import compiled, moved_bytes
 
@@ -104,7 +105,7 @@ def test_unscattered_gradients_are_fully_in_memory(small: Make) -> None:
         memory(small(*ON, hybrid(workers=4, stages=2, microbatches=4, reshard=reshard), "training.zero=3")).ranks[0]
         for reshard in ("false", "true")
     )
-    block = next(layer for layer in small(*ON).job().layers if not layer.pinned_to_end)
+    block = next(layer for layer in job_of(small(*ON)).layers if not layer.pinned_to_end)
     # four blocks of a stage, in place of one that computes and one that is gathered ahead
     more_bytes = kept.holders_bytes["communication"] - dropped.holders_bytes["communication"]
     assert more_bytes == pytest.approx(2 * (4 - 2) * block.parameters)

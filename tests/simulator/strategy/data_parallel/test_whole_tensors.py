@@ -7,6 +7,7 @@ import pytest
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.frameworks.scenarios import scenario, trained_by
 
 
@@ -25,7 +26,7 @@ def calls(one: Scenario) -> dict[str, tuple[float, float]]:
 @pytest.mark.parametrize("workers", [8, 16, 256])
 def test_each_rank_that_owns_a_tensor_broadcasts(workers: int) -> None:
     one = on(workers)
-    tensors = sum(len(layer.tensors) for layer in one.job().layers)
+    tensors = sum(len(layer.tensors) for layer in job_of(one).layers)
     assert 16 < tensors < 256
     size_bytes = 2 * one.model.parameters()
     found = calls(one)

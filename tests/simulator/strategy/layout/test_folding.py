@@ -13,6 +13,7 @@ from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 # two nodes a leaf, two leaves a pod, four pods that are joined by a quarter of the links
 TREE = "{kind: fat_tree, per_leaf: 2, leaves_per_pod: 2, spines_per_pod: 2, cores: 2, pod_oversubscription: 4}"
@@ -52,7 +53,7 @@ def test_folded_workers_take_the_same_times(strategy: str, classes: int, zero: i
 
 def test_distinguishable_workers_are_not_folded() -> None:
     one = scenario("unevenness={stragglers: [{ranks: [0], slowdown: 1.5}]}")
-    job = one.job()
+    job = job_of(one)
     classes = [len(compile_step(one.strategy, each).ranks.names) for each in (job, replace(job, shares_links=False))]
     assert classes[0] == classes[1]
 
@@ -85,7 +86,7 @@ def test_folded_workers_share_links_as_separate_workers_do(tree: str, strategy: 
     programs = []
     for more in ((), (NAMED,)):
         one = scenario(*changes, *more, strategy=strategy)
-        programs.append(compile_step(one.strategy, one.job()))
+        programs.append(compile_step(one.strategy, job_of(one)))
     folded, separate = programs
     assert len(folded.ranks.names) <= len(separate.ranks.names)
     assert sum(folded.ranks.multiplicity) == sum(separate.ranks.multiplicity)
@@ -95,7 +96,7 @@ def test_folded_workers_share_links_as_separate_workers_do(tree: str, strategy: 
 
 def test_equivalent_workers_that_share_links_are_folded() -> None:
     one = scenario("cluster.network.bandwidth=20 Gbit/s")
-    program = compile_step(one.strategy, one.job())
+    program = compile_step(one.strategy, job_of(one))
     assert len(program.ranks.names) == 4
     # four pods of one stage each: all workers' activations leave a pod by one uplink
     assert max(program.routes.per_unit) > 4

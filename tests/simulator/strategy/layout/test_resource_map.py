@@ -11,6 +11,7 @@ from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.programs import ONLY_COMPUTE, compiled
 from tests.validator.verdicts import in_bulk
 
@@ -110,7 +111,7 @@ def test_host_overhead_limits_small_messages(small: Make) -> None:
 def test_equivalent_nodes_stay_folded_on_a_non_blocking_network(small: Make) -> None:
     def classes(*overrides: str) -> int:
         scenario = small(STRATEGIES["colocated"], "batch=960", *overrides)
-        return len(compile_step(scenario.strategy, scenario.job(scenario.samples_per_worker)).ranks.names)
+        return len(compile_step(scenario.strategy, job_of(scenario, scenario.samples_per_worker)).ranks.names)
 
     assert classes() == classes("cluster.network.topology={kind: leaf_spine, per_leaf: 2}") == 2
     assert classes("cluster.network.topology={kind: leaf_spine, per_leaf: 2, oversubscription: 2}") == 20

@@ -16,6 +16,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.programs import compiled, exchange_s, step_s, work_s
 
 Make = Callable[..., Scenario]
@@ -35,7 +36,7 @@ def shared(small: Make, numbers: str, *more: str) -> Scenario:
 
 
 def blocks(scenario: Scenario) -> list[Layer]:
-    return [layer for layer in scenario.job().layers if not layer.pinned_to_end]
+    return [layer for layer in job_of(scenario).layers if not layer.pinned_to_end]
 
 
 def seconds(program_of: Scenario) -> tuple[float, float]:
@@ -99,7 +100,7 @@ def test_full_recomputation_repeats_collectives(small: Make, numbers: str) -> No
 def end_seconds(scenario: Scenario) -> float:
     """Collectives of the embedding and the head in the forward pass."""
     total_s = 0.0
-    for layer in scenario.job().layers:
+    for layer in job_of(scenario).layers:
         for one in layer.exchanges if layer.pinned_to_end else ():
             if not one.backward:
                 size_bytes = one.elements * 4 * 4
@@ -129,7 +130,7 @@ def test_input_gradients_are_summed_next_to_weight_gradients(small: Make, tensor
     hidden = shared(small, numbers, WIDE, *PLAIN_LINKS, "framework.overlap_input_gradients=true")
     (exposed_forward_s, exposed_backward_s), (forward_s, backward_s) = map(seconds, (exposed, hidden))
     assert forward_s == pytest.approx(exposed_forward_s)
-    job = exposed.job()
+    job = job_of(exposed)
     overlapped_s = sum(
         job.operators_s(block, [one for one in block.operators if one.name in ("qkv", "up")], 4)[1] / 2
         for block in blocks(exposed)
@@ -141,7 +142,7 @@ def test_input_gradients_are_summed_next_to_weight_gradients(small: Make, tensor
 def test_one_piece_of_a_divided_collective_is_exposed_if_products_take_longer(small: Make, tensor: int) -> None:
     """The first piece of a gather, or the last of a scatter, has nothing to overlap with: arXiv 2305.06942."""
     scenario = shared(small, f"tensor: {tensor}, sequence_parallel: true", WIDE, *PLAIN_LINKS)
-    job, (block, *_) = scenario.job(), blocks(scenario)
+    job, (block, *_) = job_of(scenario), blocks(scenario)
     whole, shown = (exposed_s(scenario, flag, block, 400, job) for flag in (False, True))
     for exchange, whole_s in whole.items():
         if not exchange.hidden:
@@ -157,20 +158,20 @@ def exposed_s(scenario: Scenario, overlap_tensor: bool, layer: Layer, samples: f
 def test_only_collectives_with_products_are_overlapped(small: Make) -> None:
     """The head's gather overlaps with the product alone, not with the loss: all but a piece is hidden."""
     numbers, many = "tensor: 4, sequence_parallel: true", 400
-    (*_, head) = shared(small, numbers, WIDE).job().layers
+    (*_, head) = job_of(shared(small, numbers, WIDE)).layers
     product_s, _ = small().cluster.device.operators_s(head, head.operators[-2:-1], many, "fp32")
     moved_bytes = 3 / 4 * 64 * 1024 * 4 * many
     link = f"cluster.node.link={{bandwidth: {moved_bytes / product_s} B/s, latency: 0}}"
     scenario = shared(small, numbers, WIDE, link, "cluster.node.devices=8")
     (gather, *_) = (one for one in head.exchanges if one.op == "all_gather" and not one.backward)
-    assert exposed_s(scenario, True, head, many, scenario.job())[gather] == pytest.approx(product_s / 4)
+    assert exposed_s(scenario, True, head, many, job_of(scenario))[gather] == pytest.approx(product_s / 4)
 
 
 @pytest.mark.parametrize("context", [2, 4, 8])
 def test_context_parallel_ranks_compute_an_equal_part_each(small: Make, context: int) -> None:
     """Each rank has beginnings and ends of samples, which balances the work under a causal mask."""
     alone, together = shared(small, "context: 1", LONG), shared(small, f"context: {context}", LONG, *FREE_LINKS)
-    flops = [sum(layer.forward_flops + layer.backward_flops for layer in one.job().layers) for one in (alone, together)]
+    flops = [sum(layer.forward_flops + layer.backward_flops for layer in job_of(one).layers) for one in (alone, together)]
     assert flops[1] == pytest.approx(flops[0] / context)
     assert computing(together) == pytest.approx([part / context for part in computing(alone)])
 

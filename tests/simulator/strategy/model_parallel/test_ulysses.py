@@ -15,6 +15,8 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Exchange
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.plan_costs import with_collectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]
 
@@ -34,7 +36,7 @@ def hybrid(**fields: object) -> str:
 
 
 def block(scenario: Scenario) -> Layer:
-    return next(layer for layer in scenario.job().layers if not layer.pinned_to_end)
+    return next(layer for layer in job_of(scenario).layers if not layer.pinned_to_end)
 
 
 def attention_of(layer: Layer) -> Attention:
@@ -81,7 +83,7 @@ def test_ulysses_sends_less_than_gathering_keys_and_values_on_many_ranks(small: 
 
     def exchanged_s(context: int, way: str) -> float:
         scenario = small(llama(), *ON, hybrid(context=context, context_by=way))
-        return float(scenario.strategy.plan.exchanging(scenario.job()).costs().forward_exchange_s[1])
+        return float(with_collectives(scenario.strategy.plan, job_of(scenario)).costs().forward_exchange_s[1])
 
     assert exchanged_s(8, "ulysses") < exchanged_s(2, "ulysses")
     assert exchanged_s(8, "ulysses") < exchanged_s(8, "all_gather")
@@ -105,7 +107,7 @@ def test_recomputed_attention_does_not_repeat_exchanges(small: Make) -> None:
     strategy = hybrid(context=4, context_by="ulysses")
     plain, again = (small(llama(), *ON, strategy, f"training.recompute={kind}") for kind in ("none", "{modules: [core_attn]}"))
     plan = plain.strategy.plan
-    found = [plan.exchanging(one.job()).costs().backward_exchange_s for one in (plain, again)]
+    found = [with_collectives(plan, job_of(one)).costs().backward_exchange_s for one in (plain, again)]
     assert found[0] == pytest.approx(found[1])
     assert memory(again).worst.total_bytes < memory(plain).worst.total_bytes
 

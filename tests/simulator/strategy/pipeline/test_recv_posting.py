@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scaleproof.simulator.strategy.pipeline.passes import EQUAL, ScheduleName
+from scaleproof.simulator.parallelism.plan import Plan
+from scaleproof.simulator.parallelism.stages import ScheduleName
+from scaleproof.simulator.strategy.pipeline.passes import EQUAL
 from scaleproof.simulator.strategy.pipeline.rank_schedule import rank_schedule
 from scaleproof.simulator.strategy.pipeline.recv_posting import posting_tasks
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
-from scaleproof.simulator.strategy.plan import Plan
 
 torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
 

@@ -11,15 +11,8 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.strategy.pipeline.schedules import (
-    Pass,
-    PassTimes,
-    ScheduleName,
-    check,
-    order,
-    peak_activations,
-    stage_of,
-)
+from scaleproof.simulator.parallelism.stages import ScheduleName, check_schedule, stage_of
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, PassTimes, order, peak_activations
 from tests.validator.verdicts import in_bulk
 
 LOOPED: tuple[ScheduleName, ...] = ("interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble")
@@ -99,7 +92,7 @@ def numbers(draw: st.DrawFn) -> tuple[ScheduleName, int, int, int]:
     chunks = draw(st.integers(2, 3)) if schedule in LOOPED else CHUNKS.get(schedule, 1)
     ranks, microbatches = draw(st.integers(1, 6)), draw(st.integers(1, 20))
     try:
-        check(schedule, ranks, microbatches, chunks)
+        check_schedule(schedule, ranks, microbatches, chunks)
     except FieldError:
         reject()
     return schedule, ranks, microbatches, chunks
@@ -234,7 +227,7 @@ def test_unsupported_numbers_are_rejected_with_the_nearest_supported_ones(
     assert given_ == nearest
     for number in given_:
         works = {"microbatches": microbatches, "chunks": chunks} | {field: number}
-        check(schedule, ranks, **works)
+        check_schedule(schedule, ranks, **works)
 
 
 def test_orders_are_shared_and_cannot_be_changed() -> None:
@@ -316,7 +309,7 @@ def test_orders_equal_those_of_torch(schedule: ScheduleName, name: str, chunks: 
             theirs = of_torch(schedule, name, ranks, microbatches, each)
         except ValueError:
             with pytest.raises(FieldError):
-                check(schedule, ranks, microbatches, each)
+                check_schedule(schedule, ranks, microbatches, each)
             continue
         ours = rank_passes(schedule, ranks, microbatches, each)
         assert theirs == [

@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.model.layers import Layer, block_range
 from scaleproof.simulator.model.operators import Matmul, SavedActivation
+from scaleproof.simulator.parallelism.plan import Plan
+from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName, peak_activations
+from scaleproof.simulator.strategy.pipeline.schedules import peak_activations
 from scaleproof.simulator.strategy.pipeline.stage_partition import cut
-from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.clusters import plain
-from tests.simulator.programs import compiled, exchange_s, work_s
+from tests.simulator.programs import compiled, exchange_s, rank_layers, work_s
 
 Make = Callable[..., Scenario]
 HEAVY_HEAD = "model={kind: gpt, layers: 12, hidden: 64, heads: 4, vocabulary: 20000, sequence: 32}"
@@ -90,7 +92,7 @@ def test_no_other_partition_has_less_peak_memory(kept: list[int], stages: int, s
 @pytest.mark.parametrize("blocks", [[4, 1, 1], [1, 1, 4], [2, 2, 2], [1, 4, 1]])
 def test_stages_have_the_given_number_of_blocks(small: Make, blocks: list[int]) -> None:
     scenario = small(f"strategy={{kind: pipeline, stages: 3, microbatches: 6, balance: {blocks}}}")
-    parts = scenario.strategy.parts(scenario.job())
+    parts = rank_layers(scenario.strategy, job_of(scenario))
     assert [sum(not layer.pinned_to_end for layer in part) for part in parts] == blocks
     assert parts[0][0].pinned_to_end
     assert parts[-1][-1].pinned_to_end
@@ -100,13 +102,13 @@ def test_given_block_counts_apply_to_interleaved_chunks(small: Make) -> None:
     scenario = small(
         "strategy={kind: pipeline, stages: 2, chunks: 2, microbatches: 2, schedule: interleaved_1f1b, balance: [1, 2, 1, 2]}"
     )
-    assert [len(part) for part in scenario.strategy.parts(scenario.job())] == [1 + 1 + 1, 2 + 2 + 1]
+    assert [len(part) for part in rank_layers(scenario.strategy, job_of(scenario))] == [1 + 1 + 1, 2 + 2 + 1]
 
 
 @pytest.mark.parametrize("balance", ["time", "memory"])
 def test_the_stage_of_a_heavy_head_has_fewer_blocks(small: Make, balance: str) -> None:
     scenario = small(HEAVY_HEAD, f"strategy={{kind: pipeline, stages: 3, microbatches: 6, balance: {balance}}}", "batch=6")
-    counts = [sum(not layer.pinned_to_end for layer in part) for part in scenario.strategy.parts(scenario.job())]
+    counts = [sum(not layer.pinned_to_end for layer in part) for part in rank_layers(scenario.strategy, job_of(scenario))]
     assert counts[-1] < min(counts[:-1])
 
 

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import RunError
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.experiments.elastic import measured
 from scaleproof.validator.experiments.elastic.measured import Loss
 from tests.validator.experiments.elastic import made
 from tests.validator.experiments.elastic.made import KILL, Timeline
 
-JOB = made.job()
+JOB = job_of(made)
 LOSS = Loss(0.0, 0.1, 2.0, 5.0)
 parts = st.floats(0.01, 20.0)
 
@@ -74,6 +75,6 @@ def test_a_second_failure_is_reported() -> None:
 
 
 def test_too_few_steps_are_reported() -> None:
-    every_step = made.job(every=1)
+    every_step = job_of(made, every=1)
     with pytest.raises(RunError, match="too few steps"):
         measured.step_s(Timeline(every_step, 0.5, 0.1).undisturbed(), every_step)

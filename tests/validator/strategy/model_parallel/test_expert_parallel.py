@@ -16,6 +16,8 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Stream
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
+from scaleproof.simulator.strategy.plan_costs import with_collectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.strategy.model_parallel.expert_parallel import NodeLimit
 from tests.validator import conftest
@@ -89,9 +91,9 @@ def test_a_token_is_sent_once_to_each_node_and_rank(make_scenario: MakeScenario)
     assert first[0] == first[4] == 2 * 8
     assert first[2] == first[3] == first[1] / row_bytes * 8 * EXPERTS["active"]
     scenario = make_scenario(ONCE, MIXED)
-    job = scenario.job()
+    job = job_of(scenario)
     routed = next(one.routed for layer in job.layers for one in layer.exchanges if one.routed is not None)
-    layout = cast(LayerCollectives, scenario.strategy.plan.exchanging(job).exchange)
+    layout = cast(LayerCollectives, with_collectives(scenario.strategy.plan, job).exchange)
     expected = layout.dispatch.copies(routed, layout.group("expert"))
     assert [float(first[place] / row_bytes / tokens) for place in (1, 5)] == pytest.approx(expected, rel=0.2)
 

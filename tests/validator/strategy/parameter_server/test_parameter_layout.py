@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from scaleproof.simulator.strategy import ParameterServer
-from scaleproof.simulator.strategy.parameter_server.shards import Sharding, buckets
+from scaleproof.simulator.parallelism import ParameterServer
+from scaleproof.simulator.parallelism.parameter_server import Sharding
+from scaleproof.simulator.strategy.parameter_server.shards import buckets
 from scaleproof.validator.strategy.parameter_server.parameter_layout import Layout, lay_out
 from scaleproof.validator.train.trained_model import TrainedModel
 from tests.validator.conftest import MakeScenario

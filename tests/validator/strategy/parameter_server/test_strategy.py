@@ -18,10 +18,10 @@ import torch
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.simulator.common.spans import Phase, Stream
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.run.files import load_run
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.strategy.parameter_server.shards import buckets
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.strategy.parameter_server.worker import Worker

@@ -12,6 +12,8 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.measure import measure
 from scaleproof.validator.train import emulated_compute
 from scaleproof.validator.train.emulation_lateness import MOST_LATE_S
@@ -57,7 +59,7 @@ def passes_s(run: Run, microbatch: int) -> np.ndarray:
 
 def test_input_and_weight_gradient_passes_take_separate_times() -> None:
     one = scenario("zb_h1")
-    job, microbatches, stage = one.job(), one.strategy.microbatches, one.strategy.ranges(one.job())[1]  # type: ignore[attr-defined]
+    job, microbatches, stage = job_of(one), one.strategy.microbatches, stage_layers(one.strategy, job_of(one))[1]  # type: ignore[attr-defined]
     costs, weights_s = job.costs(microbatches), job.weights_s(microbatches)
     theirs_s = [float(values[stage.start : stage.stop].sum()) for values in (costs.forward_s, costs.backward_s, weights_s)]
 

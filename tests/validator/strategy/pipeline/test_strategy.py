@@ -15,6 +15,9 @@ from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
+from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
+from scaleproof.simulator.strategy.plan_costs import pass_times, with_collectives
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.measure import MeasureOptions, measure
 from tests.validator import faults_pipeline
 from tests.validator.conftest import MLP, TINY_GPT, make
@@ -102,7 +105,9 @@ def expected(case: Case, rank: int) -> list[tuple[bool, int, int]]:
     """What the simulator says to that."""
     one = case.scenario()
     plan = one.strategy.plan
-    found = order(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(plan.exchanging(one.job())))
+    found = order(
+        plan.schedule, plan.stages, plan.microbatches, plan.chunks, pass_times(plan, with_collectives(plan, job_of(one)))
+    )
     rows = zip(*(column[rank].tolist() for column in found[:3]), strict=True)
     return [(kind == Pass.FORWARD, plan.stage_of[rank][chunk], microbatch) for kind, chunk, microbatch in rows if kind >= 0]
 
@@ -242,7 +247,7 @@ def test_ranks_have_the_simulators_layers(case: Case, fields: dict[str, Any], tm
 
     assert run.verified is not None
     assert run.verified.deviation < 1e-9
-    ranges, plan = one.strategy.ranges(one.job()), one.strategy.plan  # type: ignore[attr-defined]
+    ranges, plan = stage_layers(one.strategy, job_of(one)), one.strategy.plan  # type: ignore[attr-defined]
     for rank, stages in enumerate(plan.stage_of):
         trained = {int(key.partition(".")[0]) for key in torch.load(tmp_path / f"rank{rank}.pt")}
         assert trained == {layer for stage in stages for layer in ranges[stage]}

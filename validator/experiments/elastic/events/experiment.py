@@ -13,7 +13,7 @@ from scaleproof.simulator.analysis.elastic import elastic
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import counted
-from scaleproof.simulator.scenario.host_events import HostJoin
+from scaleproof.simulator.scenario.reliability import HostJoin
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.experiments.elastic import launching, measured
 from scaleproof.validator.experiments.elastic.events.injector import train_along

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from scaleproof.simulator.scenario.host_events import AnyHostEvent, HostFailure, HostJoin, SpotInterruption
+from scaleproof.simulator.scenario.reliability import AnyHostEvent, HostFailure, HostJoin, SpotInterruption
 from scaleproof.validator.experiments.elastic.hosts import Hosts
 from scaleproof.validator.experiments.elastic.job import Job
 from scaleproof.validator.experiments.elastic.launching import ElasticJob

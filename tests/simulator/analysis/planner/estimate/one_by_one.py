@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.closed_forms import StageTimes
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import stages_of
-from scaleproof.simulator.strategy.pipeline.schedules import Pass, ScheduleName, order
+from scaleproof.simulator.parallelism.stages import ScheduleName
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
 
 Times = NDArray[np.float64]
 

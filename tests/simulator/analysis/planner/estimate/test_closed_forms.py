@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.analysis.planner.estimate.closed_forms import LayerGatherTimes, StageTimes, windows, with_gathers
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import imbalance_s
-from scaleproof.simulator.strategy.pipeline.schedules import ScheduleName
+from scaleproof.simulator.parallelism.stages import ScheduleName
 from tests.simulator.analysis.planner.estimate.one_by_one import windows_s
 
 

@@ -16,7 +16,10 @@ from scaleproof.simulator.model import Gpt, cut_into_stages
 from scaleproof.simulator.model.layers import Counted
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
+from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
+from tests.simulator.programs import rank_layers
 
 Make = Callable[..., Scenario]
 # a vocabulary so wide that the head takes as long as some layers
@@ -30,7 +33,7 @@ def hybrid(**fields: object) -> str:
 
 
 def blocks(scenario: Scenario) -> list[int]:
-    return [sum(not layer.pinned_to_end for layer in part) for part in scenario.strategy.parts(scenario.job())]
+    return [sum(not layer.pinned_to_end for layer in part) for part in rank_layers(scenario.strategy, job_of(scenario))]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,7 @@ def test_embedding_and_head_count_as_layers_if_requested(small: Make, fields: di
 def test_embedding_and_head_can_have_their_own_stages(small: Make) -> None:
     scenario = small(*ON, hybrid(stages=16, microbatches=16, **BOTH))
     assert blocks(scenario) == [0, *[1] * 14, 0]
-    parts = scenario.strategy.parts(scenario.job())
+    parts = rank_layers(scenario.strategy, job_of(scenario))
     assert [layer.name for layer in (*parts[0], *parts[-1])] == ["embedding", "head"]
     reported = memory(scenario)
     assert len(reported.ranks) == 16
@@ -59,7 +62,7 @@ def test_embedding_and_head_can_have_their_own_stages(small: Make) -> None:
 
 def test_virtual_stages_count_embedding_and_head_once(small: Make) -> None:
     scenario = small(*ON, hybrid(stages=2, chunks=4, microbatches=4, schedule="interleaved_1f1b", **BOTH))
-    assert [len(stage) for stage in scenario.strategy.stage_layers(scenario.job())] == [2] * 8
+    assert [len(stage) for stage in stage_layers(scenario.strategy, job_of(scenario))] == [2] * 8
 
 
 def test_balance_accounts_for_a_wide_head(small: Make) -> None:

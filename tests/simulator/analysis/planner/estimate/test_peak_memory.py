@@ -16,8 +16,9 @@ from scaleproof.simulator.analysis.planner.estimate.peak_memory import (
 )
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
+from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.strategy.pipeline.schedules import WHOLE, Pass, ScheduleName, order
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
 
 SELECTIVE, FULL, EVERY_THIRD = Recompute(kind="selective"), Recompute(kind="full"), Recompute(kind="full", group=3)
 FORMS = tuple(

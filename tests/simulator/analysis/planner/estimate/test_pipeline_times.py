@@ -17,8 +17,9 @@ from scaleproof.simulator.analysis.planner.estimate.pipeline_times import (
     simulate_all_passes,
     stages_of,
 )
+from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.strategy.pipeline.passes import EQUAL, StageOrder, starts
-from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES, Pass, ScheduleName
+from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES, Pass
 from tests.simulator.analysis.planner.estimate.one_by_one import windows_s
 
 SIMULATED: tuple[ScheduleName, ...] = ("interleaved_1f1b", *FOLLOWED)

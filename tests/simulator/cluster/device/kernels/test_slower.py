@@ -20,6 +20,7 @@ from scaleproof.simulator.model.recompute import NO_RECOMPUTE
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_device
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 DENSE, MIXTURE = (
     load(name, ["cluster=dgx-h100", "cluster.device=h100-80gb-sxm"])
@@ -33,7 +34,7 @@ def device_of(name: str) -> Device:
 
 def layers(scenario: Scenario) -> tuple[Layer, ...]:
     """The first, a middle and the last layer."""
-    found = scenario.job().layers
+    found = job_of(scenario).layers
     return found[0], found[len(found) // 2], found[-1]
 
 
@@ -53,7 +54,7 @@ def test_kernels_of_a_slower_device_take_longer_by_its_slowdown(
 @pytest.mark.parametrize("device", ["h100-80gb-sxm", "h200-141gb-sxm", "a100-80gb-sxm"])
 def test_layers_in_a_framework_take_longer_by_the_slowdown_of_the_device(scenario: Scenario, device: str) -> None:
     """Rates of attention that the framework names come from the device or from its generation."""
-    given, work = scenario.job(), TrainingWork("bf16", "adam", NO_RECOMPUTE)
+    given, work = job_of(scenario), TrainingWork("bf16", "adam", NO_RECOMPUTE)
     usual = device_of(device)
     worse = slowed(given.cluster.model_copy(update={"device": usual}), {"device": 1.3}).device
     # the framework's own time for a microbatch is not the device's

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from scaleproof.simulator.analysis.elastic.pauses import Saving
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
 from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline, HostChange, TrainingStretch
-from scaleproof.simulator.scenario.host_events import AnyHostEvent, HostFailure, HostJoin
+from scaleproof.simulator.scenario.reliability import AnyHostEvent, HostFailure, HostJoin
 from scaleproof.validator.experiments.elastic.records import INJECTOR, LoggedEvent
 
 BEGAN_S = 100.0

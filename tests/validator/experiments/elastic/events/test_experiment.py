@@ -16,8 +16,8 @@ from scaleproof.simulator.analysis.elastic.pauses import Saving
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
 from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.scenario.host_events import AnyHostEvent
 from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.reliability import AnyHostEvent
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.experiments.elastic import launching
 from scaleproof.validator.experiments.elastic.events import experiment

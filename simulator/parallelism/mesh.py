@@ -1,0 +1,193 @@
+"""Device mesh: ranks by their coordinates on the axes of parallelism, the groups that they form, and classes of equivalent
+ranks on nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.cluster.collectives.algorithms import Group
+
+Axis = Literal["tensor", "context", "workers", "stages"]
+# Innermost first: neighbouring ranks exchange the most (Megatron-LM's order, arXiv 2104.04473, section 3).
+ORDER: Final[tuple[Axis, ...]] = ("tensor", "context", "workers", "stages")
+
+
+@dataclass(frozen=True)
+class DeviceMesh:
+    """Ranks are numbered along the axes of `order`, innermost first; `devices` of them fill a node."""
+
+    workers: int
+    stages: int
+    tensor: int
+    context: int
+    devices: int
+    order: tuple[Axis, ...] = ORDER
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Number of ranks that share every layer of a stage (the model-parallel group)."""
+        return self.tensor * self.context
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes that the ranks occupy."""
+        return -(-self.workers * self.stages * self.model_parallel_size // self.devices)
+
+    def stride(self, axis: Axis) -> int:
+        """Distance between the numbers of neighbouring ranks along an axis."""
+        return self._strides[axis]
+
+    @cached_property
+    def _strides(self) -> dict[Axis, int]:
+        sizes: dict[Axis, int] = {
+            "tensor": self.tensor, "context": self.context, "workers": self.workers, "stages": self.stages,
+        }  # fmt: skip
+        return {axis: math.prod(sizes[inner] for inner in self.order[:number]) for number, axis in enumerate(self.order)}
+
+    def rank(self, worker: int, stage: int) -> int:
+        """The first of the ranks with a stage of a worker."""
+        return worker * self.stride("workers") + stage * self.stride("stages")
+
+    def members(self, worker: int, stage: int) -> list[int]:
+        """All ranks with a stage of a worker."""
+        first = self.rank(worker, stage)
+        context_stride, tensor_stride = self.stride("context"), self.stride("tensor")
+        return [first + c * context_stride + t * tensor_stride for c in range(self.context) for t in range(self.tensor)]
+
+    def place(self, worker: int, stage: int) -> tuple[int, int]:
+        """Node and device of the first rank with a stage of a worker."""
+        return divmod(self.rank(worker, stage), self.devices)
+
+    def replicas_of(self, stage: int, first: int = 0, count: int | None = None) -> Group:
+        """The ranks with the same parameters as rank (0, stage): those of workers `first`, `first` + 1, … and of all context
+        ranks.
+
+        count: number of workers; all from `first` on if None.
+        """
+        last = self.workers if count is None else first + count
+        context_stride = self.stride("context")
+        starts = range(self.rank(first, stage), self.rank(last, stage), self.stride("workers"))
+        ranks = starts if self.context == 1 else [start + c * context_stride for start in starts for c in range(self.context)]
+        return Group.of(ranks, self.devices)
+
+    @lru_cache(maxsize=64)  # noqa: B019 (meshes are small and few)
+    def along(self, axis: Axis, size: int) -> Group:
+        """A group of `size` consecutive ranks along an axis; the one that spans the most nodes."""
+        number = np.arange(self.workers * self.stages * self.model_parallel_size) // self.stride(axis)
+        ranks = np.flatnonzero(number % size == 0)[:, None] + self.stride(axis) * np.arange(size)
+        crossings = np.count_nonzero(np.diff(ranks // self.devices, axis=1), axis=1)
+        return Group.of(ranks[crossings.argmax()].tolist(), self.devices)
+
+    @lru_cache(maxsize=64)  # noqa: B019 (meshes are small and few)
+    def experts(self, expert: int, expert_tensor: int | None) -> NDArray[np.int64]:
+        """Ranks by their part of a mixture, shape (stages, expert_tensor, replicas, expert). Ranks along the last axis have
+        different experts and exchange tokens; ranks along the third axis have the same experts; ranks along the second axis
+        divide each expert's matrices.
+
+        expert: number of ranks with different experts. expert_tensor: tensor-parallel ranks that divide matrices; the others,
+        context ranks and workers then all have different experts, innermost in the mesh's order first (parallel folding, arXiv
+        2504.14960). If None, all tensor-parallel ranks divide matrices, and only workers have different experts.
+        """
+        shared = expert_tensor or self.tensor
+        sizes = self.stages, shared, self.context, self.workers, self.tensor // shared
+        strides = [self.stride(axis) for axis in ("stages", "tensor", "context", "workers")]
+        axes = np.indices(sizes).reshape(len(sizes), -1)
+        ranks = (np.array([*strides, shared * self.stride("tensor")]) @ axes).reshape(self.stages, shared, -1)
+        if expert_tensor is not None:
+            ranks = np.sort(ranks, axis=-1)
+        return ranks.reshape(self.stages, shared, -1, expert)
+
+    @lru_cache(maxsize=64)  # noqa: B019 (meshes are small and few)
+    def expert_group(self, expert: int, expert_tensor: int | None) -> Group:
+        """A group of ranks that exchange tokens; the one that spans the most nodes."""
+        groups = self.experts(expert, expert_tensor).reshape(-1, expert)
+        groups = groups[np.argsort(groups[:, 0])]
+        crossings = np.count_nonzero(np.diff(groups // self.devices, axis=1), axis=1)
+        return Group.of(groups[crossings.argmax()].tolist(), self.devices)
+
+    def expert_replicas(self, stage: int, expert: int, expert_tensor: int | None) -> list[list[int]]:
+        """For each part of a stage's experts the ranks that have it, among those with the first part of each matrix."""
+        ranks: list[list[int]] = self.experts(expert, expert_tensor)[stage, 0].T.tolist()
+        return ranks
+
+    def on_first_node(self, ranks: Sequence[int]) -> int:
+        """Number of the given ranks that are on the first one's node."""
+        return sum(rank // self.devices == ranks[0] // self.devices for rank in ranks)
+
+    def workers_on(self, nodes: Sequence[int], stage: int) -> list[int]:
+        """Workers with a rank of this stage on one of the nodes."""
+        ranks = self.stride("workers") * np.arange(self.workers)[:, None] + self.members(0, stage)
+        return np.flatnonzero(np.isin(ranks // self.devices, nodes).any(axis=1)).tolist()
+
+
+class Placed(NamedTuple):
+    """A class of equivalent ranks: `each` ranks on every one of `nodes` equivalent nodes; `node` and `rank` are the first."""
+
+    node: int
+    nodes: int
+    each: int
+    rank: int
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks of the class."""
+        return self.nodes * self.each
+
+
+def place(ranks: int, per_node: int, distinguishable: Collection[int]) -> list[Placed]:
+    """Classes of ranks that fill nodes of `per_node` devices in order; each `distinguishable` rank is a class of its own.
+
+    Full nodes without distinguishable ranks are equivalent.
+    """
+    full = ranks // per_node
+    touched = {rank // per_node for rank in distinguishable if rank < ranks}
+    classes = []
+    if equivalent := full - sum(node < full for node in touched):
+        first = next(node for node in range(full) if node not in touched)
+        classes.append(Placed(first, equivalent, per_node, first * per_node))
+    for node in touched | ({full} if ranks % per_node else set()):
+        here = range(node * per_node, min((node + 1) * per_node, ranks))
+        separate = [rank for rank in here if rank in distinguishable]
+        if len(separate) < len(here):
+            first = next(rank for rank in here if rank not in distinguishable)
+            classes.append(Placed(node, 1, len(here) - len(separate), first))
+        classes += [Placed(node, 1, 1, rank) for rank in separate]
+    return sorted(classes, key=lambda placed: placed.rank)
+
+
+def place_shares(shares: Sequence[int], per_node: int, distinguishable: Collection[int]) -> list[Placed]:
+    """Classes of equivalent workers, as in `place`, with equal shares within each class.
+
+    Nodes are equivalent if their workers have the same shares in order, and none of their workers is `distinguishable`.
+    """
+    equivalent: dict[tuple[int, ...], list[int]] = {}
+    for node in range(-(-len(shares) // per_node)):
+        workers = _workers_on(node, len(shares), per_node)
+        # a node with a distinguishable worker is equivalent to no other: its key is negative, which no share is
+        unique = (-1 - node,) if any(rank in distinguishable for rank in workers) else ()
+        equivalent.setdefault((*unique, *(shares[rank] for rank in workers)), []).append(node)
+    classes = [one for nodes in equivalent.values() for one in _classes_on(nodes, shares, per_node, distinguishable)]
+    return sorted(classes, key=lambda placed: placed.rank)
+
+
+def _workers_on(node: int, workers: int, per_node: int) -> range:
+    return range(node * per_node, min((node + 1) * per_node, workers))
+
+
+def _classes_on(nodes: Sequence[int], shares: Sequence[int], per_node: int, distinguishable: Collection[int]) -> list[Placed]:
+    """Classes on equivalent nodes: one per distinguishable worker, and one per share for the others."""
+    by_share: dict[int, list[int]] = {}
+    singles = []
+    for rank in _workers_on(nodes[0], len(shares), per_node):
+        if rank in distinguishable:
+            singles.append(Placed(nodes[0], 1, 1, rank))
+        else:
+            by_share.setdefault(shares[rank], []).append(rank)
+    return singles + [Placed(nodes[0], len(nodes), len(ranks), ranks[0]) for ranks in by_share.values()]

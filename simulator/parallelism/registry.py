@@ -1,0 +1,110 @@
+"""Registry of strategies by kind. Other packages add theirs as entry points of the group `scaleproof.strategies`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, Union, get_args
+
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from scaleproof.simulator.common.errors import PluginError
+from scaleproof.simulator.parallelism.base import Strategy
+
+
+class Plugins:
+    """Objects of installed packages by kind of strategy: the entry points of a group, which are imported when first used.
+
+    what: what an object is, for errors. built_in: kinds that no package may define.
+    """
+
+    def __init__(self, group: str, what: str, built_in: Collection[str]) -> None:
+        self._group, self._what, self._built_in = group, what, built_in
+
+    @functools.cached_property
+    def entries(self) -> dict[str, EntryPoint]:
+        """Entry points by kind. Raises PluginError if a kind is defined twice."""
+        entries: dict[str, EntryPoint] = {}
+        for entry in entry_points(group=self._group):
+            if entry.name in self._built_in or entry.name in entries:
+                owner = _package(entries[entry.name]) if entry.name in entries else "scaleproof"
+                text = f"{owner} also defines a {self._what} {entry.name!r}; uninstall one, or rename it"
+                raise PluginError(f"{_package(entry)}: {text}")
+            entries[entry.name] = entry
+        return entries
+
+    def load(self, kind: str) -> Any:
+        """The object of a kind. Raises PluginError if it cannot be imported."""
+        try:
+            return self.entries[kind].load()
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise self.error(kind, f"cannot be imported ({reason}); fix the package, or uninstall it") from None
+
+    def error(self, kind: str, problem: str) -> PluginError:
+        """The error for an object that cannot be used."""
+        entry = self.entries[kind]
+        return PluginError(f"{_package(entry)}: the {self._what} {kind!r}, {entry.value}, {problem}")
+
+
+class StrategyRegistry:
+    """Strategies by `kind`: built-in ones, and those of installed packages.
+
+    As an annotation of a pydantic field, it selects the strategy class by `kind`.
+    """
+
+    def __init__(self, *built_in: type[Strategy]) -> None:
+        self._built_in: dict[str, type[Strategy]] = {strategy.model_fields["kind"].default: strategy for strategy in built_in}
+        self.plugins = Plugins("scaleproof.strategies", "strategy", self._built_in)
+
+    def names(self) -> list[str]:
+        """All kinds, without importing plugins. Raises PluginError if two strategies have the same kind."""
+        return [*self._built_in, *self.plugins.entries]
+
+    def find(self, kind: object) -> type[Strategy] | None:
+        """The strategy class of a kind, or None. Raises PluginError if its package is broken."""
+        if not isinstance(kind, str):
+            return None
+        if kind in self._built_in:
+            return self._built_in[kind]
+        return self._loaded(kind) if kind in self.plugins.entries else None
+
+    def _loaded(self, kind: str) -> type[Strategy]:
+        """The strategy class of an installed package. Raises PluginError if it cannot be used."""
+        strategy = self.plugins.load(kind)
+        if not (isinstance(strategy, type) and issubclass(strategy, Strategy)):
+            raise self.plugins.error(kind, "is not a subclass of scaleproof.plugin.Strategy; derive it from Strategy")
+        field = strategy.model_fields["kind"]
+        if get_args(field.annotation) != (kind,) or field.default != kind:
+            raise self.plugins.error(kind, f"has a different kind; give it the field kind: Literal[{kind!r}] = {kind!r}")
+        return strategy
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        built_in = handler.generate_schema(_among(self._built_in.values()))
+        # serialise each strategy by its own class
+        serialization = core_schema.simple_ser_schema("any")
+        return core_schema.no_info_wrap_validator_function(self._validated, built_in, serialization=serialization)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """JSON schema of all strategies. Raises PluginError if a package is broken."""
+        installed = map(self._loaded, self.plugins.entries)
+        return handler(TypeAdapter(_among([*self._built_in.values(), *installed])).core_schema)
+
+    def _validated(self, value: Any, built_in: Callable[[Any], Strategy]) -> Strategy:
+        if isinstance(value, Strategy):
+            return value
+        kind = value.get("kind") if isinstance(value, dict) else None
+        strategy = self.find(kind)
+        return built_in(value) if strategy is None or kind in self._built_in else strategy.model_validate(value)
+
+
+def _among(strategies: Any) -> Any:
+    """Union of strategy types, discriminated by kind."""
+    return Annotated[Union[tuple(strategies)], Field(discriminator="kind")]  # noqa: UP007
+
+
+def _package(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value

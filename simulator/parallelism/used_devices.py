@@ -1,0 +1,95 @@
+"""Used devices: number of devices of each node that ranks use, so that groups that exchange within passes straddle no nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from scaleproof.simulator.cluster import Cluster
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.parallelism.plan import Plan
+
+
+class _GroupSpan(NamedTuple):
+    """Ranks that communicate within passes. ranks: number of consecutive ranks that a whole number of such groups fills."""
+
+    kind: str
+    ranks: int
+
+
+def placed(cluster: Cluster, plan: Plan) -> Cluster:
+    """The cluster with the number of devices of each node that a plan's ranks use: the given one, else all.
+
+    If groups of ranks then straddle nodes that could contain them, it is the largest number that the groups divide, as far as
+    the cluster has nodes enough; the other devices stay idle.
+    """
+    whole = cluster.unplaced
+    if cluster.gives_used or plan.ranks <= whole.node.devices:
+        return whole
+    for multiple in _multiples(plan, whole.node.devices):
+        idle = whole.node.devices % multiple
+        if idle == 0:
+            return whole
+        if _nodes(plan, whole.node.devices - idle) <= whole.nodes:
+            return whole.using(whole.node.devices - idle)
+    return whole
+
+
+def placement_warnings(plan: Plan, cluster: Cluster) -> Iterator[str]:
+    """Warnings about devices that stay idle, and about groups of ranks that lie on several nodes, with a remedy."""
+    devices, installed = cluster.node.devices, cluster.node.installed
+    if plan.ranks <= devices or devices == 1:
+        return
+    straddling = [span for span in _spans(plan) if span.ranks <= devices and devices % span.ranks]
+    if devices < installed and not cluster.gives_used:
+        yield (
+            f"ranks use {devices} of the {installed} devices of each node, so that groups that exchange within passes straddle "
+            "no nodes; the others stay idle, set cluster.node.used to decide otherwise"
+        )
+    for kind, ranks in straddling:
+        fitting = installed - installed % ranks
+        remedy = [f"cluster.node.used={fitting}"] if cluster.gives_used else []
+        if (nodes := _nodes(plan, fitting)) > cluster.nodes:
+            remedy.append(f"cluster.nodes={nodes}")
+        given = f"set {' and '.join(remedy)}, or " if remedy else ""
+        yield (
+            f"{kind}-parallel groups straddle nodes, as {ranks} ranks do not divide the {devices} devices used of each node: "
+            f"exchanges within passes wait for the network; {given}choose degrees that divide {devices}"
+        )
+    if plan.tensor > devices and plan.order[0] == "tensor":
+        yield (
+            f"tensor-parallel groups of {plan.tensor} ranks lie on several nodes, of {devices} devices used each: exchanges "
+            f"within passes wait for the network; set strategy.tensor to at most {devices}"
+        )
+
+
+def _nodes(plan: Plan, devices: int) -> int:
+    """Number of nodes of a plan's ranks, `devices` on each, and of its servers."""
+    return -(-plan.ranks // devices) + plan.servers
+
+
+def _multiples(plan: Plan, devices: int) -> list[int]:
+    """Numbers of ranks that a node should have a multiple of, the most demanding first: of all groups that fit into a node, of
+    all but the outermost, and so on."""
+    multiples = [1]
+    for span in _spans(plan):
+        if (multiple := math.lcm(multiples[-1], span.ranks)) <= devices:
+            multiples.append(multiple)
+    return multiples[::-1]
+
+
+def _spans(plan: Plan) -> Iterator[_GroupSpan]:
+    """The groups of a plan that communicate within passes."""
+    mesh = plan.grid(1)
+    if plan.tensor > 1:
+        yield _GroupSpan("tensor", mesh.stride("tensor") * plan.tensor)
+    if plan.context > 1:
+        yield _GroupSpan("context", mesh.stride("context") * plan.context)
+    if plan.expert > 1 and plan.expert_tensor is None:
+        yield _GroupSpan("expert", mesh.stride("workers") * plan.expert)
+    elif plan.expert > 1:
+        # taken from all ranks of a stage, those that share layers first
+        ranks, inner = plan.expert * (plan.expert_tensor or 1), plan.model_parallel_size
+        yield _GroupSpan("expert", ranks if ranks <= inner else mesh.stride("workers") * (ranks // inner))

@@ -1,0 +1,50 @@
+"""Prediction intervals of captured scripts: kernels of unknown cost make them wider."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from scaleproof.simulator.memory.captured import classes_memory
+from scaleproof.simulator.parallelism import CapturedStrategy
+from scaleproof.simulator.run.records import CaptureFacts
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.schema import Scenario
+
+# The time of an operator of unknown cost may be this many times that of the bytes which it moves, or as much less; assumed.
+_UNKNOWN: Final = 3.0
+# Modules and lines that are reported.
+_MOST: Final = 12
+
+
+def with_capture_facts(run: Run, scenario: Scenario) -> Run:
+    """A run of a captured script with what is known of its kernels and its memory, and an interval that kernels of unknown cost
+    make wider; another run unchanged."""
+    strategy = scenario.strategy
+    if not isinstance(strategy, CapturedStrategy):
+        return run
+    known = strategy.script.coverage(scenario.cluster.device, scenario.framework)
+    fullest = max(classes_memory(scenario), key=lambda one: one.served.reserved_bytes).served.live.peak
+    facts = CaptureFacts(
+        known.measured, known.extrapolated, known.unknown, known.unknown_names,
+        *(dict(list(sizes.items())[:_MOST]) for sizes in (fullest.modules_bytes, fullest.lines_bytes)),
+    )  # fmt: skip
+    compute_s = run.breakdown_s["compute"] + run.breakdown_s["slowest_rank"]
+    unknown = known.unknown * compute_s / run.step_time_s if run.step_time_s else 0.0
+    interval_s = run.prediction_interval_s and widened(run.prediction_interval_s, run.step_time_s, unknown)
+    warnings = list[str]()
+    if known.unknown:
+        names = ", ".join(name.removeprefix("aten::") for name in known.unknown_names[:_MOST])
+        warnings.append(f"no cost is known for {names}; counted by the bytes moved, and the interval is wider")
+    if strategy.script.samples_conflict and strategy.samples_ is None:
+        warnings.append(
+            f"{strategy.script.samples_conflict}; if that is wrong, set strategy.samples, of a step of all captured ranks"
+        )
+    warnings += strategy.script.warnings
+    return replace(run, capture=facts, prediction_interval_s=interval_s).warned(*warnings)
+
+
+def widened(interval_s: tuple[float, float], step_s: float, unknown: float) -> tuple[float, float]:
+    """The interval of a step of which a share takes an unknown time: that share may be three times as long, or a third."""
+    low_s, high_s = interval_s
+    return low_s - unknown * step_s * (1 - 1 / _UNKNOWN), high_s + unknown * step_s * (_UNKNOWN - 1)

@@ -1,0 +1,222 @@
+"""A published training run of a transformer as a scenario: only what a user could have written, and what had to be assumed."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from scaleproof.simulator.common.errors import FieldError, InputError, ScaleproofError
+from scaleproof.simulator.frameworks import Framework, shipped
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.published.clusters import cluster_of
+from scaleproof.simulator.published.tables import Row, find_row, folder
+from scaleproof.simulator.scenario.dump import dump
+from scaleproof.simulator.scenario.schema import Scenario
+
+# What a blank is taken for: what most of the tables' runs have. Precision and vocabulary are the framework's, and a microbatch
+# is as large as fits.
+_ASSUMED: Final = {"recompute": "none", "zero_stage": "0", "optimizer": "adam"}
+_BLANK: Final = ("", "?")
+# Words may be said to be assumed by who made the table, which is a blank too.
+_ASSUMED_WORDS: Final = "vocabulary assumed"
+_PRECISIONS: Final = ("fp8", "bf16", "fp16", "fp32", "tf32")
+_RECIPES: Final = {"": "delayed", "tensorwise": "current", "current": "current", "delayed": "delayed"}
+
+
+@dataclass(frozen=True)
+class Described:
+    """A row's scenario. assumed: columns that were blank, or named what is not known."""
+
+    scenario: Scenario
+    assumed: tuple[str, ...]
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the run takes."""
+        return self.scenario.strategy.nodes_needed(self.scenario.cluster)
+
+
+def described(row: Row, framework: Framework | None = None, named: bool = True) -> Described:
+    """The scenario of a row of transformer_training.csv.
+
+    framework: in place of the one that trained the row. named: whether the scenario names the row's framework; else it leaves
+    that to the default, as a user would who does not know about frameworks. Raises InputError where the row lacks what a
+    scenario needs, and ScaleproofError where the scenario is not valid.
+    """
+    try:
+        return _Reader(row, framework, named).described()
+    except (KeyError, ValueError) as error:
+        if isinstance(error, ScaleproofError):
+            raise
+        raise InputError("no run that can be read") from None
+
+
+@functools.cache
+def _known_software() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load((folder() / "software.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+def software_of(row: Row) -> Mapping[str, Any] | None:
+    """The entry of software.yaml for a row; None where its software is not known."""
+    software, source, precision, model = (row.get(column, "") for column in ("software", "source", "precision", "model"))
+    dated = re.search(r"20\d\d-?(0[1-9]|1[0-2])(?!\d)", source)
+    for entry in _known_software():
+        if not re.search(entry["software"], software, re.IGNORECASE):
+            continue
+        if not re.search(entry.get("model", ""), model):
+            continue
+        if "date" in entry and not (dated and re.search(entry["date"], dated[0])):
+            continue
+        if entry.get("precision", precision) == precision:
+            return entry
+    return None
+
+
+def text_of(reference: str) -> str:
+    """YAML of the scenario of `published:ROW-ID`. Raises NotFoundError for an unknown id, InputError for a row without run."""
+    row = find_row(reference)
+    found = described(row)
+    lines = [f"# {row['model']} on {row['gpus']} {row['gpu']}, {row['software']}; {row['source']}"]
+    if row["step_time_s"]:
+        lines.append(f"# measured: {row['step_time_s']} s a step")
+    if found.assumed:
+        lines.append(f"# not stated by the source, and assumed: {', '.join(found.assumed)}")
+    return "\n".join([*lines, dump(found.scenario, by_name=True)])
+
+
+class _Reader:
+    """Reads one row."""
+
+    def __init__(self, row: Row, framework: Framework | None, named: bool) -> None:
+        self._software: Mapping[str, Any] = software_of(row) or {}
+        self._assumed: list[str] = [] if self._software else ["software"]
+        self._trained_by = shipped(self._software.get("framework", "megatron-core-0.12"))
+        self._framework = framework or self._trained_by
+        self._names = framework is not None or (named and bool(self._software))
+        if _ASSUMED_WORDS in row["note"]:
+            row = {**row, "vocab": ""}
+        tensor = _whole(row["tp"])
+        # what ranks do not divide of the words is left out
+        words = self._framework.vocabulary // tensor * tensor
+        known = {"vocab": str(words), **_ASSUMED, "precision": self._framework.precision, "microbatch_seqs": ""}
+        self._assumed += [column for column in known if row.get(column, "") in _BLANK]
+        self.row = {**row, **{column: value for column, value in known.items() if row.get(column, "") in _BLANK}}
+
+    def described(self) -> Described:
+        row = self.row
+        if row["precision"] not in _PRECISIONS:
+            raise InputError(f"unknown precision: {row['precision']}")
+        cluster, assumed = cluster_of(row)
+        parts = {
+            "name": row["id"],
+            "model": self._model(),
+            "cluster": cluster,
+            "training": self._training(),
+            "batch": {"total": _needed(row["global_batch_seqs"])},
+        }
+        if self._names:
+            parts["framework"] = self._framework
+        return Described(self._fitting(parts), (*self._assumed, *assumed))
+
+    def _fitting(self, parts: Mapping[str, Any]) -> Scenario:
+        """With the row's microbatch, or the largest that fits if the row states no microbatch."""
+        workers, stages = _whole(self.row["dp"]), _whole(self.row["pp"])
+        each = _needed(self.row["global_batch_seqs"]) // workers
+        if self.row["microbatch_seqs"]:
+            return self._of(parts, _whole(self.row["microbatch_seqs"]))
+        sizes = [size for size in range(each, 0, -1) if each % size == 0 and each // size >= stages]
+        fitting = (scenario for size in sizes if memory(scenario := self._of(parts, size)).fits)
+        return next(fitting, None) or self._of(parts, 1)
+
+    def _of(self, parts: Mapping[str, Any], microbatch: int) -> Scenario:
+        workers = _whole(self.row["dp"])
+        microbatches, rest = divmod(_needed(self.row["global_batch_seqs"]), workers * microbatch)
+        if rest or not microbatches:
+            raise InputError("microbatches do not divide the batch")
+        return Scenario.model_validate({**parts, "strategy": {**self._strategy(), "microbatches": microbatches}})
+
+    def _model(self) -> dict[str, Any]:
+        """Gated MLPs are a Llama's; the rest are GPTs, whose details are those that the framework's runs have."""
+        row = self.row
+        heads, hidden = _needed(row["heads"]), _needed(row["hidden"])
+        fields: dict[str, Any] = {
+            "name": row["model"].replace("/", "-"),
+            "layers": _needed(row["layers"]), "hidden": hidden, "heads": heads, "key_heads": _whole(row["kv_heads"], heads),
+            "vocabulary": int(row["vocab"]), "feedforward": _whole(row["ffn_hidden"], 4 * hidden),
+            "sequence": _needed(row["seq_len"]),
+        }  # fmt: skip
+        width = re.search(r"head size (\d+)", row["note"])
+        if width:
+            fields["head_width"] = int(width[1])
+        if row.get("tied_embeddings") in ("yes", "no"):
+            fields["tied"] = row["tied_embeddings"] == "yes"
+        fields |= self._experts()
+        if row["gated_mlp"] == "yes":
+            return {"kind": "llama", **fields, "flash": self._framework.has_flash}
+        return {"kind": "gpt", **self._framework.model, **fields}
+
+    def _experts(self) -> dict[str, Any]:
+        row = self.row
+        if not row.get("experts"):
+            if _whole(row["ep"], 1) > 1:
+                raise InputError("experts that the table does not describe")
+            return {}
+        layers = _needed(row["layers"])
+        experts = {
+            "count": _whole(row["experts"]), "active": _whole(row["experts_per_token"]),
+            "feedforward": _whole(row["expert_ffn_hidden"]), "shared": int(row["shared_experts"] or 0),
+            "dense_layers": layers - _whole(row["moe_layers"], layers),
+        }  # fmt: skip
+        return {"experts": experts}
+
+    def _training(self) -> dict[str, Any]:
+        row, found = self.row, dict[str, Any]()
+        found["precision"] = row["precision"]
+        if row["precision"] == "fp8":
+            recipe = row.get("fp8_recipe", "")
+            found["fp8_recipe"] = _RECIPES.get(recipe, recipe)
+        found |= {"optimizer": row["optimizer"], "zero": _whole(row["zero_stage"], 0, 0), "recompute": row["recompute"]}
+        if row["recompute"] == "selective":
+            found["recompute"] = self._trained_by.selective.shorthand
+        more = self._software.get("training", {})
+        found["zero"] = max(found["zero"], more.get("zero", 0))
+        return found
+
+    def _strategy(self) -> dict[str, Any]:
+        row = self.row
+        tensor, chunks = _whole(row["tp"]), _whole(row["virtual_stages"], 1)
+        degrees = {
+            "kind": "hybrid", "workers": _whole(row["dp"]), "stages": _whole(row["pp"]), "tensor": tensor,
+            "context": _whole(row["cp"], 1), "expert": _whole(row["ep"], 1), "chunks": chunks,
+            "schedule": "interleaved_1f1b" if chunks > 1 else "1f1b",
+            "sequence_parallel": row["sequence_parallel"] == "yes" and tensor > 1,
+        }  # fmt: skip
+        return degrees | dict(self._stated(degrees))
+
+    def _stated(self, degrees: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Fields that the software's words, or the note, state."""
+        for name, value in self._software.get("strategy", {}).items():
+            if name != "overlap_tensor" or degrees["sequence_parallel"]:
+                yield name, value
+        sharded = re.search(r"sharded within groups of (\d+) ranks", self.row["note"])
+        if sharded and int(sharded[1]) < degrees["workers"]:
+            yield "shard_over", int(sharded[1])
+
+
+def _needed(text: str) -> int:
+    """A whole number that a run cannot do without. Raises ValueError for no text, FieldError for one that is too small."""
+    return _whole(text, int(text))
+
+
+def _whole(text: str, blank: int = 1, least: int = 1) -> int:
+    """A whole number of at least `least`; `blank` for no text. Raises FieldError for one that is too small, else ValueError."""
+    found = int(text or blank)
+    if found < least:
+        raise FieldError(("row",), f"{found} is less than {least}")
+    return found

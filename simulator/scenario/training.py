@@ -1,0 +1,178 @@
+"""How a model is trained: samples per step and where they come from, precision, optimizer, sharding and recomputation; and the
+precision in which gradients are accumulated over microbatches and reduced over ranks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import Field, PositiveFloat, field_validator, model_validator
+
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Optimizer, Precision, storage_precision
+from scaleproof.simulator.cluster.device.kernels.narrow import Fp4Recipe, Fp8Recipe
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.spec import Spec, Width
+from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
+from scaleproof.simulator.frameworks import Framework
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE, AnyRecompute
+from scaleproof.simulator.parallelism import Strategy
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
+
+
+class Batch(Spec):
+    """Samples per step: the total of all workers, or the number per worker."""
+
+    total: Width | None = None
+    per_worker: Width | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.total is None) == (self.per_worker is None):
+            raise ValueError("give total or per_worker" + ("" if self.total is None else ", not both"))
+        return self
+
+
+class Storage(Spec):
+    """Source of samples: a disk on each node, or a file system that all nodes share."""
+
+    sample_bytes: Bytes = Field(alias="sample", description="stored size of a sample")
+    bandwidth_Bps: PositiveBytesPerSecond = Field(
+        alias="bandwidth", description="total of all readers; per node if shared by node"
+    )
+    shared_by: Literal["node", "cluster"] = "node"
+
+
+class Input(Spec):
+    """Samples that a worker's first stage needs before each step, read from storage and decoded on cores of its node.
+
+    The samples of a batch are read and decoded in a pipeline, so the slower of the two determines the loading time. prefetch:
+    batches that may be loaded ahead; with 0 loading begins when the step begins. If all steps take the same time, one batch
+    ahead is as good as several.
+    """
+
+    storage: Storage | None = Field(None, description="if absent, samples are in memory and only decoded")
+    decode_s: Seconds = Field(0.0, alias="decode", description="core time per sample")
+    cores: Annotated[float, Field(gt=0, le=1_000_000)] = Field(1, description="cores of a node that are reserved for decoding")
+    prefetch: Annotated[int, Field(ge=0, le=1000)] = 1
+
+    @model_validator(mode="after")
+    def _takes_time(self) -> Self:
+        if self.storage is None and self.decode_s == 0:
+            raise ValueError("input has no effect; give storage, decode or both, or leave input out")
+        return self
+
+
+class MeasuredStep(Spec):
+    """Measured time of a training step of the whole model on one device, without recomputation."""
+
+    samples: Width
+    time_s: Seconds = Field(alias="time", gt=0)
+
+
+class Training(Spec):
+    """Precision, optimizer, ZeRO stage, recomputation and data of the training."""
+
+    precision: Precision = "fp32"
+    autocast: bool | None = Field(
+        None,
+        description="training in 16 bits by torch.autocast, with parameters, gradients, norms and the residual stream in 32; "
+        "the framework's if absent",
+    )
+    fp8_recipe: Fp8Recipe = Field("delayed", description="how 8-bit matrix products are scaled, with precision fp8")
+    fp4_recipe: Fp4Recipe | None = Field(
+        None,
+        description="how 4-bit matrix products are scaled, with precision fp4: nvfp4 on NVIDIA GPUs, mxfp4 on others if absent",
+    )
+    optimizer: Optimizer = "sgd"
+    master: bool = Field(
+        True,
+        description="with 16 bits: parameters have master copies in fp32, and the optimizer states fp32; "
+        "false: neither, so that bf16 parameters are updated in bf16, as torch's optimizers do by themselves",
+    )
+    learning_rate: PositiveFloat = 0.01
+    seed: int = Field(0, ge=0, lt=2**31)
+    data: str | None = Field(None, description="a text file whose bytes are the tokens; random data from the seed if absent")
+    recompute: AnyRecompute = NO_RECOMPUTE
+    zero: int = Field(
+        0, ge=0, le=3, description="sharded over workers: 1 optimizer states, 2 also gradients, 3 also parameters"
+    )
+    accumulate_precision: Precision | None = Field(
+        None, description="of the buffer in which gradients of microbatches accumulate: fp32, or the training precision"
+    )
+    reduce_precision: Precision | None = Field(
+        None, description="of gradients that are reduced over ranks: fp32, or the training precision"
+    )
+    fused_accumulation: bool | None = Field(
+        None, description="whether matrix products add gradients of weights to the buffer themselves"
+    )
+    offload: tuple[Literal["optimizer", "parameters"], ...] = Field(
+        (), description="states that are kept in host memory; the time of this is not modelled, and widens intervals"
+    )
+    warmup_steps: int = Field(3, ge=0, le=1_000_000, description="steps run before the measured ones")
+    measured_step: MeasuredStep | None = Field(None, description="measured on one device, instead of its model")
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of an element of parameters, and of gradients as passes compute them."""
+        return ELEMENT_BYTES["fp32" if self.autocast else self.precision]
+
+    @field_validator("offload", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        """Accepts one kind of states without a list."""
+        return (value,) if isinstance(value, str) else value
+
+
+class GradientSizes(NamedTuple):
+    """Bytes of gradients per parameter.
+
+    accumulated: in the buffer to which microbatches add their gradients. reduced: in the sums over ranks. added: read and
+    written by a microbatch to add to the buffer, in addition to the traffic of the gradient's matrix product.
+    """
+
+    accumulated: int
+    reduced: int
+    added: int = 0
+
+
+def gradient_sizes(training: Training, strategy: Strategy, framework: Framework) -> GradientSizes:
+    """Bytes per parameter of gradients, from the fields of `training`, or from the framework where these are absent. Without
+    master weights, gradients have the training precision unless the fields say otherwise.
+
+    A fused product reads and writes the accumulation buffer instead of writing a gradient; otherwise an addition reads the
+    gradient and the buffer and writes the buffer. If a framework specifies neither, accumulation costs nothing.
+    """
+    size, usual = training.parameter_bytes, framework.gradients
+    # a framework's wider gradients go with its master weights
+    decides = isinstance(strategy, ReplicaStrategy) and not strategy.servers and training.master
+    usually_reduced, usually_accumulated = (
+        choice.element_bytes(training.precision) if decides else None for choice in (usual.reduce, usual.accumulate)
+    )
+    reduced = _size(training.reduce_precision) or max(usually_reduced or 0, size)
+    accumulated = _size(training.accumulate_precision) or max(usually_accumulated or reduced, size)
+    fused = training.fused_accumulation if training.fused_accumulation is not None else usual.fused
+    if training.accumulate_precision is None and (fused is None or not decides):
+        return GradientSizes(accumulated, reduced)
+    added = 2 * accumulated - size if fused else size + 2 * accumulated
+    return GradientSizes(accumulated, reduced, added)
+
+
+def check_gradients(training: Training, strategy: Strategy) -> None:
+    """Raises FieldError for a precision of gradients that a strategy does not support."""
+    given = {
+        "accumulate_precision": training.accumulate_precision,
+        "reduce_precision": training.reduce_precision,
+        "fused_accumulation": training.fused_accumulation,
+    }
+    for field in (field for field, value in given.items() if value is not None):
+        if strategy.servers or not isinstance(strategy, ReplicaStrategy):
+            message = f"not supported by the strategy {strategy.kind}; remove {field}, or use data_parallel"
+            raise FieldError(("training", field), message)
+    stored = "fp32" if training.autocast else storage_precision(training.precision)
+    for field in ("accumulate_precision", "reduce_precision"):
+        if given[field] not in (None, "fp32", stored):
+            known = " or ".join(dict.fromkeys(("fp32", stored)))
+            raise FieldError(("training", field), f"gradients are {stored}, not {given[field]}; give {known}")
+
+
+def _size(precision: str | None) -> int | None:
+    return None if precision is None else ELEMENT_BYTES[precision]

@@ -1,0 +1,63 @@
+"""The job that a scenario describes."""
+
+from __future__ import annotations
+
+from scaleproof.simulator.cluster.perturbations import Perturbations
+from scaleproof.simulator.parallelism import Strategy
+from scaleproof.simulator.parallelism.used_devices import placed
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import gradient_sizes
+from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
+
+
+def job_of(
+    scenario: Scenario,
+    samples_per_worker: int | None = None,
+    unevenness: Perturbations | None = None,
+    strategy: Strategy | None = None,
+) -> Job:
+    """The job that a strategy compiles: layers with their costs on the cluster, and perturbations of ranks.
+
+    Each argument is that of the scenario if it is None. The scenario's own job is made once.
+    """
+    if samples_per_worker is None and strategy is None and unevenness in (None, scenario.unevenness):
+        return scenario.cached(_own_job)
+    return _job(
+        scenario,
+        strategy or scenario.strategy,
+        scenario.samples_per_worker if samples_per_worker is None else samples_per_worker,
+        scenario.unevenness if unevenness is None else unevenness,
+    )
+
+
+def _own_job(scenario: Scenario) -> Job:
+    return _job(scenario, scenario.strategy, scenario.samples_per_worker, scenario.unevenness)
+
+
+def _job(scenario: Scenario, strategy: Strategy, samples_per_worker: int, unevenness: Perturbations) -> Job:
+    training, plan = scenario.training, strategy.plan
+    cluster = scenario.cluster if strategy is scenario.strategy else placed(scenario.cluster, plan)
+    job = Job(
+        layers=scenario.layers(plan.shard),
+        cluster=scenario.framework.reached(cluster),
+        samples_per_worker=samples_per_worker,
+        precision=training.precision,
+        optimizer=training.optimizer,
+        unevenness=unevenness,
+        recompute=training.recompute,
+        gradients=gradient_sizes(training, strategy, scenario.framework),
+        scatter=plan.scatter,
+        zero=training.zero,
+        input=scenario.input,
+        measured_step=training.measured_step,
+        framework=scenario.framework,
+        recipe=scenario.recipe,
+        autocast=bool(training.autocast),
+        master=training.master,
+        ranks=strategy.waiting_ranks,
+        group=plan.model_parallel_size,
+        pipelined_ranks=plan.pipelined_ranks(cluster.node.devices),
+        is_emulated=scenario.compute == "paced",
+    )
+    return job.recomputing(stage_layers(strategy, job)) if training.recompute.depends_on_stage else job

@@ -1,0 +1,149 @@
+"""Programs of captured steps: what streams, events, waits, the host and communication mean for the step time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from scaleproof.simulator.captured.kernels import KernelTime, Known
+from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, Recorded, Wait
+from scaleproof.simulator.cluster.collectives.algorithms import Group
+from scaleproof.simulator.cluster.collectives.cost import collective_cost
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.communication import Dimension
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.engine import simulate_steady
+from scaleproof.simulator.frameworks import shipped
+from scaleproof.simulator.prediction.timeline_run import predicted_run
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.read import load_cluster
+from scaleproof.simulator.strategy.captured.program import compile_traces
+from scaleproof.simulator.strategy.captured.rank_tasks import HostCosts, longest_s
+from scaleproof.simulator.strategy.job import Job
+
+CLUSTER = load_cluster(catalog.find_part("cluster", "dgx-h100", catalog.ROOT))
+JOB = Job((), CLUSTER, 1, "bf16", "adam")
+NO_HOST = HostCosts(0.0, 0.0, blocks=False)
+
+
+def kernel(seconds: float, stream: int = 0, phase: Phase = Phase.FORWARD) -> Launch:
+    return Launch(stream, phase, KernelTime(seconds, Known.MEASURED, moves=False))
+
+
+def all_reduce(size_bytes: float, ranks: Sequence[int], work: int = 0) -> IssuedCollective:
+    return IssuedCollective(0, Phase.BACKWARD, "all_reduce", ranks, size_bytes, "dp", work, Dimension.DATA)
+
+
+def timed(*traces: Sequence[Event], host: HostCosts = NO_HOST, ranks: int = 1, job: Job = JOB) -> Run:
+    """The run of one class with each sequence of events; the classes have consecutive ranks."""
+    classes = [
+        RankTrace(f"class {number}", range(number * ranks, (number + 1) * ranks), number * ranks, events)
+        for number, events in enumerate(traces)
+    ]
+    timeline = simulate_steady(compile_traces(classes, job, host), 4)
+    return predicted_run(timeline, samples=1, scenario="", strategy="captured")
+
+
+def test_two_streams_that_overlap_take_the_longer_of_both() -> None:
+    assert timed([kernel(1.0), kernel(3.0, stream=5), Wait(0, "stream", 5)]).step_time_s == pytest.approx(3.0)
+
+
+def test_a_wait_for_a_stream_orders_two_streams() -> None:
+    events = [kernel(1.0), Wait(5, "stream", 0), kernel(3.0, stream=5), Wait(0, "stream", 5)]
+    assert timed(events).step_time_s == pytest.approx(4.0)
+
+
+def test_an_event_is_complete_when_the_work_before_it_is() -> None:
+    # the other stream waits for the first kernel only, and then overlaps with the second
+    events = [kernel(1.0), Recorded(0, 7), kernel(4.0), Wait(5, "event", 7), kernel(3.0, stream=5), Wait(0, "stream", 5)]
+    assert timed(events).step_time_s == pytest.approx(5.0)
+
+
+def test_an_event_of_the_step_before_delays_this_step() -> None:
+    # the side stream's kernel of a step, which takes longer than the step's other work, must end before the next step's first
+    events = [Wait(0, "event", 7), kernel(1.0), Wait(5, "stream", 0), kernel(3.0, stream=5), Recorded(5, 7)]
+    assert timed(events).step_time_s == pytest.approx(4.0)
+
+
+def test_a_step_of_short_kernels_takes_the_hosts_time() -> None:
+    run = timed([kernel(1e-6)] * 100, host=HostCosts(1e-5, 0.0, blocks=False))
+    assert run.step_time_s == pytest.approx(100 * 1e-5)
+    # the device waits for launches of its own kernels, which counts as computing
+    assert run.breakdown_s["compute"] == pytest.approx(run.step_time_s)
+
+
+def test_the_host_runs_ahead_of_long_kernels() -> None:
+    run = timed([kernel(1e-3)] * 100, host=HostCosts(1e-5, 0.0, blocks=False))
+    assert run.step_time_s == pytest.approx(100 * 1e-3)
+
+
+def test_a_host_that_waits_for_the_device_launches_nothing_meanwhile() -> None:
+    # after `item()` the device is idle until the host has launched the next kernel
+    events = [kernel(1e-3), Wait(None, "stream", 0), kernel(1e-3), Wait(None, "stream", 0)]
+    run = timed(events, host=HostCosts(1e-5, 0.0, blocks=False))
+    assert run.step_time_s == pytest.approx(2 * (1e-3 + 1e-5))
+
+
+def test_a_host_that_waits_for_each_kernel_adds_its_time() -> None:
+    run = timed([kernel(1e-3)] * 10, host=HostCosts(1e-5, 0.0, blocks=True))
+    assert run.step_time_s == pytest.approx(10 * (1e-3 + 1e-5))
+
+
+def test_kernels_end_after_their_launches_and_one_another() -> None:
+    assert longest_s([5.0, 1.0, 1.0], 1.0) == 8.0
+    assert longest_s([0.5, 0.5, 5.0], 1.0) == 8.0
+
+
+def test_a_collective_overlaps_until_a_stream_waits_for_it() -> None:
+    seconds = collective_cost("all_reduce", 1e9, Group.of(16, 8), CLUSTER).seconds
+    events = [kernel(1.0), all_reduce(1e9, range(16)), kernel(seconds, phase=Phase.BACKWARD), Wait(0, "work", 0)]
+    hidden = timed([*events, kernel(1.0, phase=Phase.OPTIMIZER)], ranks=16)
+    assert hidden.step_time_s == pytest.approx(2 + seconds)
+    events = [kernel(1.0), all_reduce(1e9, range(16)), Wait(0, "work", 0), kernel(seconds, phase=Phase.BACKWARD)]
+    exposed = timed([*events, kernel(1.0, phase=Phase.OPTIMIZER)], ranks=16)
+    assert exposed.step_time_s == pytest.approx(2 + 2 * seconds)
+    assert exposed.breakdown_s["exposed_communication"] == pytest.approx(seconds)
+    (part,) = exposed.communication
+    assert (part.dimension, part.collective, part.calls, part.size_bytes) == ("DP", "all-reduce", 1.0, 1e9)
+
+
+def test_a_framework_whose_collectives_share_the_device_slows_kernels_next_to_them() -> None:
+    seconds = collective_cost("all_reduce", 1e9, Group.of(16, 8), CLUSTER).seconds
+    events = [all_reduce(1e9, range(16)), kernel(2 * seconds, phase=Phase.BACKWARD), Wait(0, "work", 0)]
+    alone = timed(events, ranks=16)
+    shared = timed(events, ranks=16, job=replace(JOB, framework=shipped("pytorch-ddp")))
+    assert 0 < shared.step_time_s - alone.step_time_s < 0.5 * seconds
+
+
+def test_collectives_of_one_group_run_one_after_another_and_groups_overlap() -> None:
+    one_s = collective_cost("all_reduce", 1e9, Group.of(8, 8), CLUSTER).seconds
+    first, second = all_reduce(1e9, range(8), 0), all_reduce(1e9, range(8), 1)
+    waits = [Wait(0, "work", 0), Wait(0, "work", 1)]
+    assert timed([first, second, *waits], ranks=8).step_time_s == pytest.approx(2 * one_s)
+    assert timed([first, second._replace(group="other"), *waits], ranks=8).step_time_s == pytest.approx(one_s)
+
+
+def test_a_message_starts_when_both_sides_are_ready() -> None:
+    sent = IssuedMessage(0, Phase.FORWARD, True, 1, 0.0, 0, 0)
+    received = IssuedMessage(0, Phase.FORWARD, False, 0, 0.0, 0, 0)
+    run = timed([kernel(1.0), sent, Wait(0, "work", 0)], [received, Wait(0, "work", 0), kernel(2.0)])
+    # one stage is a step ahead of the other, and the longer one determines the time
+    assert run.step_time_s == pytest.approx(2.0, rel=1e-4)
+    closed = [kernel(1.0), sent, received._replace(peer=1, tag=1, work=1), Wait(0, "work", 1), Wait(0, "work", 0)]
+    other = [received, Wait(0, "work", 0), kernel(2.0), sent._replace(peer=0, tag=1, work=1), Wait(0, "work", 1)]
+    assert timed(closed, other).step_time_s == pytest.approx(3.0, rel=1e-4)
+
+
+def test_a_collective_of_two_classes_waits_for_both() -> None:
+    def step(seconds: float) -> list[Event]:
+        return [kernel(seconds), all_reduce(0.0, (0, 1)), Wait(0, "work", 0)]
+
+    assert timed(step(1.0), step(2.0)).step_time_s == pytest.approx(2.0, rel=1e-3)
+
+
+def test_a_message_without_a_receiver_is_an_error() -> None:
+    with pytest.raises(InputError, match="nobody receives"):
+        timed([IssuedMessage(0, Phase.FORWARD, True, 1, 1.0, 0, 0)], [kernel(1.0)])
