@@ -37,7 +37,7 @@ class CompileContext:
     """Objects that the compilation of all replicas of a program shares.
 
     job: of any replica, with the collectives of the plan. ranges, units: layers, and units of gradient synchronisation, of each
-    stage of the model.
+    stage of the model. unit_of: unit by its first layer.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class CompileContext:
     ) -> None:
         self.plan, self.job, self.ranges, self.schedule = plan, job, ranges, schedule
         self.rank_layers, self.units = rank_layers, units
+        self.unit_of = {unit.layers.start: unit for stage in units for unit in stage}
         self.mesh = plan.grid(job.cluster.node.devices)
         self.builder = StepBuilder(job)
 

@@ -24,7 +24,7 @@ from scaleproof.simulator.parallelism.mesh import ORDER, DeviceMesh
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import V_SHAPED
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
-from scaleproof.simulator.strategy.data_parallel.gradient_sync import REPLICA_GROUPS
+from scaleproof.simulator.strategy.data_parallel.replica_collectives import REPLICA_GROUPS
 from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel
 from scaleproof.simulator.strategy.job import Job
 

@@ -1,0 +1,105 @@
+"""ZeRO and FSDP: replicas shard optimizer states (stage 1), gradients (2) and parameters (3) (arXiv 1910.02054, 2304.11277).
+
+Gradients are scattered where replicas without shards would sum them. Each rank updates its shard; parameters are gathered
+afterwards, during the next forward pass, or, in stage 3, before each pass over a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from scaleproof.simulator.common.communication import Dimension
+from scaleproof.simulator.program import Rows
+from scaleproof.simulator.strategy.data_parallel.replica_collectives import REPLICA_GROUPS, Issued, ReplicaCollective
+from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.pipeline.rank_schedule import SLOTS
+from scaleproof.simulator.strategy.pipeline.schedules import Pass
+from scaleproof.simulator.strategy.pipeline.tasks import CompileContext
+
+
+def summed(context: CompileContext, ranks: int, group: str, size_bytes: float) -> Iterator[ReplicaCollective]:
+    """Collectives that sum gradients of `size_bytes` over a group of `ranks` ranks that shard states."""
+    plan, job, dimension = context.plan, context.job, _dimension(context.job)
+    if job.sums_whole or job.owns_tensors:
+        yield ReplicaCollective("all_reduce", "all replicas" if job.owns_tensors else group, size_bytes, dimension)
+        return
+    yield ReplicaCollective("reduce_scatter", group, size_bytes, dimension)
+    if group == "replicas" and plan.sharing < plan.workers:
+        yield ReplicaCollective("all_reduce", "shards", size_bytes / ranks, Dimension.DATA)
+
+
+def gathers(context: CompileContext, rank: int) -> Iterator[Issued]:
+    """Gathers of a pipeline rank's parameters before passes that need them: none if they are gathered after the update."""
+    if context.job.zero == 3:
+        yield from _gathers_of_layers(context, rank)
+    elif context.job.zero and context.plan.overlap_gather:
+        yield from _gathers_of_step(context, rank)
+
+
+def _gathers_of_layers(context: CompileContext, rank: int) -> Iterator[Issued]:
+    """Gathers of the parameters of each layer before its forward pass, and before its backward pass if they were freed; only
+    before the step's first pass if they are kept for the whole step. `prefetch` layers are gathered ahead."""
+    plan, schedule = context.plan, context.schedule
+    rank_tasks = np.flatnonzero(schedule.rank == rank)
+    kinds = (Pass.FORWARD, Pass.BACKWARD, Pass.INPUT) if plan.reshard else (Pass.FORWARD,)
+    tasks = rank_tasks[np.isin(schedule.kind[rank_tasks], kinds)]
+    # layers below the first trained one are not passed backward
+    has_backward = np.array([layer.has_backward for layer in context.rank_layers.layers])
+    tasks = tasks[(schedule.kind[tasks] == Pass.FORWARD) | has_backward[schedule.begin[tasks]]]
+    if plan.keeps_gathered:
+        tasks = tasks[schedule.microbatch[tasks] == _first_microbatch(context, tasks)]
+    for number, task in enumerate(tasks.tolist()):
+        ahead = number - 1 - plan.prefetch
+        yield from _gathered(context, task, int(tasks[ahead]) if ahead >= 0 else int(rank_tasks[0]))
+
+
+def _first_microbatch(context: CompileContext, tasks: Rows) -> Rows:
+    """For each task, the microbatch that passes the task's stage first."""
+    stage, microbatch = context.schedule.stage[tasks], context.schedule.microbatch[tasks]
+    stages, first = np.unique(stage, return_index=True)
+    result: Rows = microbatch[first][np.searchsorted(stages, stage)]
+    return result
+
+
+def _gathers_of_step(context: CompileContext, rank: int) -> Iterator[Issued]:
+    """Gathers of the parameters of each unit before the step's first pass over it, one after another."""
+    rank_tasks = np.flatnonzero(context.schedule.rank == rank)
+    for stage in context.plan.stage_of[rank]:
+        tasks = rank_tasks[context.schedule.stage[rank_tasks] == stage][: len(context.units[stage])]
+        for task in tasks.tolist():
+            yield from _gathered(context, task, int(rank_tasks[0]))
+
+
+def _gathered(context: CompileContext, task: int, after: int) -> Iterator[Issued]:
+    """Gathers of the parameters that a task needs, which begin after the task `after`."""
+    slot = int(context.schedule.slot[task]) - SLOTS + 1
+    layers = context.unit_of[int(context.schedule.begin[task])].layers
+    for collective in gathers_of(context, layers):
+        yield Issued(collective, layers, slot, after, before=task)
+
+
+def gathers_of(context: CompileContext, layers: range) -> Iterator[ReplicaCollective]:
+    """Collectives that gather the shards of some layers' parameters, or broadcast them from the ranks that own them: of all
+    parameters where these are sharded, else of those that the optimizer has changed."""
+    job, dimension = context.job, _dimension(context.job)
+    for group, parameters in parameters_of(context, layers, trained=job.zero < 3).items():
+        size_bytes = float(parameters * job.gathered_bytes)
+        if job.owns_tensors:
+            count = job.broadcasts([context.rank_layers.layers[i] for i in layers], context.plan.sharing)
+            yield from [ReplicaCollective("broadcast", group, size_bytes / count, dimension)] * count
+        else:
+            yield ReplicaCollective("all_gather", group, size_bytes, dimension)
+
+
+def parameters_of(context: CompileContext, *layers: range, trained: bool) -> dict[str, int]:
+    """Number of parameters of some layers, or of the trained ones only, by the group of ranks that have the same."""
+    count_of = context.rank_layers.trained if trained else context.rank_layers.parameters
+    counts = map(sum, zip(*map(count_of, layers), strict=True))
+    return {group: count for group, count in zip(REPLICA_GROUPS, counts, strict=True) if count}
+
+
+def _dimension(job: Job) -> Dimension:
+    """The dimension of collectives over replicas that shard states or parameters."""
+    return Dimension.FSDP if job.zero == 3 else Dimension.ZERO
