@@ -19,13 +19,13 @@ from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.program import Path, Program
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
-from scaleproof.simulator.strategy.step_builder import JobCosts, Message, StepBuilder, backward_s, forward_s
+from scaleproof.simulator.strategy.step_builder import JobCosts, StepBuilder, backward_s, forward_s
 
 _Fields = TypeVar("_Fields", bound=Strategy)
 # A function that compiles one training step of a job, by the fields of a strategy.
 Compiler = Callable[[_Fields, Job], Program]
 
 __all__ = [
-    "Collective", "Communication", "Compiler", "Count", "Dimension", "FieldError", "Job", "JobCosts", "Layer", "Message",
+    "Collective", "Communication", "Compiler", "Count", "Dimension", "FieldError", "Job", "JobCosts", "Layer",
     "Path", "Phase", "Program", "ResourceMap", "StepBuilder", "Strategy", "backward_s", "forward_s",
 ]  # fmt: skip

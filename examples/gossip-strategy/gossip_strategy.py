@@ -6,18 +6,7 @@ from typing import Final, Literal, NamedTuple
 
 from pydantic import Field
 
-from scaleproof.plugin import (
-    Count,
-    Job,
-    JobCosts,
-    Message,
-    Phase,
-    Program,
-    StepBuilder,
-    Strategy,
-    backward_s,
-    forward_s,
-)
+from scaleproof.plugin import Count, Job, JobCosts, Phase, Program, StepBuilder, Strategy, backward_s, forward_s
 
 # Averaging writes one copy of the parameters, and reads a worker's own next to those of its neighbours.
 _OWN_ACCESSES: Final = 2
@@ -47,37 +36,37 @@ class Gossip(Strategy):
 def compile_gossip(strategy: Gossip, job: Job) -> Program:
     """Messages to the neighbours next to both passes; the average and the optimizer's step once all have come."""
     step = StepBuilder(job)
-    places = [divmod(worker, job.cluster.node.devices) for worker in range(strategy.workers)]
-    ranks = [step.add_rank(f"worker {worker}", worker, node) for worker, (node, _) in enumerate(places)]
+    parameters = sum(layer.trained_parameters for layer in job.layers)
+    size_bytes = float(parameters * job.element_bytes)
+    nodes = [worker // job.cluster.node.devices for worker in range(strategy.workers)]
+    ranks = [step.add_rank(f"worker {worker}", worker, node) for worker, node in enumerate(nodes)]
     # a step begins once the one before has ended: its parameters are then what neighbours get
     begins = [step.wait(rank, Phase.SYNCHRONISE, []) for rank in ranks]
-    parameters = float(sum(layer.trained_parameters for layer in job.layers))
-    size_bytes = parameters * job.element_bytes
     messages: list[list[int]] = [[] for _ in ranks]
-    for worker in range(strategy.workers):
+    for worker, rank in enumerate(ranks):
         for neighbour in strategy.neighbours(worker):
-            path = Message(places[worker], places[neighbour], size_bytes)
-            ends = begins[worker], begins[neighbour]
-            row = step.transfer(ranks[worker], ranks[neighbour], size_bytes, path, Phase.SEND, ends)
+            row = step.message(rank, ranks[neighbour], size_bytes, Phase.SEND, [begins[worker], begins[neighbour]])
             # neither may change its parameters before they have been sent
             messages[worker].append(row)
             messages[neighbour].append(row)
     for worker, rank in enumerate(ranks):
-        step.load(rank, places[worker][0])
+        step.load(rank, nodes[worker])
         step.compute(rank, Phase.FORWARD, forward_s)
         step.compute(rank, Phase.BACKWARD, backward_s)
         step.wait(rank, Phase.SYNCHRONISE, messages[worker])
-        accesses = _OWN_ACCESSES + len(strategy.neighbours(worker)) if strategy.workers > 1 else 0
-        step.compute(rank, Phase.OPTIMIZER, Averaging(parameters, accesses * size_bytes))
+        step.compute(rank, Phase.OPTIMIZER, Update(parameters, size_bytes, len(strategy.neighbours(worker))))
     return step.priced()
 
 
-class Averaging(NamedTuple):
-    """Work of the average and of the optimizer's step over `parameters` parameters; the average accesses `moved_bytes`."""
+class Update(NamedTuple):
+    """The average with some neighbours' parameters, and the optimizer's step."""
 
-    parameters: float
-    moved_bytes: float
+    parameters: int
+    size_bytes: float
+    neighbours: int
 
     def __call__(self, costs: JobCosts) -> float:
         """Seconds on the job's device."""
-        return self.moved_bytes / costs.job.cluster.device.memory_bandwidth_Bps + costs.job.optimizer_s(self.parameters)
+        accesses = _OWN_ACCESSES + self.neighbours if self.neighbours else 0
+        average_s = accesses * self.size_bytes / costs.job.cluster.device.memory_bandwidth_Bps
+        return average_s + costs.job.optimizer_s(float(self.parameters))

@@ -50,7 +50,7 @@ def _compiled_by_plugin(strategy: Strategy, job: Job) -> Program:
     program = COMPILERS.load(kind)(strategy, job)
     if not isinstance(program, Program) or not (program.stream == MAIN_STREAM).any():
         what = "a Program without tasks of ranks" if isinstance(program, Program) else type(program).__name__
-        raise COMPILERS.error(kind, f"compiles to {what}; make it return builder.build()")
+        raise COMPILERS.error(kind, f"compiles to {what}; make it return the priced() program of a StepBuilder")
     return program
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import NamedTuple, Self
+from typing import Self
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
-from scaleproof.simulator.common.communication import Communication, Dimension
+from scaleproof.simulator.common.communication import UNLABELLED, Communication, Dimension
 from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks.framework import ShardCopies
 from scaleproof.simulator.parallelism.mesh import Placed
-from scaleproof.simulator.program import Path, Program, ProgramBuilder, ResourceTable
+from scaleproof.simulator.program import Program, ProgramBuilder, ResourceTable
 from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Costs, Job
@@ -47,18 +47,6 @@ def forward_s(costs: JobCosts) -> float:
 def backward_s(costs: JobCosts) -> float:
     """Seconds of a backward pass over all layers."""
     return float(costs.layers().backward_s.sum())
-
-
-class Message(NamedTuple):
-    """Path of a message between two ranks, given as (node, device), by the links alone."""
-
-    source: tuple[int, int]
-    target: tuple[int, int]
-    size_bytes: float
-
-    def __call__(self, links: ResourceMap) -> Path:
-        """The path on a cluster's links."""
-        return links.message(*self)
 
 
 @dataclass(frozen=True)
@@ -107,6 +95,7 @@ class StepBuilder(ProgramBuilder):
         """samples: that a worker loads for each step of the program, the job's if None."""
         super().__init__(consistency, units)
         self.job = job
+        self._places: dict[int, tuple[int, int]] = {}
         self._loader = BatchLoader(self, job if samples is None else replace(job, samples_per_worker=samples))
 
     def add_rank(
@@ -121,7 +110,7 @@ class StepBuilder(ProgramBuilder):
         unevenness, group = self.job.unevenness, members or (rank,)
         paces = tuple(map(unevenness.pace, group))
         computes = is_server or not self.job.is_emulated
-        return self.rank(
+        number = self.rank(
             name,
             multiplicity=multiplicity,
             is_server=is_server,
@@ -131,6 +120,8 @@ class StepBuilder(ProgramBuilder):
             model_parallel_size=len(group),
             paces=paces if any(paces) else (),
         )
+        self._places[number] = node, rank % self.job.cluster.node.devices
+        return number
 
     def add_workers(self, placed: Placed) -> int:
         """Adds a class of workers, named after their number or after a single one of them; returns its number."""
@@ -140,6 +131,15 @@ class StepBuilder(ProgramBuilder):
     def load(self, rank: int, node: int, each: int = 1, total: int = 1, samples: int | None = None) -> None:
         """Makes a rank class wait for its batch at the beginning of every step; see `BatchLoader.add`."""
         self._loader.add(rank, node, each, total, samples)
+
+    def message(
+        self, source: int, target: int, size_bytes: float, phase: Phase, after: Sequence[int],
+        labels: Communication = UNLABELLED,
+    ) -> int:  # fmt: skip
+        """Adds a message between two rank classes of one rank each, which the links carry without a library."""
+        ends = self._places[source], self._places[target]
+        path = partial(ResourceMap.message, source=ends[0], target=ends[1], size_bytes=size_bytes)
+        return self.transfer(source, target, size_bytes, path, phase, after, labels=labels)
 
     def collective_of(
         self, op: Op, group: Group, size_bytes: float, members: Sequence[int], nodes: Sequence[int], after: Sequence[int],

@@ -90,9 +90,9 @@ class _Priced:
 
     def steps_s(self) -> Times:
         """Seconds of a steady step on each cluster. Those whose tasks may share resources are simulated by themselves."""
-        alike = [_has_same_tasks(self._program, program) for program in self._programs]
+        same = [_has_same_tasks(self._program, program) for program in self._programs]
         result = np.full(len(self._programs), np.nan)
-        points = np.flatnonzero(alike)
+        points = np.flatnonzero(same)
         if len(points):
             seconds = np.stack([durations_s(self._programs[point]) for point in points.tolist()], axis=1)
             variation = Variation(start_s=self._program.ranks.late_s, samples=seconds.shape[1])

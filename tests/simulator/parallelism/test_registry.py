@@ -24,7 +24,7 @@ Install = Callable[..., None]
 ALONE = """\
 from typing import Literal
 
-from scaleproof.plugin import ProgramBuilder, Strategy
+from scaleproof.plugin import StepBuilder, Strategy, forward_s
 
 
 class Alone(Strategy):
@@ -33,10 +33,10 @@ class Alone(Strategy):
 
 
 def compile_alone(strategy, job):
-    builder = ProgramBuilder()
-    rank = builder.rank("worker 0")
-    builder.compute(rank, 0, strategy.passes * float(job.costs().forward_s.sum()))
-    return builder.build()
+    step = StepBuilder(job)
+    rank = step.add_rank("worker 0", 0, node=0)
+    step.compute(rank, 0, lambda costs: strategy.passes * forward_s(costs))
+    return step.priced()
 """
 ENTRY = "alone = alone_strategy:Alone"
 COMPILER = "alone = alone_strategy:compile_alone"
@@ -151,8 +151,8 @@ def test_a_broken_plugin_is_reported_in_one_line(
             r"^the strategy .alone. has no compiler; name its function by an entry point",
         ),
         (ALONE.replace("compile_alone", "compiles"), COMPILER, r"compiler 'alone', .*compile_alone, cannot be imported \(Attr"),
-        (ALONE.replace("return builder.build()", "return"), COMPILER, "compiles to NoneType; make it return"),
-        (ALONE.replace("builder.compute(", "print("), COMPILER, "compiles to a Program without tasks of ranks; make it return"),
+        (ALONE.replace("return step.priced()", "return"), COMPILER, "compiles to NoneType; make it return"),
+        (ALONE.replace("step.compute(", "print("), COMPILER, "compiles to a Program without tasks of ranks; make it return"),
     ],
 )
 def test_a_broken_compiler_is_reported(
