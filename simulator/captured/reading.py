@@ -15,9 +15,10 @@ from scaleproof.simulator.captured.operators import copied, work_of
 from scaleproof.simulator.captured.record import ALLOW_TF32, NONE, Capture, Category, EventKind, RecordedRanks, TrainingPass
 from scaleproof.simulator.captured.samples import samples_of
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation, Operator
-from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective, IssuedMessage, Recorded, Wait
+from scaleproof.simulator.captured.trace import IssuedCollective, IssuedMessage, Recorded, Wait
 from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.program.allocations import Allocation, Free
 from scaleproof.simulator.run.run import Phase
 
 _Event = Operation | IssuedCollective | IssuedMessage | Recorded | Wait

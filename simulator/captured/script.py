@@ -17,9 +17,7 @@ from scaleproof.simulator.captured.program import Assembly, assembled
 from scaleproof.simulator.captured.rank_tasks import HostCosts
 from scaleproof.simulator.captured.replicas import Replicas
 from scaleproof.simulator.captured.trace import (
-    Allocation,
     Event,
-    Free,
     IssuedCollective,
     IssuedMessage,
     Launch,
@@ -29,6 +27,7 @@ from scaleproof.simulator.captured.trace import (
 )
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.program import Program
+from scaleproof.simulator.program.allocations import Allocation, Free
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.job import Job
 

@@ -1,95 +1,108 @@
-"""Microbatches in flight on pipeline ranks, from the order of the schedule."""
+"""What is in flight on a pipeline rank before each of its passes, from the order of its schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.strategy.pipeline.schedules import Pass, PassTimes, ScheduleName, order
+from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES, WHOLE, Pass, PassTimes, ScheduleName
 
 EQUAL: Final = PassTimes()
 Counts = NDArray[np.int64]
-# By kind of pass, the last for none: change of the number of microbatches whose activations are live, and of those of which
-# only the inputs of weights' gradients are live.
-_ACTIVATIONS: Final = np.array([1, -1, -1, 0, 0])
-_LEFT: Final = np.array([0, 0, 1, -1, 0])
+# Rounds of microbatches after which interleaved 1F1B is periodic.
+_ROUNDS: Final = 3
+# By kind of pass: changes of the numbers of microbatches whose activations are live, and of those of which only the inputs of
+# weights' gradients are live.
+_KEPT: Final = np.array([1, -1, -1, 0])
+_LEFT: Final = np.array([0, 0, 1, -1])
 
 
-class MicrobatchesInFlight(NamedTuple):
-    """Counts of microbatches in flight. The last axis of arrays has 2 · chunks entries: for each chunk the microbatches with
-    live activations, then those of which only the inputs of weights' gradients are live.
+class InFlight:
+    """What is in flight on a rank before each of its passes.
 
-    first: at the first backward pass over each chunk, without its microbatch, shape (ranks, chunks, …). later: at later
-    backward passes, shape (ranks, chunks, candidates, …). between: at the ends of passes, shape (ranks, candidates, …). most:
-    maximum of live activations, by rank and chunk. done: chunks with a backward pass before the first one over a chunk, by rank
-    and chunk.
+    candidates: passes in which memory may be the fullest, shape (candidates, columns · groups). For each of `columns` there is
+    one number for each group of equal chunks: of a kind of pass, 1 if it is that of the candidate; "kept", microbatches with
+    live activations; "left", those of which only the inputs of weights' gradients are live; "gradients", chunks that have made
+    theirs. most: largest numbers of microbatches with live activations of each chunk, summed by group.
     """
 
-    first: Counts
-    later: Counts
-    between: Counts
-    most: list[list[int]]
-    done: list[list[list[bool]]]
+    def __init__(self, kind: Counts, chunk: Counts, groups: Sequence[int], makes: bool, splits: bool) -> None:
+        """kind, chunk: of the passes in order. groups: of the chunks. makes: whether the first backward pass over a chunk
+        allocates its gradients. splits: whether gradients of weights are computed in separate passes."""
+        is_in = np.eye(max(groups) + 1, dtype=np.int64)[list(groups)]
+        own = (chunk[:, None] == np.arange(len(groups))).astype(np.int64)
+        is_back = (kind == Pass.BACKWARD) & makes
+        first = np.zeros(len(kind), dtype=np.bool_)
+        if makes:
+            first[np.argmax(own * is_back[:, None], axis=0)] = True
+        kinds = {
+            "forward": kind == Pass.FORWARD, "making": first, "adding": (kind == Pass.BACKWARD) & ~first,
+            "input": kind == Pass.INPUT,
+        }  # fmt: skip
+        changes = {"kept": _KEPT[kind], "left": _LEFT[kind], "gradients": first.astype(np.int64)}
+        self.columns = columns(makes, splits)
+        at = [(kinds[name][:, None] * own) @ is_in for name in self.columns if name in kinds]
+        after = {name: np.cumsum(change[:, None] * own, axis=0) for name, change in changes.items() if name in self.columns}
+        before = [(total - changes[name][:, None] * own) @ is_in for name, total in after.items()]
+        passes, counts = np.concatenate(at, axis=1), np.concatenate(before, axis=1)
+        code = np.where(passes.any(axis=1), passes.argmax(axis=1), -1)
+        self.candidates: Counts = np.concatenate(
+            [_fullest(passes[code == one], counts[code == one]) for one in np.unique(code).tolist()]
+        )
+        self.most: Counts = after["kept"].max(axis=0) @ is_in
+
+    def counts(self, column: str) -> Counts:
+        """The numbers of a column, shape (candidates, groups)."""
+        own: Counts = self.candidates.reshape(len(self.candidates), len(self.columns), -1)[:, self.columns.index(column)]
+        return own
 
 
-class InFlightCounts(NamedTuple):
-    """Counts of microbatches in flight before and after each pass, shape (ranks, passes, 2 · chunks); see
-    `MicrobatchesInFlight`.
-
-    back: chunk of a backward pass, −1 for other passes, shape (ranks, passes).
-    """
-
-    before: Counts
-    after: Counts
-    back: Counts
+def columns(makes: bool, splits: bool) -> tuple[str, ...]:
+    """The columns of candidates. Arguments: see `InFlight`."""
+    if splits:
+        return ("forward", "adding", "input", "kept", "left")
+    return ("forward", "making", "adding", "kept", "gradients") if makes else ("forward", "adding", "kept")
 
 
-def turns(kind: Counts, chunk: Counts, chunks: int) -> InFlightCounts:
-    """Counts of microbatches in flight, pass by pass. kind, chunk: of the passes of each rank, shape (ranks, passes)."""
-    is_in = chunk[:, :, None] == np.arange(chunks)
-    changes = np.concatenate([kinds[kind][:, :, None] * is_in for kinds in (_ACTIVATIONS, _LEFT)], axis=2)
-    after = np.cumsum(changes, axis=1)
-    back = np.where((kind == Pass.BACKWARD) | (kind == Pass.INPUT), chunk, -1)
-    return InFlightCounts(after - changes, after, back)
+def in_flight(
+    schedule: ScheduleName,
+    ranks: int,
+    rank: int,
+    microbatches: int,
+    groups: tuple[int, ...] = (0,),
+    makes: bool = False,
+    times: PassTimes = EQUAL,
+) -> InFlight:
+    """What is in flight on a rank. times: of the passes, which the order of some schedules depends on. Cases with the same
+    result share the smallest one, with few microbatches on the first rank."""
+    if schedule == "gpipe":
+        ranks, rank = 1, 0
+    elif schedule == "1f1b":
+        ranks, rank = ranks - rank, 0
+        microbatches = min(microbatches, ranks + 2)
+    elif schedule == "interleaved_1f1b" and microbatches % ranks == 0:
+        microbatches = min(microbatches, _ROUNDS * ranks)
+    return _in_flight(schedule, ranks, rank, microbatches, groups, makes, times)
 
 
-@lru_cache(maxsize=64)
-def flights(
-    schedule: ScheduleName, ranks: int, microbatches: int, chunks: int = 1, times: PassTimes = EQUAL
-) -> MicrobatchesInFlight:
-    """Counts of microbatches in flight on all ranks. times: of the passes, which the order of some schedules depends on."""
-    passes = order(schedule, ranks, microbatches, chunks, times)
-    before, after, back = turns(passes.kind, passes.chunk, chunks)
-    firsts = np.stack([np.argmax(back == chunk, axis=1) for chunk in range(chunks)], axis=1)
-    itself = np.eye(chunks, 2 * chunks, dtype=np.int64)
-    later = [
-        _largest(before[rank, back[rank] == chunk][1:] - itself[chunk], 2 * chunks)
-        for rank in range(ranks) for chunk in range(chunks)
-    ]  # fmt: skip
-    return MicrobatchesInFlight(
-        before[np.arange(ranks)[:, None], firsts] - itself,
-        _stacked(later).reshape(ranks, chunks, -1, 2 * chunks),
-        _stacked([_largest(after[rank], 2 * chunks) for rank in range(ranks)]),
-        after[:, :, :chunks].max(axis=1).tolist(),
-        (firsts[:, None, :] < firsts[:, :, None]).tolist(),
-    )
+@lru_cache(maxsize=10_000)
+def _in_flight(
+    schedule: ScheduleName, ranks: int, rank: int, microbatches: int, groups: tuple[int, ...], makes: bool, times: PassTimes
+) -> InFlight:
+    kind, chunk, _ = SCHEDULES[schedule](ranks, rank, microbatches, len(groups), times).T
+    return InFlight(kind, chunk, groups, makes, schedule not in WHOLE)
 
 
-def _largest(counts: Counts, columns: int) -> Counts:
-    """The distinct rows of counts, only the largest if they differ in a single column; one row of zeros without any."""
-    if len(counts) == 0:
-        return np.zeros((1, columns), dtype=np.int64)
-    differing = np.flatnonzero(np.ptp(counts, axis=0))
-    if len(differing) > 1:
-        return np.unique(counts, axis=0)
-    return counts[[np.argmax(counts[:, differing].sum(axis=1))]]
-
-
-def _stacked(counts: Sequence[Counts]) -> Counts:
-    """A stack of arrays, in which shorter ones are padded with their first row."""
-    most = max(map(len, counts))
-    return np.stack([np.concatenate([rows, np.repeat(rows[:1], most - len(rows), axis=0)]) for rows in counts])
+def _fullest(passes: Counts, counts: Counts) -> Counts:
+    """The rows of passes of one kind whose counts no other row exceeds in all columns."""
+    found = []
+    left = counts
+    while len(left):
+        fullest = left[left.sum(axis=1).argmax()]
+        found.append(fullest)
+        left = left[(left > fullest).any(axis=1)]
+    return np.concatenate([passes[: len(found)], np.array(found)], axis=1)

@@ -6,14 +6,18 @@ from copy import copy
 from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scaleproof.simulator.cluster.collectives.nccl import facts_of
 from scaleproof.simulator.cluster.device.device import Device, is_narrow
 from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
-from scaleproof.simulator.memory.in_flight import MicrobatchesInFlight, flights
+from scaleproof.simulator.memory.in_flight import InFlight, columns, in_flight
+from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY
 from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.schedules import WHOLE
+from scaleproof.simulator.strategy.pipeline.schedules import WHOLE, PassTimes
 
 # Assumption: share of memory that is allocated and freed within a step.
 _FRAGMENTATION: Final = 0.05
@@ -48,11 +52,24 @@ class MemoryInputs:
         self.passed: dict[tuple[object, ...], Any] = {}
         self.makes_gradients = software.gradients == "made" and self.servers == 0
 
-    @cached_property
-    def flights(self) -> MicrobatchesInFlight:
-        """Counts of microbatches in flight."""
+    def in_flight(self, rank: int, groups: tuple[int, ...]) -> InFlight:
+        """What is in flight on a pipeline rank before its passes. groups: of equal chunks, by chunk."""
         plan = self.plan
-        return flights(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(self.job))
+        return in_flight(plan.schedule, plan.stages, rank, plan.microbatches, groups, self.makes, self._pass_times)
+
+    @cached_property
+    def _pass_times(self) -> PassTimes:
+        return self.plan.pass_times(self.job)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of what is in flight."""
+        return columns(self.makes, self.splits)
+
+    @property
+    def makes(self) -> bool:
+        """Whether the first backward pass over a chunk allocates its gradients."""
+        return self.makes_gradients and not self.splits
 
     @property
     def input_bytes(self) -> float:
@@ -90,6 +107,12 @@ class MemoryInputs:
     def fragmentation_of_gradients(self) -> float:
         """Unused bytes of the caching allocator, as a share of gradients, if these are allocated in each step."""
         return self.fragmentation if self.software.gradients == "made" else 0.0
+
+    @cached_property
+    def weights(self) -> NDArray[np.float64]:
+        """Reserved bytes for each byte that is allocated and freed within a step, by holder."""
+        weights = dict.fromkeys(HOLDERS, 1.0) | dict.fromkeys(TEMPORARY, 1 + self.fragmentation)
+        return np.array(list((weights | {"gradients": 1 + self.fragmentation_of_gradients}).values()))
 
     @property
     def sharing(self) -> tuple[int, int]:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from scaleproof.reports.charts.chart import Band, Chart, ChartAxis, Line, Mark, View
 from scaleproof.reports.charts.style import INK, MEMORY_COLOURS
 from scaleproof.reports.pages.text import percent, spaced, time_unit
-from scaleproof.simulator.captured.live_memory import LiveMemory
 from scaleproof.simulator.captured.streams import ClassStreams
 from scaleproof.simulator.common.units import format_bytes, format_time_s
+from scaleproof.simulator.memory.live_memory import LiveMemory
 
 RANKS: Final = "ranks"
 # Times at which the curve is drawn, and the share of the capacity from which on that is drawn too.
