@@ -141,9 +141,9 @@ def test_few_microbatches_give_the_peak_of_all(rank: int, weights: tuple[float, 
     allocated = np.zeros(2)
     most = np.zeros(2)
     for kind, chunk in zip(passes.kind[rank].tolist(), passes.chunk[rank].tolist(), strict=True):
-        allocated[groups[chunk]] += 1 if kind == Pass.FORWARD else -1
         if kind == Pass.BACKWARD:
             most[groups[chunk]] = max(most[groups[chunk]], allocated @ weights)
+        allocated[groups[chunk]] += 1 if kind == Pass.FORWARD else -1
     assert sums(in_flight("interleaved_1f1b", 4, rank, 28, (0, 1, 1)), weights) == most.tolist()
 
 
