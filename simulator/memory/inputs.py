@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster.collectives.nccl import facts_of
 from scaleproof.simulator.cluster.device.device import Device, is_narrow
 from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
-from scaleproof.simulator.memory.in_flight import InFlight, columns, in_flight
+from scaleproof.simulator.memory.fullest_passes import FullestPasses, columns, fullest_passes
 from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY
 from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
@@ -52,10 +52,10 @@ class MemoryInputs:
         self.passed: dict[tuple[object, ...], Any] = {}
         self.makes_gradients = software.gradients == "made" and self.servers == 0
 
-    def in_flight(self, rank: int, groups: tuple[int, ...]) -> InFlight:
+    def fullest_passes(self, rank: int, groups: tuple[int, ...]) -> FullestPasses:
         """What is in flight on a pipeline rank before its passes. groups: of equal chunks, by chunk."""
         plan = self.plan
-        return in_flight(plan.schedule, plan.stages, rank, plan.microbatches, groups, self.makes, self._pass_times)
+        return fullest_passes(plan.schedule, plan.stages, rank, plan.microbatches, groups, self.makes, self._pass_times)
 
     @cached_property
     def _pass_times(self) -> PassTimes:

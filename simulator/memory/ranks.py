@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.memory.activations import size_bytes
 from scaleproof.simulator.memory.buffers import compressed_bytes, pipeline_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
-from scaleproof.simulator.memory.in_flight import InFlight
+from scaleproof.simulator.memory.fullest_passes import FullestPasses
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.layers import LayerBytes, LayerSizes, grouped, layer_sizes
 from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY, RankMemory
@@ -85,14 +85,14 @@ class PipelineRank:
         setting, holders = self.setting, dict.fromkeys(HOLDERS, 0.0) | self.holders
         software, microbatches = setting.software, setting.plan.microbatches
         sample_bytes = setting.samples * setting.job.stream_bytes
-        for (entry, output), flight in zip(self.ends, self.in_flight(number).most.tolist(), strict=True):
+        for (entry, output), flight in zip(self.ends, self.fullest_passes(number).most.tolist(), strict=True):
             ends_bytes = sample_bytes * entry, sample_bytes * output
             holders["communication"] += pipeline_bytes(software, microbatches, flight, *ends_bytes)
         return holders
 
-    def in_flight(self, number: int) -> InFlight:
+    def fullest_passes(self, number: int) -> FullestPasses:
         """What is in flight on rank `number` before its passes."""
-        return self.setting.in_flight(number, tuple(range(len(self.own.chunks))))
+        return self.setting.fullest_passes(number, tuple(range(len(self.own.chunks))))
 
     def layer_sizes(self, chunk: int) -> list[LayerSizes]:
         """The sizes of the layers of a chunk."""
@@ -104,7 +104,7 @@ class PipelineRank:
 
     @cached_property
     def _passes(self) -> Bytes:
-        """Bytes by holder at the peak of each kind of pass, and those that passes add, shape (columns of `InFlight` · chunks,
+        """Bytes by holder at the peak of each kind of pass, and those that passes add, shape (columns · chunks,
         holders)."""
         found = []
         for chunk in range(len(self.own.chunks)):
@@ -127,7 +127,7 @@ class PipelineRank:
         optimizer = RunningSum(_SHARES)
         update(optimizer, self.update_bytes(others))
         whole = _SHARES["gradients"] * sum(self.gradients_bytes)
-        in_passes = self.in_flight(number).candidates @ self._passes + (0.0 if setting.makes else whole)
+        in_passes = self.fullest_passes(number).candidates @ self._passes + (0.0 if setting.makes else whole)
         temporary = self._peak([*in_passes, *(whole + live for live in optimizer.timeline)])
         holders, fragmentation = self.constant_bytes(number), (setting.weights - 1) @ temporary
         fragmentation += setting.fragmentation * sum(holders[holder] for holder in TEMPORARY)

@@ -58,7 +58,7 @@ class RunningSum:
 class ChunkTimeline(NamedTuple):
     """Running sums of the passes over a chunk.
 
-    passes: of each kind, by its name among the columns of `InFlight`: live bytes after each allocation, relative to those
+    passes: of each kind, by its name among the columns of `FullestPasses`: live bytes after each allocation, relative to those
     before the pass. changes: what a microbatch adds to the live bytes: "kept" by its forward pass, "left" after a backward pass
     without gradients of weights, "gradients" by the first backward pass.
     """
@@ -68,7 +68,7 @@ class ChunkTimeline(NamedTuple):
 
     @classmethod
     def of(cls, layers: Sequence[LayerBytes], share_of: Mapping[str, Any], columns: Sequence[str]) -> Self:
-        """The running sums of the passes over some layers. Arguments: see `RunningSum` and `InFlight`."""
+        """The running sums of the passes over some layers. Arguments: see `RunningSum` and `FullestPasses`."""
         ahead = RunningSum(share_of)
         kept = forward(ahead, layers)
         passes, changes = {"forward": ahead.timeline}, {"kept": ahead.live}

@@ -240,7 +240,7 @@ class _ContentShape(NamedTuple):
 
 
 class MicrobatchBytes:
-    """Bytes in chunks, with fragmentation: by column of `InFlight`, arrays of shape (contents, rows of columns)."""
+    """Bytes in chunks, with fragmentation: by column of `FullestPasses`, arrays of shape (contents, rows of columns)."""
 
     def __init__(self, variants: Sequence[RecomputedLayers], microbatches: MicrobatchColumns) -> None:
         size = max(len(variant.contents.all) for variant in variants), len(microbatches.variant)

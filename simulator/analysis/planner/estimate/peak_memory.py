@@ -26,7 +26,7 @@ from scaleproof.simulator.analysis.planner.estimate.configurations import Config
 from scaleproof.simulator.analysis.planner.estimate.factorize import combined, distinct, taken
 from scaleproof.simulator.memory.buffers import pipeline_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes, nccl_bytes
-from scaleproof.simulator.memory.in_flight import EQUAL, InFlight, in_flight
+from scaleproof.simulator.memory.fullest_passes import EQUAL, FullestPasses, fullest_passes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.result import HOLDERS
 from scaleproof.simulator.memory.running_sum import RunningSum
@@ -97,10 +97,10 @@ class _EquivalentRows(NamedTuple):
     begins: Numbers
     ranks: Sequence[RankKind]
 
-    def in_flight(self, kind: RankKind, groups: tuple[int, ...], makes: bool) -> Iterator[tuple[slice, InFlight]]:
+    def fullest_passes(self, kind: RankKind, groups: tuple[int, ...], makes: bool) -> Iterator[tuple[slice, FullestPasses]]:
         """What is in flight on a rank of a kind, each with the rows that have it. groups: of equal chunks, by chunk."""
         found = [
-            (begin, in_flight(self.schedule, self.stages, kind.first, number, groups, makes, self.times))
+            (begin, fullest_passes(self.schedule, self.stages, kind.first, number, groups, makes, self.times))
             for begin, number in zip(self.begins.tolist(), self.microbatches[self.begins].tolist(), strict=True)
         ]
         # the same is in flight with large numbers of microbatches
@@ -230,7 +230,7 @@ class _FullestRank:
         return result.reshape(kinds, 3, -1)
 
     def _columns(self, group: _EquivalentRows, contents: Sequence[int], inputs: MemoryInputs) -> Bytes:
-        """Bytes in some chunks that the columns of `InFlight` multiply, then of activations received and sent, shape (…,
+        """Bytes in some chunks that the columns of `FullestPasses` multiply, then of activations received and sent, shape (…,
         contents, rows)."""
         at = self.microbatch_of.code[group.rows]
         parts = [self.microbatch_bytes.by_column[name] for name in inputs.columns]
@@ -242,7 +242,7 @@ class _FullestRank:
         groups = tuple(own.index(content) for content in kind.contents)
         *_, entries, outputs = columns
         parts, passes, most = columns[:-2].reshape(-1, len(group.rows)), np.empty(len(group.rows)), np.empty_like(entries)
-        for some, one in group.in_flight(kind, groups, inputs.makes):
+        for some, one in group.fullest_passes(kind, groups, inputs.makes):
             passes[some], most[:, some] = (one.candidates @ parts[:, some]).max(axis=0), one.most[:, None]
         chunks = np.array([[groups.count(number)] for number in range(len(own))])
         return passes, pipeline_bytes(inputs.software, group.microbatches, most, entries, outputs, chunks).sum(axis=0)

@@ -21,7 +21,7 @@ _KEPT: Final = np.array([1, -1, -1, 0])
 _LEFT: Final = np.array([0, 0, 1, -1])
 
 
-class InFlight:
+class FullestPasses:
     """What is in flight on a rank before each of its passes.
 
     candidates: passes in which memory may be the fullest, shape (candidates, columns · groups). For each of `columns` there is
@@ -62,13 +62,13 @@ class InFlight:
 
 
 def columns(makes: bool, splits: bool) -> tuple[str, ...]:
-    """The columns of candidates. Arguments: see `InFlight`."""
+    """The columns of candidates. Arguments: see `FullestPasses`."""
     if splits:
         return ("forward", "adding", "input", "kept", "left")
     return ("forward", "making", "adding", "kept", "gradients") if makes else ("forward", "adding", "kept")
 
 
-def in_flight(
+def fullest_passes(
     schedule: ScheduleName,
     ranks: int,
     rank: int,
@@ -76,7 +76,7 @@ def in_flight(
     groups: tuple[int, ...] = (0,),
     makes: bool = False,
     times: PassTimes = EQUAL,
-) -> InFlight:
+) -> FullestPasses:
     """What is in flight on a rank. times: of the passes, which the order of some schedules depends on. Cases with the same
     result share the smallest one, with few microbatches on the first rank."""
     if schedule == "gpipe":
@@ -86,15 +86,15 @@ def in_flight(
         microbatches = min(microbatches, ranks + 2)
     elif schedule == "interleaved_1f1b" and microbatches % ranks == 0:
         microbatches = min(microbatches, _ROUNDS * ranks)
-    return _in_flight(schedule, ranks, rank, microbatches, groups, makes, times)
+    return _fullest_passes(schedule, ranks, rank, microbatches, groups, makes, times)
 
 
 @lru_cache(maxsize=10_000)
-def _in_flight(
+def _fullest_passes(
     schedule: ScheduleName, ranks: int, rank: int, microbatches: int, groups: tuple[int, ...], makes: bool, times: PassTimes
-) -> InFlight:
+) -> FullestPasses:
     kind, chunk, _ = SCHEDULES[schedule](ranks, rank, microbatches, len(groups), times).T
-    return InFlight(kind, chunk, groups, makes, schedule not in WHOLE)
+    return FullestPasses(kind, chunk, groups, makes, schedule not in WHOLE)
 
 
 def _fullest(passes: Counts, counts: Counts) -> Counts:
