@@ -22,38 +22,36 @@ _LEFT: Final = np.array([0, 0, 1, -1])
 
 
 class FullestPasses:
-    """What is in flight on a rank before each of its passes.
+    """The passes of a rank in which its memory may be the fullest, and what is in flight before them.
 
-    candidates: passes in which memory may be the fullest, shape (candidates, columns · groups). For each of `columns` there is
-    one number for each group of equal chunks: of a kind of pass, 1 if it is that of the candidate; "kept", microbatches with
-    live activations; "left", those of which only the inputs of weights' gradients are live; "gradients", chunks that have made
-    theirs. most: largest numbers of microbatches with live activations of each chunk, summed by group.
+    candidates: passes that no other exceeds, shape (candidates, columns · groups). For each of `columns` there is one number
+    for each group of equal chunks: of a kind of pass, 1 if it is that of the candidate; "kept", microbatches with live
+    activations; "left", those of which only the inputs of weights' gradients are live; "gradients", chunks that had a backward
+    pass. most: largest numbers of microbatches with live activations of each chunk, summed by group.
     """
 
-    def __init__(self, kind: Counts, chunk: Counts, groups: Sequence[int], makes: bool, splits: bool) -> None:
-        """kind, chunk: of the passes in order. groups: of the chunks. makes: whether the first backward pass over a chunk
-        allocates its gradients. splits: whether gradients of weights are computed in separate passes."""
-        is_in = np.eye(max(groups) + 1, dtype=np.int64)[list(groups)]
+    def __init__(self, kind: Counts, chunk: Counts, groups: Sequence[int], splits: bool) -> None:
+        """kind, chunk: of the passes in order. groups: of the chunks. splits: whether gradients of weights are computed in
+        separate passes."""
+        self.columns, is_in = columns(splits), np.eye(max(groups) + 1, dtype=np.int64)[list(groups)]
         own = (chunk[:, None] == np.arange(len(groups))).astype(np.int64)
-        is_back = (kind == Pass.BACKWARD) & makes
+        is_back = kind == Pass.BACKWARD
         first = np.zeros(len(kind), dtype=np.bool_)
-        if makes:
+        if not splits:
             first[np.argmax(own * is_back[:, None], axis=0)] = True
         kinds = {
-            "forward": kind == Pass.FORWARD, "making": first, "adding": (kind == Pass.BACKWARD) & ~first,
-            "input": kind == Pass.INPUT,
+            "forward": kind == Pass.FORWARD, "making": first, "adding": is_back & ~first, "input": kind == Pass.INPUT,
         }  # fmt: skip
         changes = {"kept": _KEPT[kind], "left": _LEFT[kind], "gradients": first.astype(np.int64)}
-        self.columns = columns(makes, splits)
-        at = [(kinds[name][:, None] * own) @ is_in for name in self.columns if name in kinds]
-        after = {name: np.cumsum(change[:, None] * own, axis=0) for name, change in changes.items() if name in self.columns}
-        before = [(total - changes[name][:, None] * own) @ is_in for name, total in after.items()]
-        passes, counts = np.concatenate(at, axis=1), np.concatenate(before, axis=1)
+        own_changes = [changes[name][:, None] * own for name in self.columns if name in changes]
+        after = [np.cumsum(change, axis=0) for change in own_changes]
+        counts = np.concatenate([(total - own) @ is_in for total, own in zip(after, own_changes, strict=True)], axis=1)
+        passes = np.concatenate([(kinds[name][:, None] * own) @ is_in for name in self.columns if name in kinds], axis=1)
         code = np.where(passes.any(axis=1), passes.argmax(axis=1), -1)
         self.candidates: Counts = np.concatenate(
             [_fullest(passes[code == one], counts[code == one]) for one in np.unique(code).tolist()]
         )
-        self.most: Counts = after["kept"].max(axis=0) @ is_in
+        self.most: Counts = after[0].max(axis=0) @ is_in
 
     def counts(self, column: str) -> Counts:
         """The numbers of a column, shape (candidates, groups)."""
@@ -61,11 +59,9 @@ class FullestPasses:
         return own
 
 
-def columns(makes: bool, splits: bool) -> tuple[str, ...]:
-    """The columns of candidates. Arguments: see `FullestPasses`."""
-    if splits:
-        return ("forward", "adding", "input", "kept", "left")
-    return ("forward", "making", "adding", "kept", "gradients") if makes else ("forward", "adding", "kept")
+def columns(splits: bool) -> tuple[str, ...]:
+    """The columns of candidates. splits: whether gradients of weights are computed in separate passes."""
+    return ("forward", "adding", "input", "kept", "left") if splits else ("forward", "making", "adding", "kept", "gradients")
 
 
 def fullest_passes(
@@ -74,11 +70,12 @@ def fullest_passes(
     rank: int,
     microbatches: int,
     groups: tuple[int, ...] = (0,),
-    makes: bool = False,
     times: PassTimes = EQUAL,
 ) -> FullestPasses:
-    """What is in flight on a rank. times: of the passes, which the order of some schedules depends on. Cases with the same
-    result share the smallest one, with few microbatches on the first rank."""
+    """The passes in which a rank may be the fullest. times: of the passes, which the order of some schedules depends on.
+
+    Cases with the same result share the smallest one, with few microbatches on the first rank.
+    """
     if schedule == "gpipe":
         ranks, rank = 1, 0
     elif schedule == "1f1b":
@@ -86,15 +83,15 @@ def fullest_passes(
         microbatches = min(microbatches, ranks + 2)
     elif schedule == "interleaved_1f1b" and microbatches % ranks == 0:
         microbatches = min(microbatches, _ROUNDS * ranks)
-    return _fullest_passes(schedule, ranks, rank, microbatches, groups, makes, times)
+    return _fullest_passes(schedule, ranks, rank, microbatches, groups, times)
 
 
 @lru_cache(maxsize=10_000)
 def _fullest_passes(
-    schedule: ScheduleName, ranks: int, rank: int, microbatches: int, groups: tuple[int, ...], makes: bool, times: PassTimes
+    schedule: ScheduleName, ranks: int, rank: int, microbatches: int, groups: tuple[int, ...], times: PassTimes
 ) -> FullestPasses:
     kind, chunk, _ = SCHEDULES[schedule](ranks, rank, microbatches, len(groups), times).T
-    return FullestPasses(kind, chunk, groups, makes, schedule not in WHOLE)
+    return FullestPasses(kind, chunk, groups, schedule not in WHOLE)
 
 
 def _fullest(passes: Counts, counts: Counts) -> Counts:

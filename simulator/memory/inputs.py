@@ -6,13 +6,10 @@ from copy import copy
 from functools import cached_property
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scaleproof.simulator.cluster.collectives.nccl import facts_of
 from scaleproof.simulator.cluster.device.device import Device, is_narrow
 from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
-from scaleproof.simulator.memory.fullest_passes import FullestPasses, columns, fullest_passes
+from scaleproof.simulator.memory.fullest_passes import FullestPasses, fullest_passes
 from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY
 from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
@@ -55,16 +52,11 @@ class MemoryInputs:
     def fullest_passes(self, rank: int, groups: tuple[int, ...]) -> FullestPasses:
         """What is in flight on a pipeline rank before its passes. groups: of equal chunks, by chunk."""
         plan = self.plan
-        return fullest_passes(plan.schedule, plan.stages, rank, plan.microbatches, groups, self.makes, self._pass_times)
+        return fullest_passes(plan.schedule, plan.stages, rank, plan.microbatches, groups, self._pass_times)
 
     @cached_property
     def _pass_times(self) -> PassTimes:
         return self.plan.pass_times(self.job)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of what is in flight."""
-        return columns(self.makes, self.splits)
 
     @property
     def makes(self) -> bool:
@@ -109,10 +101,10 @@ class MemoryInputs:
         return self.fragmentation if self.software.gradients == "made" else 0.0
 
     @cached_property
-    def weights(self) -> NDArray[np.float64]:
+    def weights(self) -> dict[str, float]:
         """Reserved bytes for each byte that is allocated and freed within a step, by holder."""
         weights = dict.fromkeys(HOLDERS, 1.0) | dict.fromkeys(TEMPORARY, 1 + self.fragmentation)
-        return np.array(list((weights | {"gradients": 1 + self.fragmentation_of_gradients}).values()))
+        return weights | {"gradients": 1 + self.fragmentation_of_gradients}
 
     @property
     def sharing(self) -> tuple[int, int]:

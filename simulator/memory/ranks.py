@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.memory.activations import size_bytes
 from scaleproof.simulator.memory.buffers import compressed_bytes, pipeline_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
-from scaleproof.simulator.memory.fullest_passes import FullestPasses
+from scaleproof.simulator.memory.fullest_passes import FullestPasses, columns
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.layers import LayerBytes, LayerSizes, grouped, layer_sizes
 from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY, RankMemory
@@ -110,16 +110,20 @@ class PipelineRank:
         for chunk in range(len(self.own.chunks)):
             groups = grouped(self.layer_sizes(chunk))
             layers = [self.layer_bytes(chunk, sizes, count) for sizes, count in zip(*groups, strict=True)]
-            timeline = ChunkTimeline.of(layers, _SHARES, self.setting.columns)
+            timeline = ChunkTimeline.of(layers, _SHARES, self.setting.makes, self.setting.splits)
             peaks = {name: self._peak(live) for name, live in timeline.passes.items()}
-            found.append([{**peaks, **timeline.changes}[name] for name in self.setting.columns])
+            found.append([{**peaks, **timeline.changes}[name] for name in columns(self.setting.splits)])
         return np.array(found).swapaxes(0, 1).reshape(-1, len(HOLDERS))
 
     def _peak(self, timeline: Any) -> Bytes:
         """Bytes by holder when those of the allocator are most."""
         live = np.array(timeline)
-        peak: Bytes = live[np.argmax(live @ self.setting.weights)]
+        peak: Bytes = live[np.argmax(live @ self._weights)]
         return peak
+
+    @property
+    def _weights(self) -> Bytes:
+        return np.array(list(self.setting.weights.values()))
 
     def memory(self, name: str, number: int, others: int = 0) -> RankMemory:
         """The memory of rank `number` at its peak, by holder. others: workers whose gradients it receives."""
@@ -129,7 +133,7 @@ class PipelineRank:
         whole = _SHARES["gradients"] * sum(self.gradients_bytes)
         in_passes = self.fullest_passes(number).candidates @ self._passes + (0.0 if setting.makes else whole)
         temporary = self._peak([*in_passes, *(whole + live for live in optimizer.timeline)])
-        holders, fragmentation = self.constant_bytes(number), (setting.weights - 1) @ temporary
+        holders, fragmentation = self.constant_bytes(number), (self._weights - 1) @ temporary
         fragmentation += setting.fragmentation * sum(holders[holder] for holder in TEMPORARY)
         holders = {holder: size + own for (holder, size), own in zip(holders.items(), temporary.tolist(), strict=True)}
         holders["fragmentation"] = float(fragmentation)

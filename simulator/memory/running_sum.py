@@ -67,16 +67,23 @@ class ChunkTimeline(NamedTuple):
     changes: Mapping[str, Any]
 
     @classmethod
-    def of(cls, layers: Sequence[LayerBytes], share_of: Mapping[str, Any], columns: Sequence[str]) -> Self:
-        """The running sums of the passes over some layers. Arguments: see `RunningSum` and `FullestPasses`."""
+    def of(cls, layers: Sequence[LayerBytes], share_of: Mapping[str, Any], makes: bool, splits: bool) -> Self:
+        """The running sums of the passes over some layers. share_of: see `RunningSum`. makes: whether the first backward pass
+        allocates gradients. splits: whether gradients of weights are computed in separate passes."""
         ahead = RunningSum(share_of)
         kept = forward(ahead, layers)
-        passes, changes = {"forward": ahead.timeline}, {"kept": ahead.live}
-        for name, change in (("adding", ""), ("making", "gradients"), ("input", "left")):
-            if name in columns:
-                back = RunningSum(share_of)
-                Backward(back, makes=name == "making", is_input=name == "input").run(layers, kept)
-                passes[name] = back.timeline
-                if change:
-                    changes[change] = back.live + ahead.live
+
+        def backward(makes: bool = False, is_input: bool = False) -> RunningSum:
+            back = RunningSum(share_of)
+            Backward(back, makes, is_input).run(layers, kept)
+            return back
+
+        adding = backward()
+        passes, changes = {"forward": ahead.timeline, "adding": adding.timeline}, {"kept": ahead.live}
+        if splits:
+            other = backward(is_input=True)
+            passes["input"], changes["left"] = other.timeline, other.live + ahead.live
+        else:
+            other = backward(makes=True) if makes else adding
+            passes["making"], changes["gradients"] = other.timeline, other.live + ahead.live
         return cls(passes, changes)

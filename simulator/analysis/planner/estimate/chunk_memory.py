@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scaleproof.simulator.memory.activations import LayerActivations, size_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.layers import LayerGroups, LayerSizes, grouped, layer_sizes
-from scaleproof.simulator.memory.result import HOLDERS
 from scaleproof.simulator.memory.running_sum import ChunkTimeline
 from scaleproof.simulator.memory.stage_layers import (
     RankChunks,
@@ -270,7 +269,7 @@ class MicrobatchBytes:
             sizes.bytes(inputs, samples, gradient_bytes, gathers, count)
             for sizes, count in zip(_of_rows([one.layers for one in groups.values()], of_row[rows]), counts, strict=True)
         ]
-        timeline = ChunkTimeline.of(layers, dict(zip(HOLDERS, inputs.weights.tolist(), strict=True)), inputs.columns)
+        timeline = ChunkTimeline.of(layers, inputs.weights, inputs.makes, inputs.splits)
         for name, live in timeline.passes.items():
             self.by_column[name][at] = functools.reduce(np.maximum, live)
         for name, change in timeline.changes.items():

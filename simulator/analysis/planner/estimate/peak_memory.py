@@ -26,9 +26,8 @@ from scaleproof.simulator.analysis.planner.estimate.configurations import Config
 from scaleproof.simulator.analysis.planner.estimate.factorize import combined, distinct, taken
 from scaleproof.simulator.memory.buffers import pipeline_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes, nccl_bytes
-from scaleproof.simulator.memory.fullest_passes import EQUAL, FullestPasses, fullest_passes
+from scaleproof.simulator.memory.fullest_passes import EQUAL, FullestPasses, columns, fullest_passes
 from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.memory.result import HOLDERS
 from scaleproof.simulator.memory.running_sum import RunningSum
 from scaleproof.simulator.memory.static import StaticMemory
 from scaleproof.simulator.memory.step import update
@@ -97,10 +96,10 @@ class _EquivalentRows(NamedTuple):
     begins: Numbers
     ranks: Sequence[RankKind]
 
-    def fullest_passes(self, kind: RankKind, groups: tuple[int, ...], makes: bool) -> Iterator[tuple[slice, FullestPasses]]:
+    def fullest_passes(self, kind: RankKind, groups: tuple[int, ...]) -> Iterator[tuple[slice, FullestPasses]]:
         """What is in flight on a rank of a kind, each with the rows that have it. groups: of equal chunks, by chunk."""
         found = [
-            (begin, fullest_passes(self.schedule, self.stages, kind.first, number, groups, makes, self.times))
+            (begin, fullest_passes(self.schedule, self.stages, kind.first, number, groups, self.times))
             for begin, number in zip(self.begins.tolist(), self.microbatches[self.begins].tolist(), strict=True)
         ]
         # the same is in flight with large numbers of microbatches
@@ -219,9 +218,8 @@ class _FullestRank:
             division_code = self.division_of.code[row]
             inputs = self._inputs(row).trained(zero=shared.zero).over(workers, shared.bucket_bytes)
             always = StaticMemory(inputs, self.parts[division_code].each(lambda one: one[:, None]))
-            weights = dict(zip(HOLDERS, inputs.weights.tolist(), strict=True))
-            gradients = weights["gradients"] * always.states.gradients * inputs.gradient_copies
-            optimizer = RunningSum(weights)
+            gradients = inputs.weights["gradients"] * always.states.gradients * inputs.gradient_copies
+            optimizer = RunningSum(inputs.weights)
             update(optimizer, always.update_bytes())
             own = result[: len(self.contents[division_code].kinds), :, division_code]
             own[:, 0] = always.reserved_bytes()
@@ -233,7 +231,7 @@ class _FullestRank:
         """Bytes in some chunks that the columns of `FullestPasses` multiply, then of activations received and sent, shape (…,
         contents, rows)."""
         at = self.microbatch_of.code[group.rows]
-        parts = [self.microbatch_bytes.by_column[name] for name in inputs.columns]
+        parts = [self.microbatch_bytes.by_column[name] for name in columns(inputs.splits)]
         return np.array([taken(part[contents], at, axis=1) for part in (*parts, *self.ends_bytes)])
 
     def _passes(self, group: _EquivalentRows, kind: RankKind, columns: Bytes, inputs: MemoryInputs) -> tuple[Bytes, Bytes]:
@@ -242,7 +240,7 @@ class _FullestRank:
         groups = tuple(own.index(content) for content in kind.contents)
         *_, entries, outputs = columns
         parts, passes, most = columns[:-2].reshape(-1, len(group.rows)), np.empty(len(group.rows)), np.empty_like(entries)
-        for some, one in group.fullest_passes(kind, groups, inputs.makes):
+        for some, one in group.fullest_passes(kind, groups):
             passes[some], most[:, some] = (one.candidates @ parts[:, some]).max(axis=0), one.most[:, None]
         chunks = np.array([[groups.count(number)] for number in range(len(own))])
         return passes, pipeline_bytes(inputs.software, group.microbatches, most, entries, outputs, chunks).sum(axis=0)
