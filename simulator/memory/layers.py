@@ -82,21 +82,26 @@ class LayerSizes(NamedTuple):
         scattered = gathers * (self.parameters - at_end)
         logits = samples * own.logits
         return LayerBytes(
-            kept=(samples * own.kept - logits,),
-            logits=(logits,),
-            recomputed=(samples * own.again,),
+            kept=_tensor(samples * own.kept - logits),
+            logits=_tensor(logits),
+            recomputed=_tensor(samples * own.again),
             with_previous=self.continues,
-            left=(samples * own.left,) if splits else (),
-            gathered=(samples * own.gathered,),
+            left=_tensor(samples * own.left) if splits else (),
+            gathered=_tensor(samples * own.gathered),
             working=(samples * size * working,),
-            product=(product,),
-            entry=(samples * size * self.entry,),
-            unsharded=(setting.parameter_size * scattered,),
-            reduced=(setting.reduced_size * scattered,),
-            waiting=(setting.parameter_size * gathers * at_end,),
-            gradients=(gradient_bytes * self.parameters,),
+            product=_tensor(product),
+            entry=_tensor(samples * size * self.entry),
+            unsharded=_tensor(setting.parameter_size * scattered),
+            reduced=_tensor(setting.reduced_size * scattered),
+            waiting=_tensor(setting.parameter_size * gathers * at_end),
+            gradients=_tensor(gradient_bytes * self.parameters),
             count=count,
         )
+
+
+def _tensor(size_bytes: Amount) -> Tensors:
+    """One tensor, none without bytes."""
+    return (size_bytes,) if np.ndim(size_bytes) or size_bytes else ()
 
 
 class LayerGroups(NamedTuple):
@@ -130,11 +135,14 @@ def saved(
 
 
 def grouped(layers: Sequence[LayerSizes]) -> LayerGroups:
-    """Consecutive equal layers of a chunk, as one entry each. Layers that are recomputed together are different, since the last
-    of them recomputes them all."""
-    groups = [
-        list(group) for _, group in itertools.groupby(enumerate(layers), lambda one: (one[1], one[1].continues and one[0]))
-    ]
+    """Consecutive equal layers of a chunk, as one entry each. Layers that are recomputed together stay alone, since the last of
+    them recomputes them all; so do those at stage ends, whose gradients wait for each other."""
+
+    def key(one: tuple[int, LayerSizes]) -> object:
+        number, layer = one
+        return layer, (layer.continues or layer.pinned_to_end) and number
+
+    groups = [list(group) for _, group in itertools.groupby(enumerate(layers), key)]
     return LayerGroups(tuple(group[0][1] for group in groups), tuple(len(group) for group in groups))
 
 

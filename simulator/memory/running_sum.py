@@ -44,15 +44,17 @@ class RunningSum:
         """Visits the first and the second of equal layers, and the last, to which live bytes change by as much at each layer as
         at the second."""
         allocate()
-        if np.all(layer.count == 1):
+        is_one = layer.count == 1
+        if np.all(is_one):
             return
-        between, begin, before = layer.count - 2, len(self.timeline), self.live
+        begin, before = len(self.timeline), self.live
         allocate()
-        shift = between * (self.live - before)
-        second = self.timeline[begin:]
-        # where there is one layer, there is no second
-        self.timeline[begin:] = [np.where(between < 0, before, live) for live in (*second, *(one + shift for one in second))]
+        shift, second = (layer.count - 2) * (self.live - before), self.timeline[begin:]
         self.live = self.live + shift
+        self.timeline[begin:] = [*second, *(live + shift for live in second)]
+        if np.ndim(layer.count):
+            # where there is one layer, there is no second
+            self.timeline[begin:] = [np.where(is_one, before, live) for live in self.timeline[begin:]]
 
 
 class ChunkTimeline(NamedTuple):

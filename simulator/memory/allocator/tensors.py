@@ -82,7 +82,7 @@ def _layer_tensors(
         reduced=_whole(total.reduced),
         waiting=_whole(total.waiting),
         gradients=divided(sum(total.gradients), layer.tensors),
-        largest=int(max(most, *total.logits)),
+        largest=int(max(most, sum(total.logits))),
         name=layer.name,
     )
 

@@ -36,8 +36,8 @@ from scaleproof.simulator.strategy.plan import Plan
 
 Bytes = NDArray[np.float64]
 Numbers = NDArray[np.int64]
-# Schedules in which a rank has at least as many forward passes ahead as later ranks: of equivalent ranks the first is the
-# fullest.
+# Schedules in which a rank has at least as many forward passes before each of its backward passes as later ranks, and all ranks
+# have these in the same order: of equivalent ranks the first is the fullest.
 FIRST_IS_FULLEST: Final[frozenset[ScheduleName]] = frozenset({"gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"})
 # Schedules whose order depends on the times of passes.
 _SEARCHED: Final[frozenset[ScheduleName]] = frozenset({"zb_1p", "zb_2p"})
