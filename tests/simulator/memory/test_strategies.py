@@ -176,7 +176,7 @@ def test_microbatches_in_flight_follow_the_order_of_passes(
             allocated += changes.get(kind, -left[chunk] if kind == Pass.WEIGHT else 0.0)
         assert allocated == pytest.approx(0, abs=1e-9)
         assert bytes_before.max() == pytest.approx(most, abs=1e-9)
-        is_back = found.counts("adding") + (found.counts("input") if "input" in found.columns else 0)
+        is_back = found.counts("adding") + found.counts("input" if "input" in found.columns else "making")
         for chunk in range(chunks):
             assert bytes_before[is_back[:, chunk] == 1].max() == pytest.approx(in_backward[chunk], abs=1e-9)
         most_of_rank.append((found.counts("kept").sum(axis=1) + left_counts.sum(axis=1)).max())
