@@ -28,11 +28,11 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import yaml
 
 import scaleproof
-from scaleproof.simulator.captured.live_memory import LiveMemory
 from scaleproof.simulator.captured.reading import allocations_of
 from scaleproof.simulator.captured.record import Capture, EventKind, RecordedRanks
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.atomic_file import write_atomically
+from scaleproof.simulator.memory.live_memory import LiveMemory
 from scaleproof.simulator.published import tables
 
 ROOT: Final = Path(__file__).parents[1]

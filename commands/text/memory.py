@@ -22,7 +22,7 @@ def _lines(fixed: AllocatorUse, expandable: AllocatorUse) -> Iterator[str]:
     yield f"{fixed.rank}: {format_bytes(fixed.allocated_bytes)} allocated, {_reserved(fixed)}"
     outside = " and ".join(f"{_OUTSIDE[holder]} {format_bytes(size)}" for holder, size in fixed.outside_bytes.items() if size)
     yield f"total {_total(fixed)}, with {outside}"
-    yield f"peak in {_moment(fixed)}: {', '.join(largest(fixed.holders_bytes))}"
+    yield f"peak in {_moment(fixed)}: {', '.join(largest(fixed.served.holders_bytes))}"
     yield f"expandable segments: {_reserved(expandable)}, total {_total(expandable)}"
 
 
@@ -37,13 +37,13 @@ def _total(use: AllocatorUse) -> str:
     need = format_need(use.total_bytes, use.capacity_bytes)
     if not use.fits:
         return f"{need} (does not fit, {format_bytes(-use.spare_bytes)} too little)"
-    freed = f" after cached memory was freed {counted(use.retries, 'time')}" if use.retries else ""
+    freed = f" after cached memory was freed {counted(use.served.retries, 'time')}" if use.served.retries else ""
     return f"{need} (fits{freed}, {format_bytes(use.spare_bytes)} to spare)"
 
 
 def _moment(use: AllocatorUse) -> str:
     """'the backward pass of microbatch 0, chunk 1, layer block7'."""
-    phase, chunk, microbatch, layer = use.moment
-    if not layer:
-        return f"the {phase}"
-    return f"the {phase} pass of microbatch {microbatch}, {f'chunk {chunk}, ' if use.chunks > 1 else ''}layer {layer}"
+    if not use.layer:
+        return f"the {use.phase}"
+    chunk = f"chunk {use.chunk}, " if use.chunks > 1 else ""
+    return f"the {use.phase} pass of microbatch {use.microbatch}, {chunk}layer {use.layer}"

@@ -28,7 +28,7 @@ def capture_sections(scenario: Scenario) -> list[Section]:
     strategy = scenario.strategy
     assert isinstance(strategy, CapturedStrategy)
     streams = class_streams(strategy.script, job_of(scenario), strategy.workers)
-    lives = [one.served.live for one in classes_memory(scenario)]
+    lives = [one.live for one in classes_memory(scenario)]
     curves = [RankCurve(*pair) for pair in zip(streams, lives, strict=True)]
     fullest = max(curves, key=lambda one: one.live.peak.size_bytes)
     curves = [fullest, *(one for one in curves if one is not fullest)][:_MOST_CLASSES]

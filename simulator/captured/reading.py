@@ -15,8 +15,9 @@ from scaleproof.simulator.captured.operators import copied, work_of
 from scaleproof.simulator.captured.record import ALLOW_TF32, NONE, Capture, Category, EventKind, RecordedRanks, TrainingPass
 from scaleproof.simulator.captured.samples import samples_of
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation, Operator
-from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective, IssuedMessage, Recorded, Wait
+from scaleproof.simulator.captured.trace import IssuedCollective, IssuedMessage, Recorded, Wait
 from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
 

@@ -15,14 +15,13 @@ from scaleproof.simulator.captured.kernels import KernelTime, KernelTimes, Known
 from scaleproof.simulator.captured.operators import Work
 from scaleproof.simulator.captured.replicas import Replicas
 from scaleproof.simulator.captured.trace import (
-    Allocation,
-    Free,
     IssuedCollective,
     IssuedMessage,
     Recorded,
     Wait,
 )
 from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks import Framework

@@ -1,6 +1,4 @@
-"""The steady step of a rank class as a sequence of events: launches, communication, and waits of streams and of the host.
-
-Allocations and frees are a sequence of their own."""
+"""The steady step of a rank class as a sequence of events: launches, communication, and waits of streams and of the host."""
 
 from __future__ import annotations
 
@@ -65,27 +63,6 @@ class Wait(NamedTuple):
 
 
 Event = Launch | IssuedCollective | IssuedMessage | Recorded | Wait
-
-
-class Allocation(NamedTuple):
-    """An allocation: its number, bytes, stream, the holder, module and line of the script that it belongs to, and the phase of
-    the step in which it is made, "start" before the step. at: number of the step's other events before it."""
-
-    number: int
-    size_bytes: int
-    stream: int
-    holder: str
-    module: str
-    line: str
-    phase: str = "start"
-    at: int = 0
-
-
-class Free(NamedTuple):
-    """The end of an allocation. at: number of the step's other events before it."""
-
-    number: int
-    at: int = 0
 
 
 @dataclass(frozen=True)

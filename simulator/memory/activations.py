@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.frameworks import Loss
 from scaleproof.simulator.frameworks.framework import written_elements
 from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
 from scaleproof.simulator.model.recompute import Recompute, again
@@ -100,7 +101,7 @@ def working_elements(operator: Operator) -> int:
 
 
 class LayerActivations(NamedTuple):
-    """Bytes of a layer per sample.
+    """Bytes of a layer per sample: numbers, or arrays that represent ways to train it.
 
     kept: from the forward to the backward pass, of which `logits` are logits. again: dropped and recomputed. left: needed for
     the gradients of weights after those of activations. gathered: from other ranks, for gradients of activations. moments: peak
@@ -108,12 +109,12 @@ class LayerActivations(NamedTuple):
     weights.
     """
 
-    kept: float
-    logits: float
-    again: float
-    left: float
-    gathered: float
-    moments: tuple[tuple[float, int], ...]
+    kept: Amount
+    logits: Amount
+    again: Amount
+    left: Amount
+    gathered: Amount
+    moments: tuple[tuple[Amount, Amount], ...]
 
 
 def layer_activations(

@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scaleproof.simulator.captured.live_memory import LiveMemory, live_after
 from scaleproof.simulator.captured.script import CapturedClass
-from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective
-from scaleproof.simulator.memory.allocator.blocks import MemoryBlock
+from scaleproof.simulator.captured.trace import IssuedCollective
+from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.memory.allocator.caching import CachingAllocator
+from scaleproof.simulator.memory.allocator.serving import ServedMemory, served
 from scaleproof.simulator.memory.cuda_libraries import connections_bytes, workspace_bytes
 from scaleproof.simulator.memory.inputs import is_gpu
+from scaleproof.simulator.memory.live_memory import LiveMemory, live_after
 from scaleproof.simulator.memory.result import HOLDERS, RankMemory
 from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.schema import Scenario
 
 
 @dataclass(frozen=True)
-class ReplayedMemory:
-    """Memory of one rank. allocated_bytes, reserved_bytes: maxima, as torch.cuda.max_memory_allocated and max_memory_reserved
-    report them. live: bytes of its tensors over the step."""
-
-    allocated_bytes: int
-    reserved_bytes: int
-    live: LiveMemory
-
-
-@dataclass(frozen=True)
 class ClassMemory:
-    """Memory of the ranks of a class: what the allocator served, and bytes outside of it by holder."""
+    """Memory of the ranks of a class: bytes of its tensors over the step, what the allocator served, and bytes outside of it by
+    holder."""
 
     name: str
-    served: ReplayedMemory
+    live: LiveMemory
+    served: ServedMemory
     outside_bytes: Mapping[str, float]
 
     def rank_memory(self, scale: float) -> RankMemory:
         """The same as the memory of a kind of rank. scale: factor on all bytes, from calibration."""
-        served = self.served
         holders = dict.fromkeys(HOLDERS, 0.0) | dict(self.outside_bytes)
-        for holder, size in served.live.peak.holders_bytes.items():
+        for holder, size in self.live.peak.holders_bytes.items():
             holders[holder] += size
-        holders["fragmentation"] += max(0, served.reserved_bytes - served.live.peak.size_bytes)
+        holders["fragmentation"] += max(0, self.served.reserved_bytes - self.live.peak.size_bytes)
         return RankMemory(self.name, {holder: scale * size for holder, size in holders.items()})
 
 
@@ -51,11 +42,15 @@ def classes_memory(scenario: Scenario, expandable: bool = False) -> list[ClassMe
     """Memory of each rank class of a scenario with a captured script."""
     strategy = scenario.strategy
     assert isinstance(strategy, CapturedStrategy)
-    caches = is_gpu(scenario.cluster.device)
-    return [
-        ClassMemory(one.name, replayed(one.before, one.allocations, expandable, caches), _outside_bytes(scenario, one))
-        for one in strategy.script.classes
-    ]
+    caches, result = is_gpu(scenario.cluster.device), []
+    for one in strategy.script.classes:
+        live = LiveMemory.of(one.before, one.allocations)
+        peak = live.peak
+        # processors have no caching allocator, but the bytes that tensors request
+        requested = ServedMemory(peak.size_bytes, peak.size_bytes, 0, peak.holders_bytes, peak.last)
+        own = replayed(one.before, one.allocations, expandable) if caches else requested
+        result.append(ClassMemory(one.name, live, own, _outside_bytes(scenario, one)))
+    return result
 
 
 def captured_ranks(scenario: Scenario) -> tuple[RankMemory, ...]:
@@ -77,22 +72,9 @@ def _outside_bytes(scenario: Scenario, one: CapturedClass) -> dict[str, float]:
     }
 
 
-def replayed(
-    before: Sequence[Allocation | Free], step: Sequence[Allocation | Free], expandable: bool = False, caches: bool = True
-) -> ReplayedMemory:
-    """The memory of a rank that allocates what it has at the beginning of a step, and then takes steps. caches: whether by
-    PyTorch's caching allocator, which processors do not have: they have the bytes that tensors request."""
-    live = LiveMemory.of(before, step)
-    if not caches:
-        return ReplayedMemory(live.peak.size_bytes, live.peak.size_bytes, live)
-    allocator = CachingAllocator(math.inf, expandable)
-    blocks: dict[int, MemoryBlock] = {}
-    for event in (*before, *step, *_repeated(before, step)):
-        if event.number in blocks:
-            allocator.free(blocks.pop(event.number))
-        if isinstance(event, Allocation) and event.size_bytes > 0:
-            blocks[event.number] = allocator.allocate(event.size_bytes, event.stream)
-    return ReplayedMemory(allocator.peak_allocated_bytes, allocator.peak_reserved_bytes, live)
+def replayed(before: Sequence[Allocation | Free], step: Sequence[Allocation | Free], expandable: bool = False) -> ServedMemory:
+    """The memory of a rank that allocates what it has at the beginning of a step, and then takes steps."""
+    return served([*before, *step, *_repeated(before, step)], CachingAllocator(expandable=expandable))
 
 
 def _repeated(before: Sequence[Allocation | Free], step: Sequence[Allocation | Free]) -> list[Allocation | Free]:

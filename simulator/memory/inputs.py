@@ -9,11 +9,13 @@ from typing import Any, Final
 from scaleproof.simulator.cluster.collectives.nccl import facts_of
 from scaleproof.simulator.cluster.device.device import Device, is_narrow
 from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
-from scaleproof.simulator.memory.in_flight import MicrobatchesInFlight, flights
+from scaleproof.simulator.memory.fullest_passes import FullestPasses, fullest_passes
+from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY
 from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import gradient_sizes
+from scaleproof.simulator.strategy.pipeline.passes import PassTimes
 from scaleproof.simulator.strategy.plan_costs import pass_times
 from scaleproof.simulator.strategy.scenario_job import job_of
 
@@ -50,11 +52,19 @@ class MemoryInputs:
         self.passed: dict[tuple[object, ...], Any] = {}
         self.makes_gradients = software.gradients == "made" and self.servers == 0
 
-    @cached_property
-    def flights(self) -> MicrobatchesInFlight:
-        """Counts of microbatches in flight."""
+    def fullest_passes(self, rank: int, groups: tuple[int, ...]) -> FullestPasses:
+        """What is in flight on a pipeline rank before its passes. groups: of equal chunks, by chunk."""
         plan = self.plan
-        return flights(plan.schedule, plan.stages, plan.microbatches, plan.chunks, pass_times(plan, self.job))
+        return fullest_passes(plan.schedule, plan.stages, rank, plan.microbatches, groups, self._pass_times)
+
+    @cached_property
+    def _pass_times(self) -> PassTimes:
+        return pass_times(self.plan, self.job)
+
+    @property
+    def makes(self) -> bool:
+        """Whether the first backward pass over a chunk allocates its gradients."""
+        return self.makes_gradients and not self.splits
 
     @property
     def input_bytes(self) -> float:
@@ -92,6 +102,12 @@ class MemoryInputs:
     def fragmentation_of_gradients(self) -> float:
         """Unused bytes of the caching allocator, as a share of gradients, if these are allocated in each step."""
         return self.fragmentation if self.software.gradients == "made" else 0.0
+
+    @cached_property
+    def weights(self) -> dict[str, float]:
+        """Reserved bytes for each byte that is allocated and freed within a step, by holder."""
+        weights = dict.fromkeys(HOLDERS, 1.0) | dict.fromkeys(TEMPORARY, 1 + self.fragmentation)
+        return weights | {"gradients": 1 + self.fragmentation_of_gradients}
 
     @property
     def sharing(self) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.result import TEMPORARY
 from scaleproof.simulator.memory.stage_layers import StageElements
 from scaleproof.simulator.memory.states import MASTER_BYTES, Amount, states_of
+from scaleproof.simulator.memory.step import UpdateBytes
 
 
 class StaticMemory:
@@ -43,17 +44,16 @@ class StaticMemory:
         host = states.master_parameters + states.optimizer_states if "optimizer" in offload else 0.0
         return host + (states.parameters if "parameters" in offload else 0.0)
 
-    def optimizer_step_bytes(self) -> tuple[float, float]:
-        """Additional bytes of the optimizer step: working memory, and 32-bit copies of gradients, unless they exist already.
+    def update_bytes(self, received: Amount = 0.0) -> UpdateBytes:
+        """Bytes of tensors of the optimizer's step: received gradients, 32-bit copies of gradients, unless they exist already,
+        and temporaries.
 
         torch's Adam, unless it is fused, allocates two temporaries of the size of a tensor, for one tensor after another.
         """
         setting, main = self.setting, self._copies and self.setting.software.main_gradients and not self._flattens
         unfused = setting.training.optimizer == "adam" and not setting.is_gpu and not setting.servers
-        return (
-            2.0 * setting.parameter_size * self.part.largest if unfused else 0.0,
-            self.states.master_parameters if main else 0.0,
-        )
+        working = 2.0 * setting.parameter_size * self.part.largest if unfused else 0.0
+        return UpdateBytes((received,), (self.states.master_parameters if main else 0.0,), (working,))
 
     def _separate_gradients_bytes(self) -> float:
         """Bytes of stand-ins for gradients that are in buffers already, and of one gradient in the precision of the buffers."""

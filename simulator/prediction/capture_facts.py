@@ -24,7 +24,7 @@ def with_capture_facts(run: Run, scenario: Scenario) -> Run:
     if not isinstance(strategy, CapturedStrategy):
         return run
     known = strategy.script.coverage(scenario.cluster.device, scenario.framework)
-    fullest = max(classes_memory(scenario), key=lambda one: one.served.reserved_bytes).served.live.peak
+    fullest = max(classes_memory(scenario), key=lambda one: one.served.reserved_bytes).live.peak
     facts = CaptureFacts(
         known.measured, known.extrapolated, known.unknown, known.unknown_names,
         *(dict(list(sizes.items())[:_MOST]) for sizes in (fullest.modules_bytes, fullest.lines_bytes)),

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.memory.step import RankPass
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
 from scaleproof.simulator.strategy.plan_costs import pass_times
 
 # Repetitions of a steady state that are kept: the allocator's state repeats itself from the second on.
 _KEPT_REPETITIONS: Final = 3
-
-
-class RankPass(NamedTuple):
-    """A pass of a rank over a microbatch in one of its chunks."""
-
-    kind: Pass
-    chunk: int
-    microbatch: int
 
 
 def rank_passes(setting: MemoryInputs, rank: int) -> list[RankPass]:

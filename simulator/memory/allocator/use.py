@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.memory import capacity_bytes, memory
+from scaleproof.simulator.memory.allocation_list import allocations
 from scaleproof.simulator.memory.allocator.caching import CachingAllocator, DeviceFullError
 from scaleproof.simulator.memory.allocator.passes import rank_passes
-from scaleproof.simulator.memory.allocator.step import StepMoment, TrainingSteps
+from scaleproof.simulator.memory.allocator.serving import ServedMemory, served
 from scaleproof.simulator.memory.allocator.tensors import rank_tensors
 from scaleproof.simulator.memory.inputs import MemoryInputs, is_gpu
 from scaleproof.simulator.memory.ranks import rank_kinds
 from scaleproof.simulator.memory.result import OUTSIDE
+from scaleproof.simulator.memory.step import RankPass
 from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.pipeline.schedules import Pass
 
 # The first allocates the optimizer's states; the second is like all later ones.
 _STEPS: Final = 2
@@ -27,25 +30,41 @@ _STEPS: Final = 2
 class AllocatorUse:
     """Memory of one rank with the caching allocator, at its peak in a training step.
 
-    rank: such as "stage 3". allocated_bytes, reserved_bytes: maxima, as torch.cuda.max_memory_allocated and
-    max_memory_reserved report them. outside_bytes: of libraries and the context, by holder. retries: requests for which cached
-    memory had to be returned to the device. fits: whether all requests were served. moment: time of the peak of allocated
-    bytes; stage: of the model, whose layers were passed then. chunks: number of stages of the rank. holders_bytes: allocated
-    bytes at that time, by holder.
+    rank: such as "stage 3". served: what the allocator served. outside_bytes: of libraries and the context, by holder. fits:
+    whether all requests were served. chunk, microbatch: of the pass at the peak of allocated bytes; stage: of the model, whose
+    layers were passed then. chunks: number of stages of the rank.
     """
 
     rank: str
     expandable: bool
-    allocated_bytes: int
-    reserved_bytes: int
+    served: ServedMemory
     outside_bytes: Mapping[str, float]
     capacity_bytes: float
-    retries: int
     fits: bool
-    moment: StepMoment
-    stage: int
-    chunks: int
-    holders_bytes: Mapping[str, int]
+    chunk: int = 0
+    microbatch: int = 0
+    stage: int = 0
+    chunks: int = 1
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Maximum of allocated bytes, as torch.cuda.max_memory_allocated reports it."""
+        return self.served.allocated_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Maximum of reserved bytes, as torch.cuda.max_memory_reserved reports it."""
+        return self.served.reserved_bytes
+
+    @property
+    def phase(self) -> str:
+        """Phase of the step at the peak of allocated bytes."""
+        return self.served.last.phase if self.served.last is not None else "start"
+
+    @property
+    def layer(self) -> str:
+        """Layer, or module of a script, that reached the peak of allocated bytes; "" if none did."""
+        return self.served.last.module if self.served.last is not None else ""
 
     @property
     def fragmentation_bytes(self) -> int:
@@ -64,7 +83,6 @@ class AllocatorUse:
 
     def plain(self) -> dict[str, Any]:
         """The figures as plain numbers, for JSON."""
-        phase, chunk, microbatch, layer = self.moment
         return {
             "rank": self.rank,
             "allocated_bytes": self.allocated_bytes,
@@ -75,9 +93,9 @@ class AllocatorUse:
             "capacity_bytes": self.capacity_bytes,
             "spare_bytes": self.spare_bytes,
             "fits": self.fits,
-            "retries": self.retries,
-            "peak": {"phase": phase, "stage": self.stage, "chunk": chunk, "microbatch": microbatch, "layer": layer},
-            "holders_bytes": {holder: size for holder, size in self.holders_bytes.items() if size},
+            "retries": self.served.retries,
+            "peak": {name: getattr(self, name) for name in ("phase", "stage", "chunk", "microbatch", "layer")},
+            "holders_bytes": {holder: size for holder, size in self.served.holders_bytes.items() if size},
         }
 
 
@@ -102,27 +120,26 @@ def allocator_use(scenario: Scenario, expandable: bool = False, rank: int | None
     number = use.ranks.index(use.worst) if rank is None else rank
     outside_bytes = {holder: use.ranks[number].holders_bytes[holder] for holder in OUTSIDE}
     available_bytes = use.capacity_bytes - sum(outside_bytes.values())
-    steps, allocator = _steps(setting, number, expandable, math.inf)
-    fits = allocator.peak_reserved_bytes <= available_bytes
+    passes = rank_passes(setting, number)
+    events = allocations(rank_tensors(setting, rank_kinds(setting)[number], number), passes, _STEPS)
+    own = served(events, CachingAllocator(expandable=expandable))
+    fits = own.reserved_bytes <= available_bytes
     if not fits:
-        try:
-            steps, allocator = _steps(setting, number, expandable, available_bytes)
-            fits = True
-        except DeviceFullError:
-            pass
+        with contextlib.suppress(DeviceFullError):
+            own, fits = served(events, CachingAllocator(available_bytes, expandable)), True
+    assert own.last is not None
+    place = passes[own.last.at] if own.last.module else RankPass(Pass.FORWARD, 0, 0)
     return AllocatorUse(
         rank=use.ranks[number].name,
         expandable=expandable,
-        allocated_bytes=allocator.peak_allocated_bytes,
-        reserved_bytes=allocator.peak_reserved_bytes,
+        served=own,
         outside_bytes=outside_bytes,
         capacity_bytes=use.capacity_bytes,
-        retries=allocator.retries,
         fits=fits,
-        moment=steps.moment,
-        stage=setting.plan.stage_of[number][steps.moment.chunk],
+        chunk=place.chunk,
+        microbatch=place.microbatch,
+        stage=setting.plan.stage_of[number][place.chunk],
         chunks=setting.plan.chunks,
-        holders_bytes=steps.holders_bytes,
     )
 
 
@@ -132,29 +149,6 @@ def _of_script(scenario: Scenario, expandable: bool) -> AllocatorUse:
 
     device_bytes = capacity_bytes(scenario)
     one = max(classes_memory(scenario, expandable), key=lambda each: each.served.reserved_bytes)
-    served, last = one.served, one.served.live.peak.last
     outside_bytes = {holder: one.outside_bytes.get(holder, 0.0) for holder in OUTSIDE}
-    return AllocatorUse(
-        rank=one.name,
-        expandable=expandable,
-        allocated_bytes=served.allocated_bytes,
-        reserved_bytes=served.reserved_bytes,
-        outside_bytes=outside_bytes,
-        capacity_bytes=device_bytes,
-        retries=0,
-        fits=served.reserved_bytes + sum(outside_bytes.values()) <= device_bytes,
-        moment=StepMoment(last.phase, 0, 0, last.module) if last is not None else StepMoment("start", 0, 0, ""),
-        stage=0,
-        chunks=1,
-        holders_bytes=served.live.peak.holders_bytes,
-    )
-
-
-def _steps(
-    setting: MemoryInputs, number: int, expandable: bool, capacity_bytes: float
-) -> tuple[TrainingSteps, CachingAllocator]:
-    """The steps of a rank that an allocator with a capacity has served. Raises DeviceFullError if it is too little."""
-    allocator = CachingAllocator(capacity_bytes, expandable)
-    steps = TrainingSteps(rank_tensors(setting, rank_kinds(setting)[number], number), rank_passes(setting, number), allocator)
-    steps.run(_STEPS)
-    return steps, allocator
+    fits = one.served.reserved_bytes + sum(outside_bytes.values()) <= device_bytes
+    return AllocatorUse(one.name, expandable, one.served, outside_bytes, device_bytes, fits)

@@ -46,7 +46,7 @@ def test_the_curve_is_the_sum_of_what_is_live(tmp_path: Path) -> None:
     scenario = load(tmp_path / "train.zip")
     assert isinstance(scenario.strategy, CapturedStrategy)
     (streams,) = class_streams(scenario.strategy.script, job_of(scenario), 16)
-    (live,) = (one.served.live for one in classes_memory(scenario))
+    (live,) = (one.live for one in classes_memory(scenario))
     (view,) = memory_curve("curve", "curve", [RankCurve(streams, live)], 80 * GIB).views
     bands = [mark for mark in view.marks if isinstance(mark, Band)]
     total, peak = (mark for mark in view.marks if isinstance(mark, Line))

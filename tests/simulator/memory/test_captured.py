@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from scaleproof.simulator.captured.live_memory import LiveMemory
-from scaleproof.simulator.captured.trace import Allocation, Free
+from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.memory.captured import replayed
+from scaleproof.simulator.memory.live_memory import LiveMemory
 
 MIB = 2**20
 
@@ -18,7 +18,7 @@ def test_the_peak_is_the_largest_sum_of_live_allocations() -> None:
     step = [allocation(1, 32 * MIB), Free(1), allocation(2, 16 * MIB, "gradients"), allocation(3, 24 * MIB), Free(3), Free(2)]
     memory = replayed(before, step)
     assert memory.allocated_bytes == (64 + 24 + 16) * MIB
-    assert memory.live.peak.holders_bytes == {"parameters": 64 * MIB, "activations": 24 * MIB, "gradients": 16 * MIB}
+    assert memory.holders_bytes == {"parameters": 64 * MIB, "activations": 24 * MIB, "gradients": 16 * MIB}
     assert memory.reserved_bytes >= memory.allocated_bytes
 
 

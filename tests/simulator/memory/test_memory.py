@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.memory import HOLDERS, kept, memory, segments, size_bytes, states
-from scaleproof.simulator.memory.in_flight import flights
+from scaleproof.simulator.memory.fullest_passes import fullest_passes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Matmul, Module, SavedActivation
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
@@ -178,9 +178,10 @@ def test_recomputation_takes_the_forward_time_again(small: Make, recompute: Reco
 
 @pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (4, 4), (4, 16), (8, 8)])
 def test_microbatches_in_flight_follow_the_schedule(stages: int, microbatches: int) -> None:
-    assert flights("gpipe", stages, microbatches).most == [[microbatches]] * stages
-    # arXiv 2006.09503: as many as there are stages from this one on
-    assert flights("1f1b", stages, microbatches).most == [[min(stages - stage, microbatches)] for stage in range(stages)]
+    for stage in range(stages):
+        assert fullest_passes("gpipe", stages, stage, microbatches).most == microbatches
+        # arXiv 2006.09503: as many as there are stages from this one on
+        assert fullest_passes("1f1b", stages, stage, microbatches).most == min(stages - stage, microbatches)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

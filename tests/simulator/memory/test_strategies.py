@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.activations import kept, size_bytes
-from scaleproof.simulator.memory.in_flight import flights
+from scaleproof.simulator.memory.fullest_passes import fullest_passes
 from scaleproof.simulator.memory.result import RankMemory
 from scaleproof.simulator.model import Gpt, Llama
 from scaleproof.simulator.model.recompute import Recompute
@@ -161,25 +161,27 @@ SCHEDULES: dict[ScheduleName, int] = {
 def test_microbatches_in_flight_follow_the_order_of_passes(
     schedule: ScheduleName, ranks: int, rounds: int, kept: list[float], left: list[float]
 ) -> None:
-    """Activations of other chunks at the begin of each pass, counted pass by pass and compared with the closed result."""
+    """Activations before each pass, counted pass by pass and compared with the candidates for the peak."""
     chunks, microbatches = SCHEDULES[schedule], 2 * ranks * rounds
-    found, passes = flights(schedule, ranks, microbatches, chunks), order(schedule, ranks, microbatches, chunks)
-    weights = np.array([*kept[:chunks], *left[:chunks]])
+    passes, most_of_rank = order(schedule, ranks, microbatches, chunks), []
     for rank in range(ranks):
-        allocated, most, others = 0.0, 0.0, [0.0] * chunks
+        found = fullest_passes(schedule, ranks, rank, microbatches, tuple(range(chunks)))
+        left_counts = found.counts("left") if "left" in found.columns else np.zeros_like(found.counts("kept"))
+        bytes_before = found.counts("kept") @ kept[:chunks] + left_counts @ left[:chunks]
+        allocated, most, in_backward = 0.0, 0.0, [0.0] * chunks
         for kind, chunk in zip(passes.kind[rank].tolist(), passes.chunk[rank].tolist(), strict=True):
+            most = max(most, allocated)
             if kind in (Pass.BACKWARD, Pass.INPUT):
-                others[chunk] = max(others[chunk], allocated - kept[chunk])
+                in_backward[chunk] = max(in_backward[chunk], allocated)
             changes = {Pass.FORWARD: kept[chunk], Pass.BACKWARD: -kept[chunk], Pass.INPUT: left[chunk] - kept[chunk]}
             allocated += changes.get(kind, -left[chunk] if kind == Pass.WEIGHT else 0.0)
-            most = max(most, allocated)
         assert allocated == pytest.approx(0, abs=1e-9)
-        assert (found.between[rank] @ weights).max() == pytest.approx(most, abs=1e-9)
+        assert bytes_before.max() == pytest.approx(most, abs=1e-9)
+        is_back = found.counts("adding") + found.counts("input" if "input" in found.columns else "making")
         for chunk in range(chunks):
-            either = max((found.first[rank, chunk] @ weights).max(), (found.later[rank, chunk] @ weights).max())
-            assert either == pytest.approx(others[chunk], abs=1e-9)
-    combined = (found.between[:, :, :chunks].sum(axis=2) + found.between[:, :, chunks:].sum(axis=2)).max(axis=1)
-    assert combined.tolist() == peak_activations(schedule, ranks, microbatches, chunks).tolist()
+            assert bytes_before[is_back[:, chunk] == 1].max() == pytest.approx(in_backward[chunk], abs=1e-9)
+        most_of_rank.append((found.counts("kept").sum(axis=1) + left_counts.sum(axis=1)).max())
+    assert most_of_rank == peak_activations(schedule, ranks, microbatches, chunks).tolist()
 
 
 def test_memory_of_separate_weight_gradients_equals_the_paper(small: Make) -> None:
@@ -187,7 +189,8 @@ def test_memory_of_separate_weight_gradients_equals_the_paper(small: Make) -> No
     fields = (GPT, *ON, "batch=32", training(precision="fp16"))
     sbh, parts = 512 * (32 / 16) * 1024, 5 * 16 * 512 / 1024
     for schedule in ("zb_h1", "zb_h2"):
-        counts = flights(schedule, 4, 16).between[1]
+        found = fullest_passes(schedule, 4, 1, 16)
+        counts = np.concatenate([found.counts("kept"), found.counts("left")], axis=1)
         expected = max(4 * (allocated * (34 + parts) + left * 32) for allocated, left in counts.tolist())
         allocated = memory(small(*fields, hybrid(stages=4, microbatches=16, schedule=schedule))).ranks[1]
         assert allocated.holders_bytes["activations"] / sbh == pytest.approx(expected, rel=0.1)
@@ -411,9 +414,9 @@ def test_chunks_of_different_size_are_counted_separately(small: Make) -> None:
     strategy = hybrid(stages=2, chunks=2, schedule="interleaved_1f1b", microbatches=8, balance="[1, 1, 1, 13]")
     allocated = memory(small(GPT, *ON, BARE, "batch=16", strategy, training(precision="fp16", recompute="full")))
     sbh = 512 * 2 * 1024
-    counts = flights("interleaved_1f1b", 2, 8, 2).between[1]
+    counts = fullest_passes("interleaved_1f1b", 2, 1, 8, (0, 1)).counts("kept")
     assert allocated.ranks[1].holders_bytes["activations"] / sbh == pytest.approx(
-        max(2 * one + 2 * 13 * other for one, other, *_ in counts.tolist()), rel=0.02
+        max(2 * one + 2 * 13 * other for one, other in counts.tolist()), rel=0.02
     )
 
 

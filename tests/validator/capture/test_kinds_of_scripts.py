@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 import pytest
 
-from scaleproof.simulator.captured.live_memory import LiveMemory
 from scaleproof.simulator.captured.reading import allocations_of, script_of_capture
 from scaleproof.simulator.captured.record import Capture, EventKind, RecordedRanks
 from scaleproof.simulator.common.errors import RunError
+from scaleproof.simulator.memory.live_memory import LiveMemory
 from tests.validator.capture.test_capture import EXAMPLES, SIZES, captured
 
 SCRIPTS: Final = Path(__file__).parent / "scripts"

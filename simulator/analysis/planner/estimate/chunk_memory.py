@@ -3,16 +3,19 @@ chunks with equal contents."""
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.memory.activations import size_bytes
-from scaleproof.simulator.memory.backward_peak import Backward, LayerGroups, Layers, PeakCandidate, layer_groups_of
+from scaleproof.simulator.memory.activations import LayerActivations, size_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.memory.layers import LayerGroups, LayerSizes, grouped, layer_sizes
+from scaleproof.simulator.memory.running_sum import ChunkTimeline
 from scaleproof.simulator.memory.stage_layers import (
     RankChunks,
     StageElements,
@@ -206,17 +209,15 @@ class RecomputedLayers(NamedTuple):
     def equal_layers(self, shape: _ContentShape) -> LayerGroups:
         """Equal layers of the first of some chunks that have the same kinds of layers."""
         layers, entry, batch = self.contents.all[shape.contents[0]].of(self.division)
-        return layer_groups_of(self.inputs, [layers[i] for i in shape.layers], entry, batch)
+        return grouped(layer_sizes(self.inputs, [layers[i] for i in shape.layers], entry, batch))
 
-    def gradients(self, inputs: MemoryInputs) -> tuple[Amount, Amount]:
-        """Bytes of gradients that a backward pass makes in each chunk, with fragmentation, and bytes per parameter. inputs: for
-        several numbers of workers."""
+    def gradient_bytes(self, inputs: MemoryInputs) -> Amount:
+        """Bytes per parameter of gradients that a backward pass makes in each chunk. inputs: for several numbers of workers."""
         sizes = self.chunks.each(lambda one: one[:, None]).sizes
         gradients: Amount = states_of(
             sizes, inputs.training, *inputs.sharing, inputs.gradient_size, inputs.whole_gradients
         ).gradients
-        allocated = (1 + inputs.fragmentation_of_gradients) * inputs.gradient_copies * gradients
-        return allocated, gradients / np.maximum(1, sizes.trained)
+        return gradients / np.maximum(1, sizes.trained)
 
 
 class MicrobatchColumns(NamedTuple):
@@ -238,49 +239,57 @@ class _ContentShape(NamedTuple):
 
 
 class MicrobatchBytes:
-    """Bytes in chunks, with fragmentation, shape (contents, rows of columns).
+    """Bytes in chunks, with fragmentation: by column of `FullestPasses`, arrays of shape (contents, rows of columns)."""
 
-    kept: activations of a microbatch in flight; left: inputs of its weights' gradients. making, adding: peak of a backward pass
-    that is the first to make gradients, or a later one. gradients: that passes make. If gradients are allocated before the
-    first pass, making and gradients are 0.
-    """
-
-    def __init__(self, variants: Sequence[RecomputedLayers], columns: MicrobatchColumns) -> None:
-        size = max(len(variant.contents.all) for variant in variants), len(columns.variant)
-        self.kept, self.left, self.making, self.adding, self.gradients = np.zeros((5, *size))
-        self._columns, self._gathers = columns, np.zeros(len(columns.variant), dtype=np.bool_)
+    def __init__(self, variants: Sequence[RecomputedLayers], microbatches: MicrobatchColumns) -> None:
+        size = max(len(variant.contents.all) for variant in variants), len(microbatches.variant)
+        self.by_column: dict[str, Bytes] = defaultdict(lambda: np.zeros(size))
+        self._microbatches, self._gathers = microbatches, np.zeros(len(microbatches.variant), dtype=np.bool_)
         self._gradient_bytes = np.full(size, float(variants[0].inputs.parameter_size))
         for number, variant in enumerate(variants):
-            rows, count = np.flatnonzero(columns.variant == number), len(variant.contents.all)
-            inputs = variant.inputs.over(columns.workers[rows], 0.0)
+            rows, count = np.flatnonzero(microbatches.variant == number), len(variant.contents.all)
+            inputs = variant.inputs.over(microbatches.workers[rows], 0.0)
             self._gathers[rows] = inputs.gathers
             if inputs.makes_gradients:
-                self.gradients[:count, rows], self._gradient_bytes[:count, rows] = variant.gradients(inputs)
+                self._gradient_bytes[:count, rows] = variant.gradient_bytes(inputs)
         for shape, groups in _grouped(variants):
             self._pass(variants[min(groups)].inputs, shape, groups)
 
     def _pass(self, inputs: MemoryInputs, shape: _ContentShape, groups: Mapping[int, LayerGroups]) -> None:
         """Computes the bytes of chunks of one shape. groups: equal layers, by index of variant."""
-        place = np.full(self._columns.variant.max() + 1, -1)
+        place = np.full(self._microbatches.variant.max() + 1, -1)
         place[list(groups)] = range(len(groups))
-        of_row = place[self._columns.variant]
+        of_row = place[self._microbatches.variant]
         rows = np.flatnonzero(of_row >= 0)
-        at, share = np.ix_(shape.contents, rows), inputs.fragmentation
+        at = np.ix_(shape.contents, rows)
         begins = np.cumsum([0, *groups[min(groups)].counts[:-1]])
         counts = np.add.reduceat(shape.counts, begins, axis=0)[:, :, None]
-        layers = Layers.of([one.layers for one in groups.values()]).each(of_row[rows])
-        each = self._gradient_bytes[at], self._gathers[rows]
-        backward = Backward(inputs, layers, counts, self._columns.samples[rows], *each)
-        self.kept[at], self.left[at] = (1 + share) * backward.kept, (1 + share) * backward.left
-        if inputs.makes_gradients:
-            self.making[at] = _peak_bytes(backward.making, share)
-        self.adding[at] = _peak_bytes(backward.adding, share)
+        samples, gradient_bytes, gathers = self._microbatches.samples[rows], self._gradient_bytes[at], self._gathers[rows]
+        layers = [
+            sizes.bytes(inputs, samples, gradient_bytes, gathers, count)
+            for sizes, count in zip(_of_rows([one.layers for one in groups.values()], of_row[rows]), counts, strict=True)
+        ]
+        timeline = ChunkTimeline.of(layers, inputs.weights, inputs.makes, inputs.splits)
+        for name, live in timeline.passes.items():
+            self.by_column[name][at] = functools.reduce(np.maximum, live)
+        for name, change in timeline.changes.items():
+            self.by_column[name][at] = change
 
 
-def _peak_bytes(candidates: Iterable[PeakCandidate], share: float) -> Bytes:
-    """Maximum over all layers."""
-    most: Bytes = np.maximum(*(some.reserved_bytes(share).max(axis=(0, 1)) for some in candidates))
-    return most
+def _of_rows(ways: Sequence[Sequence[LayerSizes]], of_row: Numbers) -> list[LayerSizes]:
+    """Sizes of layers as arrays of rows, each of which trains them in one of some ways. of_row: the way of each row."""
+    result = []
+    for layers in zip(*ways, strict=True):
+        most = max(len(layer.activations.moments) for layer in layers)
+        moments = np.array([(layer.activations.moments * most)[:most] for layer in layers], dtype=np.float64)[of_row]
+        kept, logits, again, left, gathered, *others = np.array(
+            [(*layer.activations[:-1], *layer[1:-1]) for layer in layers], dtype=np.float64
+        )[of_row].T
+        pairs = tuple((working, weights) for working, weights in moments.transpose(1, 2, 0))
+        activations = LayerActivations(kept, logits, again, left, gathered, pairs)
+        parameters, entry, pinned_to_end = others
+        result.append(LayerSizes(activations, parameters, entry, pinned_to_end, layers[0].continues))
+    return result
 
 
 def _grouped(variants: Sequence[RecomputedLayers]) -> Iterable[tuple[_ContentShape, Mapping[int, LayerGroups]]]:
@@ -295,7 +304,8 @@ def _grouped(variants: Sequence[RecomputedLayers]) -> Iterable[tuple[_ContentSha
             shapes[key] = _shapes(variant.contents, most)
         for shape in shapes[key]:
             groups = variant.equal_layers(shape)
-            passed = id(shape), groups.counts, id(inputs.software), inputs.splits
+            continues = tuple(layer.continues for layer in groups.layers)
+            passed = id(shape), groups.counts, continues, id(inputs.software), inputs.splits
             found.setdefault(passed, (shape, {}))[1][number] = groups
     return found.values()
 

@@ -6,9 +6,9 @@ functions of `simulator.memory`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,23 +26,22 @@ from scaleproof.simulator.analysis.planner.estimate.configurations import Config
 from scaleproof.simulator.analysis.planner.estimate.factorize import combined, distinct, taken
 from scaleproof.simulator.memory.buffers import pipeline_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes, nccl_bytes
-from scaleproof.simulator.memory.in_flight import EQUAL, InFlightCounts, turns
+from scaleproof.simulator.memory.fullest_passes import EQUAL, FullestPasses, columns, fullest_passes
 from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.memory.ranks import optimizer_step
+from scaleproof.simulator.memory.running_sum import RunningSum
 from scaleproof.simulator.memory.static import StaticMemory
+from scaleproof.simulator.memory.step import update
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
-from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES, PassTimes
+from scaleproof.simulator.strategy.pipeline.passes import PassTimes
 from scaleproof.simulator.strategy.plan_costs import pass_times
 from scaleproof.simulator.strategy.scenario_job import job_of
 
 Bytes = NDArray[np.float64]
 Numbers = NDArray[np.int64]
-# Schedules in which a rank has at least as many forward passes ahead as later ranks: of equivalent ranks the first is the
-# fullest.
+# Schedules in which a rank has at least as many forward passes before each of its backward passes as later ranks, and all ranks
+# have these in the same order: of equivalent ranks the first is the fullest.
 FIRST_IS_FULLEST: Final[frozenset[ScheduleName]] = frozenset({"gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"})
-# Rounds of microbatches after which interleaved 1F1B is periodic.
-_ROUNDS: Final = 3
 # Schedules whose order depends on the times of passes.
 _SEARCHED: Final[frozenset[ScheduleName]] = frozenset({"zb_1p", "zb_2p"})
 
@@ -100,13 +99,13 @@ class _EquivalentRows(NamedTuple):
     begins: Numbers
     ranks: Sequence[RankKind]
 
-    def peak_candidates(self, kind: RankKind, groups: tuple[int, ...]) -> Iterator[tuple[slice, PeakCandidates]]:
-        """Peak candidates of a rank of a kind, each with the rows that have them. groups: of equal chunks, by chunk."""
+    def fullest_passes(self, kind: RankKind, groups: tuple[int, ...]) -> Iterator[tuple[slice, FullestPasses]]:
+        """What is in flight on a rank of a kind, each with the rows that have it. groups: of equal chunks, by chunk."""
         found = [
-            (begin, peak_candidates(self.schedule, self.stages, kind.first, number, groups, self.times))
+            (begin, fullest_passes(self.schedule, self.stages, kind.first, number, groups, self.times))
             for begin, number in zip(self.begins.tolist(), self.microbatches[self.begins].tolist(), strict=True)
         ]
-        # large numbers of microbatches have the same peak candidates
+        # the same is in flight with large numbers of microbatches
         grouped = [next(same) for _, same in itertools.groupby(found, key=lambda one: id(one[1]))]
         ends = [*(begin for begin, _ in grouped[1:]), len(self.rows)]
         for (begin, own), end in zip(grouped, ends, strict=True):
@@ -198,16 +197,16 @@ class _FullestRank:
         constants = np.stack([self._constants(shared) for shared in self.shared], axis=2)
         for group in self.groups:
             rows = group.rows
-            makes = self._inputs(rows[0]).makes_gradients and group.schedule in WHOLE
+            inputs = self._inputs(rows[0])
             sharings = np.flatnonzero(of_stage == self.sharded[rows[0]])
             at = self.division_of.code[rows] * len(self.workers) + self.workers.code[rows]
             contents, found = list({content: None for kind in group.ranks for content in kind.contents}), []
-            columns = self._columns(group, contents, makes)
+            columns = self._columns(group, contents, inputs)
             for kind in group.ranks:
                 own = list(dict.fromkeys(kind.contents))
-                passes, pipeline = self._passes(group, kind, columns[:, [contents.index(content) for content in own]], makes)
+                passes, pipeline = self._passes(group, kind, columns[:, [contents.index(content) for content in own]], inputs)
                 always, gradients, optimizer = taken(constants[kind.number][:, sharings], at, axis=2)
-                found.append(always + pipeline + np.maximum(passes if makes else passes + gradients, optimizer))
+                found.append(always + pipeline + np.maximum(passes if inputs.makes else passes + gradients, optimizer))
             for sharing, most in zip(sharings.tolist(), np.maximum.reduce(found), strict=True):
                 result[sharing, rows] = most
         return result
@@ -222,36 +221,32 @@ class _FullestRank:
             division_code = self.division_of.code[row]
             inputs = self._inputs(row).trained(zero=shared.zero).over(workers, shared.bucket_bytes)
             always = StaticMemory(inputs, self.parts[division_code].each(lambda one: one[:, None]))
-            gradients = always.states.gradients * inputs.gradient_copies
+            gradients = inputs.weights["gradients"] * always.states.gradients * inputs.gradient_copies
+            optimizer = RunningSum(inputs.weights)
+            update(optimizer, always.update_bytes())
             own = result[: len(self.contents[division_code].kinds), :, division_code]
             own[:, 0] = always.reserved_bytes()
-            own[:, 1] = (1 + inputs.fragmentation_of_gradients) * gradients
-            own[:, 2] = optimizer_step(always, gradients).total_bytes(inputs)
+            own[:, 1] = gradients
+            own[:, 2] = gradients + functools.reduce(np.maximum, optimizer.timeline)
         return result.reshape(kinds, 3, -1)
 
-    def _columns(self, group: _EquivalentRows, contents: Sequence[int], makes: bool) -> Bytes:
-        """Bytes in some chunks that the counts of peak candidates multiply, then of activations received and sent, shape (…,
+    def _columns(self, group: _EquivalentRows, contents: Sequence[int], inputs: MemoryInputs) -> Bytes:
+        """Bytes in some chunks that the columns of `FullestPasses` multiply, then of activations received and sent, shape (…,
         contents, rows)."""
-        microbatch, at = self.microbatch_bytes, self.microbatch_of.code[group.rows]
-        if makes:
-            parts = [microbatch.making, microbatch.adding, microbatch.kept, microbatch.gradients]
-        else:
-            parts = [microbatch.adding, microbatch.kept, *([microbatch.left] if self._inputs(group.rows[0]).splits else [])]
+        at = self.microbatch_of.code[group.rows]
+        parts = [self.microbatch_bytes.by_column[name] for name in columns(inputs.splits)]
         return np.array([taken(part[contents], at, axis=1) for part in (*parts, *self.ends_bytes)])
 
-    def _passes(self, group: _EquivalentRows, kind: RankKind, columns: Bytes, makes: bool) -> tuple[Bytes, Bytes]:
-        """Peak bytes of passes over microbatches on a rank of a kind, and of its send and receive buffers. makes: whether
-        backward passes make gradients, which the former then includes."""
+    def _passes(self, group: _EquivalentRows, kind: RankKind, columns: Bytes, inputs: MemoryInputs) -> tuple[Bytes, Bytes]:
+        """Peak bytes of passes over microbatches on a rank of a kind, and of its send and receive buffers."""
         own = list(dict.fromkeys(kind.contents))
         groups = tuple(own.index(content) for content in kind.contents)
         *_, entries, outputs = columns
-        parts, passes, flights = columns[:-2].reshape(-1, len(group.rows)), np.empty(len(group.rows)), np.empty_like(entries)
-        for some, one in group.peak_candidates(kind, groups):
-            counts, flights[:, some] = one.making if makes else one.adding, one.most[:, None]
-            passes[some] = (counts @ parts[:, some]).max(axis=0)
+        parts, passes, most = columns[:-2].reshape(-1, len(group.rows)), np.empty(len(group.rows)), np.empty_like(entries)
+        for some, one in group.fullest_passes(kind, groups):
+            passes[some], most[:, some] = (one.candidates @ parts[:, some]).max(axis=0), one.most[:, None]
         chunks = np.array([[groups.count(number)] for number in range(len(own))])
-        software = self._inputs(group.rows[0]).software
-        return passes, pipeline_bytes(software, group.microbatches, flights, entries, outputs, chunks).sum(axis=0)
+        return passes, pipeline_bytes(inputs.software, group.microbatches, most, entries, outputs, chunks).sum(axis=0)
 
     def libraries_bytes(self) -> Bytes:
         """Bytes that libraries allocate, the same on all ranks, shape (orders, configurations)."""
@@ -284,114 +279,3 @@ class _FullestRank:
 def _inputs(configurations: Configurations, row: int) -> MemoryInputs:
     scenario = configurations.scenario(row)
     return MemoryInputs(scenario)
-
-
-class PeakCandidates:
-    """Peak candidates of one rank, whose equal chunks form groups.
-
-    Counts have a column for each group: microbatches whose activations are allocated, then, where gradients of weights are
-    computed separately, microbatches for which their inputs are. A candidate is left out if another is at least as large in all
-    columns.
-
-    most: largest numbers of allocated activations of each chunk, summed by group.
-    """
-
-    def __init__(self, in_flight: InFlightCounts, groups: tuple[int, ...], splits: bool) -> None:
-        self._groups, self._back, self._splits, chunks = groups, in_flight.back[0], splits, len(groups)
-        self._is_in = (np.array(groups)[:, None] == np.arange(max(groups) + 1)).astype(np.int64)
-        columns = np.kron(np.eye(2, dtype=np.int64), self._is_in) if splits else self._is_in
-        self._itself = [columns[groups.index(group)] for group in range(max(groups) + 1)]
-        self._before, self._after = (one[0, :, : len(columns)] @ columns for one in in_flight[:2])
-        self._group = np.append(groups, -1)[self._back]
-        self.most: Numbers = in_flight.after[0, :, :chunks].max(axis=0) @ self._is_in
-
-    @cached_property
-    def others(self) -> list[Numbers]:
-        """Counts in addition to the microbatch in its backward pass over a chunk, by the chunk's group."""
-        return [_maximal(self._before[self._group == i] - itself) for i, itself in enumerate(self._itself)]
-
-    @cached_property
-    def adding(self) -> Bytes:
-        """All of `others`, and, where gradients of weights are computed separately, the ends of passes. The counts follow
-        one-hot columns of the group in its backward pass."""
-        return _with_columns([*self.others, self.between] if self._splits else self.others, len(self._itself))
-
-    @cached_property
-    def making(self) -> Bytes:
-        """The same where backward passes make gradients: one-hot columns of the group in its first backward pass, and in a
-        later one, then counts."""
-        return _with_columns([*self.first, *self.later], 2 * len(self._itself))
-
-    @property
-    def first(self) -> list[Numbers]:
-        """Counts at the first backward pass over each chunk, then the numbers of chunks of each group with an earlier backward
-        pass, by group."""
-        firsts = self._firsts
-        done = (firsts < firsts[:, None]) @ self._is_in
-        counts = np.concatenate([self._before[firsts] - self._is_in, done], axis=1)
-        return [_maximal(counts[self._is_in[:, i] == 1]) for i in range(len(self._itself))]
-
-    @property
-    def later(self) -> list[Numbers]:
-        """The same at later backward passes, when all chunks have had one."""
-        group = self._group.copy()
-        group[self._firsts] = -1
-        in_flight = [_maximal(self._before[group == i] - itself) for i, itself in enumerate(self._itself)]
-        every = self._is_in.sum(axis=0)
-        return [np.concatenate([one, np.broadcast_to(every, (len(one), len(every)))], axis=1) for one in in_flight]
-
-    @property
-    def between(self) -> Numbers:
-        """Counts at the ends of passes."""
-        return _maximal(self._after)
-
-    @cached_property
-    def _firsts(self) -> Numbers:
-        """Index of the first backward pass over each chunk."""
-        firsts: Numbers = np.argmax(self._back == np.arange(len(self._groups))[:, None], axis=1)
-        return firsts
-
-
-def peak_candidates(
-    schedule: ScheduleName, ranks: int, rank: int, microbatches: int, groups: tuple[int, ...], times: PassTimes = EQUAL
-) -> PeakCandidates:
-    """Peak candidates of a rank. groups: the group of each chunk. Cases with the same result share the smallest one, with few
-    microbatches on the first rank."""
-    if schedule == "gpipe":
-        ranks, rank = 1, 0
-    elif schedule == "1f1b":
-        ranks, rank = ranks - rank, 0
-        microbatches = min(microbatches, ranks + 2)
-    elif schedule == "interleaved_1f1b" and microbatches % ranks == 0:
-        microbatches = min(microbatches, _ROUNDS * ranks)
-    return _candidates(schedule, ranks, rank, microbatches, groups, times)
-
-
-@lru_cache(maxsize=10_000)
-def _candidates(
-    schedule: ScheduleName, ranks: int, rank: int, microbatches: int, groups: tuple[int, ...], times: PassTimes
-) -> PeakCandidates:
-    kind, chunk, _ = SCHEDULES[schedule](ranks, rank, microbatches, len(groups), times).T
-    return PeakCandidates(turns(kind[None], chunk[None], len(groups)), groups, schedule not in WHOLE)
-
-
-def _with_columns(counts: Sequence[Numbers], passes: int) -> Bytes:
-    """Concatenated counts, preceded by `passes` columns that are one-hot in the index of the counts' item."""
-    each = zip(np.eye(len(counts), passes), counts, strict=True)
-    return np.concatenate([np.concatenate([np.tile(own, (len(one), 1)), one], axis=1) for own, one in each])
-
-
-def _maximal(counts: Numbers) -> Numbers:
-    """Rows that no other row exceeds in all columns."""
-    if len(counts) < 2:
-        return counts
-    high = counts.max(axis=0)
-    fullest = int(counts.sum(axis=1).argmax())
-    if counts[fullest].tolist() == high.tolist():
-        return counts[fullest : fullest + 1]
-    sizes = high + 1
-    _, at = np.unique(counts @ (np.cumprod(sizes) // sizes), return_index=True)
-    counts = counts[at]
-    no_smaller = (counts[None] >= counts[:, None]).all(axis=2)
-    most: Numbers = counts[no_smaller.sum(axis=1) == 1]
-    return most

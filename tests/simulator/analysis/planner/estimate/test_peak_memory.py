@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Space, every
-from scaleproof.simulator.analysis.planner.estimate.peak_memory import (
-    FIRST_IS_FULLEST,
-    PeakCandidates,
-    memory_bytes,
-    peak_candidates,
-)
+from scaleproof.simulator.analysis.planner.estimate.peak_memory import FIRST_IS_FULLEST, memory_bytes
 from scaleproof.simulator.memory import memory
+from scaleproof.simulator.memory.fullest_passes import FullestPasses, fullest_passes
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
 from scaleproof.simulator.scenario.load import load
@@ -123,9 +119,10 @@ def test_memory_of_a_configuration_does_not_depend_on_others() -> None:
         assert memory_bytes(alone) == pytest.approx(memory_bytes(configurations)[[row]], rel=1e-12)
 
 
-def sums(found: PeakCandidates, weights: tuple[float, ...]) -> list[float]:
-    """Largest weighted counts in addition to a microbatch of each group."""
-    return [float((counts @ weights).max()) for counts in found.others]
+def sums(found: FullestPasses, weights: tuple[float, ...]) -> list[float]:
+    """Largest weighted numbers of microbatches with live activations in backward passes over chunks of each group."""
+    backward = found.counts("making") + found.counts("adding")
+    return [float((found.counts("kept")[back == 1] @ weights).max()) for back in backward.T]
 
 
 @pytest.mark.parametrize("schedule", sorted(FIRST_IS_FULLEST))
@@ -133,7 +130,7 @@ def sums(found: PeakCandidates, weights: tuple[float, ...]) -> list[float]:
 def test_the_first_of_equivalent_ranks_has_the_peak_memory(schedule: ScheduleName, ranks: int, chunks: int) -> None:
     chunks = 1 if schedule in ("gpipe", "1f1b") else chunks
     for microbatches in (1, 2, ranks, 2 * ranks, 5 * ranks):
-        allocated = [sums(peak_candidates(schedule, ranks, rank, microbatches, (0,) * chunks), (1.0,)) for rank in range(ranks)]
+        allocated = [sums(fullest_passes(schedule, ranks, rank, microbatches, (0,) * chunks), (1.0,)) for rank in range(ranks)]
         assert allocated == sorted(allocated, reverse=True)
 
 
@@ -146,10 +143,10 @@ def test_few_microbatches_give_the_peak_of_all(rank: int, weights: tuple[float, 
     allocated = np.zeros(2)
     most = np.zeros(2)
     for kind, chunk in zip(passes.kind[rank].tolist(), passes.chunk[rank].tolist(), strict=True):
-        allocated[groups[chunk]] += 1 if kind == Pass.FORWARD else -1
         if kind == Pass.BACKWARD:
             most[groups[chunk]] = max(most[groups[chunk]], allocated @ weights)
-    assert sums(peak_candidates("interleaved_1f1b", 4, rank, 28, (0, 1, 1)), weights) == most.tolist()
+        allocated[groups[chunk]] += 1 if kind == Pass.FORWARD else -1
+    assert sums(fullest_passes("interleaved_1f1b", 4, rank, 28, (0, 1, 1)), weights) == most.tolist()
 
 
 @pytest.mark.parametrize("schedule", [*LOOPED, *ZERO_BUBBLE, "zb_2p"])

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.captured.trace import Allocation, Free
+from scaleproof.simulator.common.allocations import Allocation, Free
 
 
 class PeakMemory(NamedTuple):

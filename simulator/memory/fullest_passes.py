@@ -1,0 +1,107 @@
+"""What is in flight on a pipeline rank before each of its passes, from the order of its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
+from scaleproof.simulator.strategy.pipeline.passes import Pass, PassTimes
+from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES
+
+EQUAL: Final = PassTimes()
+Counts = NDArray[np.int64]
+# Rounds of microbatches after which interleaved 1F1B is periodic.
+_ROUNDS: Final = 3
+# By kind of pass: changes of the numbers of microbatches whose activations are live, and of those of which only the inputs of
+# weights' gradients are live.
+_KEPT: Final = np.array([1, -1, -1, 0])
+_LEFT: Final = np.array([0, 0, 1, -1])
+
+
+class FullestPasses:
+    """The passes of a rank in which its memory may be the fullest, and what is in flight before them.
+
+    candidates: passes that no other exceeds, shape (candidates, columns · groups). For each of `columns` there is one number
+    for each group of equal chunks: of a kind of pass, 1 if it is that of the candidate; "kept", microbatches with live
+    activations; "left", those of which only the inputs of weights' gradients are live; "gradients", chunks that had a backward
+    pass. most: largest numbers of microbatches with live activations of each chunk, summed by group.
+    """
+
+    def __init__(self, kind: Counts, chunk: Counts, groups: Sequence[int], splits: bool) -> None:
+        """kind, chunk: of the passes in order. groups: of the chunks. splits: whether gradients of weights are computed in
+        separate passes."""
+        self.columns, is_in = columns(splits), np.eye(max(groups) + 1, dtype=np.int64)[list(groups)]
+        own = (chunk[:, None] == np.arange(len(groups))).astype(np.int64)
+        is_back = kind == Pass.BACKWARD
+        first = np.zeros(len(kind), dtype=np.bool_)
+        if not splits:
+            first[np.argmax(own * is_back[:, None], axis=0)] = True
+        kinds = {
+            "forward": kind == Pass.FORWARD, "making": first, "adding": is_back & ~first, "input": kind == Pass.INPUT,
+        }  # fmt: skip
+        changes = {"kept": _KEPT[kind], "left": _LEFT[kind], "gradients": first.astype(np.int64)}
+        own_changes = [changes[name][:, None] * own for name in self.columns if name in changes]
+        after = [np.cumsum(change, axis=0) for change in own_changes]
+        counts = np.concatenate([(total - own) @ is_in for total, own in zip(after, own_changes, strict=True)], axis=1)
+        passes = np.concatenate([(kinds[name][:, None] * own) @ is_in for name in self.columns if name in kinds], axis=1)
+        code = np.where(passes.any(axis=1), passes.argmax(axis=1), -1)
+        self.candidates: Counts = np.concatenate(
+            [_fullest(passes[code == one], counts[code == one]) for one in np.unique(code).tolist()]
+        )
+        self.most: Counts = after[0].max(axis=0) @ is_in
+
+    def counts(self, column: str) -> Counts:
+        """The numbers of a column, shape (candidates, groups)."""
+        own: Counts = self.candidates.reshape(len(self.candidates), len(self.columns), -1)[:, self.columns.index(column)]
+        return own
+
+
+def columns(splits: bool) -> tuple[str, ...]:
+    """The columns of candidates. splits: whether gradients of weights are computed in separate passes."""
+    return ("forward", "adding", "input", "kept", "left") if splits else ("forward", "making", "adding", "kept", "gradients")
+
+
+def fullest_passes(
+    schedule: ScheduleName,
+    ranks: int,
+    rank: int,
+    microbatches: int,
+    groups: tuple[int, ...] = (0,),
+    times: PassTimes = EQUAL,
+) -> FullestPasses:
+    """The passes in which a rank may be the fullest. times: of the passes, which the order of some schedules depends on.
+
+    Cases with the same result share the smallest one, with few microbatches on the first rank.
+    """
+    if schedule == "gpipe":
+        ranks, rank = 1, 0
+    elif schedule == "1f1b":
+        ranks, rank = ranks - rank, 0
+        microbatches = min(microbatches, ranks + 2)
+    elif schedule == "interleaved_1f1b" and microbatches % ranks == 0:
+        microbatches = min(microbatches, _ROUNDS * ranks)
+    return _fullest_passes(schedule, ranks, rank, microbatches, groups, times)
+
+
+@lru_cache(maxsize=10_000)
+def _fullest_passes(
+    schedule: ScheduleName, ranks: int, rank: int, microbatches: int, groups: tuple[int, ...], times: PassTimes
+) -> FullestPasses:
+    kind, chunk, _ = SCHEDULES[schedule](ranks, rank, microbatches, len(groups), times).T
+    return FullestPasses(kind, chunk, groups, schedule not in WHOLE)
+
+
+def _fullest(passes: Counts, counts: Counts) -> Counts:
+    """The rows of passes of one kind whose counts no other row exceeds in all columns."""
+    found = []
+    left = counts
+    while len(left):
+        fullest = left[left.sum(axis=1).argmax()]
+        found.append(fullest)
+        left = left[(left > fullest).any(axis=1)]
+    return np.concatenate([passes[: len(found)], np.array(found)], axis=1)

@@ -1,0 +1,92 @@
+"""The step of a rank: its running sum, its list of allocations and what the allocator serves are the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scaleproof.simulator.common.allocations import Allocation
+from scaleproof.simulator.memory import HOLDERS, memory
+from scaleproof.simulator.memory.allocation_list import allocations
+from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.memory.layers import LayerBytes
+from scaleproof.simulator.memory.live_memory import LiveMemory
+from scaleproof.simulator.memory.ranks import PipelineRank, rank_kinds
+from scaleproof.simulator.memory.running_sum import ChunkTimeline
+from scaleproof.simulator.memory.step import RankBytes, RankPass
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES, Pass, ScheduleName
+
+CHUNKS = {"interleaved_1f1b": 3, "looped_bfs": 3, "interleaved_zero_bubble": 2, "zb_v": 2, "dualpipe_v": 2}
+SHARES = dict(zip(HOLDERS, np.eye(len(HOLDERS)), strict=True))
+
+
+def hybrid(schedule: str, stages: int = 2, microbatches: int = 4, **training: object) -> Scenario:
+    pipeline = f"stages: {stages}, schedule: {schedule}, chunks: {CHUNKS.get(schedule, 1)}, microbatches: {microbatches}"
+    fields = {"precision": "bf16", "optimizer": "adam"} | training
+    return load(
+        "llama-2-7b-fsdp-a100",
+        [
+            f"strategy={{kind: hybrid, workers: 4, {pipeline}}}",
+            f"batch={4 * microbatches}",
+            f"training={{{', '.join(f'{name}: {value}' for name, value in fields.items())}}}",
+        ],
+    )
+
+
+def chunks_of(kind: PipelineRank) -> list[list[LayerBytes]]:
+    """The layers of all chunks, one by one."""
+    return [
+        [kind.layer_bytes(chunk, sizes)._replace(name=f"{number}") for number, sizes in enumerate(kind.layer_sizes(chunk))]
+        for chunk in range(len(kind.own.chunks))
+    ]
+
+
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+@pytest.mark.parametrize("training", [{"zero": 0}, {"zero": 3, "recompute": "full"}, {"zero": 1, "recompute": "{group: 3}"}])
+def test_the_peak_is_that_of_the_whole_list_of_allocations(schedule: ScheduleName, training: dict[str, object]) -> None:
+    """Groups of equal layers and the fullest passes have the peak of all passes over all layers."""
+    scenario = hybrid(schedule, **training)
+    setting = MemoryInputs(scenario)
+    plan, weights = setting.plan, setting.weights
+    for number, kind in enumerate(rank_kinds(setting)):
+        order = SCHEDULES[schedule](plan.stages, number, plan.microbatches, plan.chunks, plan.pass_times(setting.job))
+        passes = [RankPass(Pass(one), chunk, microbatch) for one, chunk, microbatch in order.tolist()]
+        stay = {} if setting.makes else {"gradients": (sum(kind.gradients_bytes),)}
+        events = allocations(RankBytes(stay, (), chunks_of(kind), kind.update_bytes(), setting.makes), passes, 1)
+        before = [event for event in events if isinstance(event, Allocation) and event.phase == "start"]
+        weighted = [
+            event._replace(size_bytes=weights[event.holder] * event.size_bytes) if isinstance(event, Allocation) else event
+            for event in events
+        ]
+        live = LiveMemory.of(weighted[: len(before)], weighted[len(before) :])
+        peak = memory(scenario).ranks[number]
+        constant = kind.constant_bytes(number)
+        temporary = {holder: size - constant[holder] for holder, size in peak.holders_bytes.items()}
+        expected = sum(weights[holder] * size for holder, size in temporary.items() if holder != "fragmentation")
+        assert live.peak.size_bytes == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full", "{group: 3}", "{every: 2}", "{layers: 3}"])
+@pytest.mark.parametrize("zero", [0, 3])
+def test_equal_layers_are_passed_as_one_by_one(recompute: str, zero: int) -> None:
+    setting = MemoryInputs(hybrid("1f1b", recompute=recompute, zero=zero))
+    for kind in set(rank_kinds(setting)):
+        (layers,) = chunks_of(kind)
+        timeline = ChunkTimeline.of(layers, SHARES, setting.makes, setting.splits)
+        peaks = [np.max(np.array(timeline.passes[name]) @ list(setting.weights.values())) for name in timeline.passes]
+        grouped = kind._passes[[0, 2, 1]] @ list(setting.weights.values())
+        assert grouped == pytest.approx(peaks)
+
+
+def test_a_step_frees_what_it_allocates() -> None:
+    """What stays was there before the step, or is of the optimizer."""
+    setting = MemoryInputs(hybrid("dualpipe_v", recompute="full"))
+    kind = rank_kinds(setting)[0]
+    order = SCHEDULES["dualpipe_v"](2, 0, 4, 2, setting.plan.pass_times(setting.job)).tolist()
+    passes = [RankPass(Pass(one), chunk, microbatch) for one, chunk, microbatch in order]
+    events = allocations(RankBytes({}, (4,), chunks_of(kind), kind.update_bytes(), setting.makes), passes, 2)
+    live = LiveMemory.of([], events)
+    assert live.live_bytes[:, -1].sum() == 4
+    assert live.live_bytes.min() >= 0
