@@ -17,6 +17,7 @@ from scaleproof.simulator.memory.step import RankBytes, RankPass
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES, Pass, ScheduleName
+from scaleproof.simulator.strategy.plan_costs import pass_times
 
 CHUNKS = {"interleaved_1f1b": 3, "looped_bfs": 3, "interleaved_zero_bubble": 2, "zb_v": 2, "dualpipe_v": 2}
 SHARES = dict(zip(HOLDERS, np.eye(len(HOLDERS)), strict=True))
@@ -51,7 +52,7 @@ def test_the_peak_is_that_of_the_whole_list_of_allocations(schedule: ScheduleNam
     setting = MemoryInputs(scenario)
     plan, weights = setting.plan, setting.weights
     for number, kind in enumerate(rank_kinds(setting)):
-        order = SCHEDULES[schedule](plan.stages, number, plan.microbatches, plan.chunks, plan.pass_times(setting.job))
+        order = SCHEDULES[schedule](plan.stages, number, plan.microbatches, plan.chunks, pass_times(plan, setting.job))
         passes = [RankPass(Pass(one), chunk, microbatch) for one, chunk, microbatch in order.tolist()]
         stay = {} if setting.makes else {"gradients": (sum(kind.gradients_bytes),)}
         events = allocations(RankBytes(stay, (), chunks_of(kind), kind.update_bytes(), setting.makes), passes, 1)
@@ -84,7 +85,7 @@ def test_a_step_frees_what_it_allocates() -> None:
     """What stays was there before the step, or is of the optimizer."""
     setting = MemoryInputs(hybrid("dualpipe_v", recompute="full"))
     kind = rank_kinds(setting)[0]
-    order = SCHEDULES["dualpipe_v"](2, 0, 4, 2, setting.plan.pass_times(setting.job)).tolist()
+    order = SCHEDULES["dualpipe_v"](2, 0, 4, 2, pass_times(setting.plan, setting.job)).tolist()
     passes = [RankPass(Pass(one), chunk, microbatch) for one, chunk, microbatch in order]
     events = allocations(RankBytes({}, (4,), chunks_of(kind), kind.update_bytes(), setting.makes), passes, 2)
     live = LiveMemory.of([], events)
