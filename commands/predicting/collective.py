@@ -24,7 +24,7 @@ _ERRORS: Final = ("operation", "group", "sizes", "median error", "largest", "in 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    collective = Command(commands, "collective", _collective, "predict the time of a collective operation, by size")
+    collective = Command(commands, "collective", _collective)
     ops = "operation: allreduce, allgather, reducescatter, broadcast, reduce, alltoall, sendrecv, gather, scatter"
     collective.add("OP", f"{ops} (with --measured: all)", nargs="?")
     collective.add("--size SIZE", "message size, such as 64MiB (all sizes from 8 B to 8 GiB)")

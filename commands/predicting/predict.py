@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    predict = Command(commands, "predict", _predict, "predict step time, throughput, memory and cost of a scenario")
+    predict = Command(commands, "predict", _predict)
     predict.add_scenario()
     add_gpus(predict)
     code = ExitCode.OUT_OF_MEMORY
