@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.published import described, read_table
-from scaleproof.simulator.scenario.published.tables import folder
+from scaleproof.simulator.scenario.published.tables import folder, read_table
+from scaleproof.simulator.scenario.published.transformer import described
 
 Row = Mapping[str, str]
 _SCRIPT: Final = Path(__file__).parent / "scripts" / "torchtitan_llama.py"

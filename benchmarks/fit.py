@@ -22,7 +22,8 @@ from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.dump import written
-from scaleproof.simulator.scenario.published import Row, described, read_table
+from scaleproof.simulator.scenario.published.tables import Row, read_table
+from scaleproof.simulator.scenario.published.transformer import described
 from scaleproof.validator.fitting.posterior import Posterior, fitted
 from scaleproof.validator.published import parallel_map
 from scaleproof.validator.published.calibrations import (

@@ -10,7 +10,6 @@ from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Convolution
 from scaleproof.simulator.program import MAIN_STREAM, Program
@@ -214,7 +213,11 @@ def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel 
     """The run with the memory of its ranks, and if it does not suffice, settings with which it does."""
     use = memory(scenario)
     error = memory_error(scenario, errors)
-    remedies = fit_by(scenario) if remedy and not use.fits and scenario.strategy.kind != "captured" else ""
+    remedies = ""
+    if remedy and not use.fits and scenario.strategy.kind != "captured":
+        from scaleproof.simulator.memory.remedies import fit_by
+
+        remedies = fit_by(scenario)
     return replace(
         run,
         memory_bytes_per_rank=use.worst.total_bytes,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.simulator.captured.script import read
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.scenario import aliases
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.captured.script import CapturedScript
 
 SUFFIX: Final = ".zip"
 
@@ -24,7 +26,7 @@ def around_capture(reference: str, overrides: Sequence[str]) -> Located:
 
     Raises InputError if the file cannot be read, and ScenarioError if neither it nor an override names a cluster.
     """
-    script = read(Path(reference))
+    script = _script(reference)
     if script.cluster is None and "cluster" not in map(_field, overrides):
         example = "--set cluster=dgx-h100"
         raise ScenarioError([f"{reference}: the capture is of no cluster; name one, such as {example}"])
@@ -50,7 +52,7 @@ def fit_to_cluster(located: Located, fixed: Collection[str]) -> None:
     is_captured = isinstance(strategy, dict) and strategy.get("kind") == "captured"
     if not (is_captured and isinstance(cluster, dict)):
         return
-    script = read(Path(strategy["record"]))
+    script = _script(strategy["record"])
     declared = strategy.get("samples")
     if isinstance(declared, int) and not any(field.startswith("batch") for field in fixed):
         located.data["batch"] = {"per_worker": max(1, declared // script.replicas.count)}
@@ -62,6 +64,13 @@ def fit_to_cluster(located: Located, fixed: Collection[str]) -> None:
     if "cluster.nodes" not in fixed and are_numbers and devices > 0:
         ranks = workers * script.world_size // script.replicas.count
         cluster["nodes"] = max(nodes, -(-ranks // devices))
+
+
+def _script(path: str) -> CapturedScript:
+    # other scenarios are loaded without the modules that read captures
+    from scaleproof.simulator.captured.script import read
+
+    return read(Path(path))
 
 
 def _field(override: str) -> str:

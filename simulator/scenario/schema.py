@@ -21,7 +21,7 @@ from scaleproof.simulator.model import AnyModel
 from scaleproof.simulator.model.autocast import with_wide_stream
 from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, AnyRecompute
-from scaleproof.simulator.model.tracing.torch_module import Traced
+from scaleproof.simulator.model.traced import Traced
 from scaleproof.simulator.program.perturbations import EVEN, Perturbations
 from scaleproof.simulator.scenario.convergence import Convergence
 from scaleproof.simulator.scenario.framework_choice import (

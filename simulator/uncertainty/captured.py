@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from scaleproof.simulator.memory.captured import classes_memory
 from scaleproof.simulator.run.records import CaptureFacts
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -23,6 +22,9 @@ def with_capture_facts(run: Run, scenario: Scenario) -> Run:
     strategy = scenario.strategy
     if not isinstance(strategy, CapturedStrategy):
         return run
+    # another run needs neither the allocator nor the reading of captures
+    from scaleproof.simulator.memory.captured import classes_memory
+
     known = strategy.script.coverage(scenario.job())
     fullest = max(classes_memory(scenario), key=lambda one: one.served.reserved_bytes).served.live.peak
     facts = CaptureFacts(

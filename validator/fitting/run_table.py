@@ -13,8 +13,8 @@ from scaleproof.simulator.common.errors import InputError, ScaleproofError, Unit
 from scaleproof.simulator.common.units import parse_bytes, parse_count, parse_time_s
 from scaleproof.simulator.run.accounting import tokens_per_sample
 from scaleproof.simulator.scenario.fields import field_named
-from scaleproof.simulator.scenario.published import described
 from scaleproof.simulator.scenario.published.tables import Cells, opened
+from scaleproof.simulator.scenario.published.transformer import described
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.imports.reading import ImportNotes
 from scaleproof.validator.fitting.observations import ObservedRun, checked_step_s, run_scenario

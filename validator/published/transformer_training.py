@@ -12,8 +12,8 @@ from typing import Any
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed_with_interval
-from scaleproof.simulator.scenario.published import Described, described
 from scaleproof.simulator.scenario.published.tables import PUBLISHED
+from scaleproof.simulator.scenario.published.transformer import Described, described
 from scaleproof.simulator.uncertainty.error_model import (
     case_of_memory,
     case_of_scenario,

@@ -14,8 +14,8 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import ABLATIONS, shipped
 from scaleproof.simulator.predict import predict as predicted_run
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.published import described, read_table
-from scaleproof.simulator.scenario.published.tables import folder
+from scaleproof.simulator.scenario.published.tables import folder, read_table
+from scaleproof.simulator.scenario.published.transformer import described
 from scaleproof.validator.published.calibrations import MOST_GPUS, MOST_RUNS, calibrations, chosen, posteriors
 from scaleproof.validator.published.prediction import ROW_COLUMNS, Options, Prediction
 from scaleproof.validator.published.score import score, summarise

@@ -16,7 +16,7 @@ from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, MemoryBound
 from scaleproof.simulator.model.recompute import Recompute
-from scaleproof.simulator.model.tracing.torch_module import trace
+from scaleproof.simulator.model.traced import trace
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.run.accounting import flops_per_sample

@@ -25,8 +25,8 @@ from scaleproof.simulator.model.convolutional.image_steps import (
 from scaleproof.simulator.model.graph import crossing_elements
 from scaleproof.simulator.model.layers import Shard
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound
+from scaleproof.simulator.model.traced import Traced, trace
 from scaleproof.simulator.model.tracing import torch_module
-from scaleproof.simulator.model.tracing.torch_module import Traced, trace
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator import torch_models
 

@@ -8,10 +8,9 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, NotFoundError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.published import Described, Row, described, find_row, read_table
 from scaleproof.simulator.scenario.published.clusters import cluster_of
-from scaleproof.simulator.scenario.published.tables import Cells
-from scaleproof.simulator.scenario.published.transformer import software_of
+from scaleproof.simulator.scenario.published.tables import Cells, Row, find_row, read_table
+from scaleproof.simulator.scenario.published.transformer import Described, described, software_of
 from scaleproof.simulator.scenario.published.yaml_text import text_of
 from tests.validator.verdicts import in_bulk
 
