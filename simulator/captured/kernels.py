@@ -12,8 +12,8 @@ import yaml
 from scaleproof.simulator.captured.operators import Work
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels.cpu_core import backward_work, forward_work
-from scaleproof.simulator.cluster.device.kernels.operator_kernels import backward_kernels, forward_kernels
 from scaleproof.simulator.cluster.device.kernels.parameters import Speed
+from scaleproof.simulator.cluster.device.kernels.passes import backward_kernels, forward_kernels
 from scaleproof.simulator.cluster.device.kernels.products import BatchedProduct, Kernel, seconds
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError

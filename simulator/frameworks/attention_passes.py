@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final
 
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Precision
-from scaleproof.simulator.cluster.device.kernels.operator_kernels import SOFTMAX_ACCESSES
+from scaleproof.simulator.cluster.device.kernels.passes import SOFTMAX_ACCESSES
 from scaleproof.simulator.frameworks.framework import Framework, ScorePass
 from scaleproof.simulator.model.operators import Attention
 

@@ -22,10 +22,10 @@ from scaleproof.simulator.cluster.device.device import (
     optimizer_bytes,
     storage_precision,
 )
-from scaleproof.simulator.cluster.device.kernels.attention_rates import USUAL
 from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, narrow_products
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
 from scaleproof.simulator.cluster.device.kernels.passes import kernel_count, passes_s, weights_s
+from scaleproof.simulator.cluster.device.kernels.rates import USUAL_ATTENTION
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.frameworks.attention_passes import ScorePasses
 from scaleproof.simulator.frameworks.framework import Framework, PerPass, written_elements
@@ -322,7 +322,7 @@ class _HostTimes(NamedTuple):
 def tuned(kernels: Kernels, version: str | None) -> Kernels:
     """Kernels whose host time is the framework's, with the attention that it has: measured on the device, else as on its
     generation. Shares of the peak that the device states itself win over both."""
-    implementation = version or USUAL
+    implementation = version or USUAL_ATTENTION
     rates = kernels.attention_rates(implementation)
     return kernels.model_copy(update={"issue_s": 0.0, "attention": {} if rates is None else {implementation: rates}})
 

@@ -20,11 +20,17 @@ from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.cluster.collectives.link_traffic import Traffic
-from scaleproof.simulator.cluster.collectives.nccl import collnet
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants
 from scaleproof.simulator.cluster.collectives.nccl.facts import GroupLinks, Nccl, Protocol
-from scaleproof.simulator.cluster.collectives.nccl.symmetric import SymmetricCurve
-from scaleproof.simulator.cluster.collectives.nccl.tuner import NETWORK_SHARE, Case, Curve, candidates, link_share
+from scaleproof.simulator.cluster.collectives.nccl.tuner import (
+    NETWORK_SHARE,
+    Case,
+    Curve,
+    SymmetricCurve,
+    candidates,
+    collnet_heads_factor,
+    link_share,
+)
 
 # enqueue.cc: messages to one rank up to this size use LL, larger ones Simple (NCCL_P2P_LL_THRESHOLD).
 _PAIRWISE_LL_BYTES: Final = 16384.0
@@ -115,7 +121,7 @@ def timing(case: Case, protocol: Protocol, constants: TimingConstants) -> Timing
         between_share *= constants.sharp_share
         if case.algorithm == "collnet_direct":
             latency_s += 2 * (case.group.per_node - 1) * constants.peer_s
-            inside_share /= collnet.heads_factor(case.links)
+            inside_share /= collnet_heads_factor(case.links)
     return Timing(latency_s, 1 / case.rate_Bps(protocol, inside_share, between_share), chunk_s, case.links.hosts_s(traffic))
 
 

@@ -6,16 +6,19 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from scaleproof.simulator.cluster.device.kernels.attention_rates import BEST, AttentionRates, best, general
 from scaleproof.simulator.cluster.device.kernels.cpu_core import SerialCosts
-from scaleproof.simulator.cluster.device.kernels.mixture_rates import MixtureRates
-from scaleproof.simulator.cluster.device.kernels.product_rates import (
+from scaleproof.simulator.cluster.device.kernels.rates import (
+    BEST_ATTENTION,
+    AttentionRates,
+    MixtureRates,
     ProductPrecision,
     ProductRates,
-    generation_rates,
+    best_attention_rates,
+    generation_attention_rates,
+    generation_product_rates,
     of_twice_the_bytes,
+    slower,
 )
-from scaleproof.simulator.cluster.device.kernels.rates import slower
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Seconds, Watts
 
@@ -101,7 +104,7 @@ class Kernels(Spec):
         """Rates of products at a precision, the device's own or its generation's; None if neither were measured."""
         known = "bf16" if precision == "fp16" else precision
         own = self.products.get(known)  # type: ignore[call-overload]
-        found = own or generation_rates(self.generation, known, self.tile_share, self.generation_slowdown)
+        found = own or generation_product_rates(self.generation, known, self.tile_share, self.generation_slowdown)
         if found is None and known == "tf32" and (narrow := self.product_rates("bf16")) is not None:
             return of_twice_the_bytes(narrow)
         return found
@@ -112,11 +115,11 @@ class Kernels(Spec):
         rates = self.attention.get(implementation)
         if rates is not None:
             return rates
-        shipped = general(implementation, self.generation)
+        shipped = generation_attention_rates(implementation, self.generation)
         if shipped is not None:
             shipped = slower(shipped, self.generation_slowdown)
-        if implementation == BEST:
-            return best([*([shipped] if shipped else []), *self.attention.values()]) or next(
+        if implementation == BEST_ATTENTION:
+            return best_attention_rates([*([shipped] if shipped else []), *self.attention.values()]) or next(
                 iter(self.attention.values()), None
             )
         return shipped or next(iter(self.attention.values()), None)
