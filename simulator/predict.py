@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scaleproof.simulator.cluster.network.nics import one_card_warning
+from scaleproof.simulator.cluster.network.links import one_card_warning
 from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
 from scaleproof.simulator.frameworks import Framework

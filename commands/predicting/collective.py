@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from scaleproof.simulator.analysis.collective.curves import CollectiveCurve
     from scaleproof.simulator.analysis.collective.time import CollectiveTime
     from scaleproof.simulator.cluster import Cluster
-    from scaleproof.simulator.cluster.collectives.algorithms import Op
+    from scaleproof.simulator.cluster.collectives.groups import Op
 
 _TABLE: Final = "collectives.csv"
 _US: Final = 1e6

@@ -10,7 +10,7 @@ from typing import Final
 
 from scaleproof.simulator.captured.record import NONE, Capture, EventKind, RecordedRanks, TrainingPass
 from scaleproof.simulator.captured.replicas import Replicas
-from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.communication import Dimension
 
 # Dimensions by words in descriptions of groups, as those of device meshes.

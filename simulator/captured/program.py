@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.captured.rank_tasks import HostCosts, RankTasks
 from scaleproof.simulator.captured.trace import IssuedCollective, IssuedMessage, RankTrace
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_factor
 from scaleproof.simulator.cluster.collectives.cost import rendezvous_s
+from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.engine import replay

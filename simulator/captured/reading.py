@@ -16,7 +16,7 @@ from scaleproof.simulator.captured.record import ALLOW_TF32, NONE, Capture, Cate
 from scaleproof.simulator.captured.samples import samples_of
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation, Operator
 from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective, IssuedMessage, Recorded, Wait
-from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.run.run import Phase
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from scaleproof.simulator.captured.kernels import KernelTime
-from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.run.run import Phase
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.model.layers import ContextBy, Counted, Shard
 from scaleproof.simulator.strategy.data_parallel.compression import Compression

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, Group, Op, names_for
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, names_for
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.cluster.collectives.link_traffic import Traffic, traffic, traffic_by_round
 from scaleproof.simulator.cluster.collectives.nccl import (
     Choice,

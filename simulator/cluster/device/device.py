@@ -14,10 +14,9 @@ from pydantic import Field, model_validator
 
 from scaleproof.simulator.cluster.device.generations import completed
 from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, narrow_products
-from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
+from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed, at_power_limit, with_peak_share
 from scaleproof.simulator.cluster.device.kernels.passes import passes_s, weights_s
 from scaleproof.simulator.cluster.device.kernels.rates import State
-from scaleproof.simulator.cluster.device.power import sustained, sustaining
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Bytes, Hertz, PositiveBytesPerSecond, PositiveFlopsPerSecond, Seconds, Watts
 from scaleproof.simulator.model.layers import Layer
@@ -225,7 +224,7 @@ class Device(Spec):
         size_bytes = ELEMENT_BYTES[precision]
         peak_flops = self.peak_flops[precision] * faster
         winograd, rates = precision == "fp32", kernels.product_rates(precision)
-        kernels = sustained(kernels, self.power_limit_W)
+        kernels = at_power_limit(kernels, self.power_limit_W)
         return Speed(kernels, peak_flops, self.memory_bandwidth_Bps, size_bytes, winograd, rates, burst, _NARROW.get(precision))
 
     def narrow_speed(self, precision: Precision, kernels: Kernels, recipe: Recipe) -> Speed:
@@ -237,7 +236,7 @@ class Device(Spec):
             faster = self.peak_flops[precision] / self.peak_flops[wide] * recipes.peak_share
             return self.speed(wide, kernels, max(1.0, faster))
         speed, operand_bytes = self.speed(precision, kernels), recipes.element_bytes[recipe]
-        return speed._replace(kernels=sustaining(speed.kernels, recipes.peak_share), operand_bytes=operand_bytes)
+        return speed._replace(kernels=with_peak_share(speed.kernels, recipes.peak_share), operand_bytes=operand_bytes)
 
     def per_device(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> Sequence[float]:
         """Numbers that `function` computes of the device; a BatchedDevice returns batched numbers and caches them by `key`."""

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.cluster.collectives.cost import copying_s
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension, number_of
 from scaleproof.simulator.common.csr import CsrLists
 from scaleproof.simulator.program import Rows, Use

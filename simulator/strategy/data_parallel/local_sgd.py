@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 import numpy as np
 from pydantic import Field
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group
+from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.cluster.device.device import Device, Optimizer
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.errors import FieldError

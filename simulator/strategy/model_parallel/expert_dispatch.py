@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group
+from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.model.operators import Routed
 
 WirePrecision = Literal["fp8", "bf16", "fp16", "fp32"]

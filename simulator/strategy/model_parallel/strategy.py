@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.cluster.collectives.cost import library_of
+from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count

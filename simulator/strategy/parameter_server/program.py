@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.program.consistency import Bsp, ConsistencyModel, WorkQuota

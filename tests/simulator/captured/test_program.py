@@ -11,8 +11,8 @@ from scaleproof.simulator.captured.kernels import KernelTime, Known
 from scaleproof.simulator.captured.program import compile_traces
 from scaleproof.simulator.captured.rank_tasks import HostCosts, longest_s
 from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, Recorded, Wait
-from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
+from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import InputError

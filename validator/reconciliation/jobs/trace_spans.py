@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from scaleproof.simulator.cluster.collectives.algorithms import bus_factor
+from scaleproof.simulator.cluster.collectives.groups import bus_factor
 from scaleproof.simulator.run.intervals import TimeIntervals
 from scaleproof.simulator.run.run import SPAN_COLUMNS, Phase, Stream
 from scaleproof.validator.calibration.imports.kineto import DeviceWork, TracedCollective

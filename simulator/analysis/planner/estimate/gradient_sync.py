@@ -19,7 +19,7 @@ from scaleproof.simulator.analysis.planner.estimate.configurations import Config
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, distinct
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, StageCut, plans_of
 from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPlacement, TransferTimes
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
 from scaleproof.simulator.strategy.data_parallel.gradient_sync import REPLICA_GROUPS
 from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.cluster.collectives.link_traffic import Traffic
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants
 from scaleproof.simulator.cluster.collectives.nccl.facts import GroupLinks, Nccl, Protocol

@@ -13,7 +13,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_factor, names_for
+from scaleproof.simulator.cluster.collectives.algorithms import names_for
+from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor
 from scaleproof.simulator.cluster.collectives.link_traffic import FurtherSteps, Traffic
 from scaleproof.simulator.cluster.collectives.nccl.facts import PROTOCOLS, GroupLinks, Nccl, Protocol, channels
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scaleproof.simulator.cluster import Link, Node
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.cluster.collectives.nccl import Adjust, GroupLinks, Nccl, choices, chosen
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
-from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.cluster.collectives.nccl import Nccl, candidates
 from scaleproof.simulator.cluster.collectives.nccl.tuner import collnet_Bps, collnet_latency_s
 from scaleproof.simulator.common import catalog

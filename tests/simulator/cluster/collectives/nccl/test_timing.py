@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scaleproof.simulator.analysis.collective.messages import message_time
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster, Link, Node
-from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, OPS, Group, Op
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS
 from scaleproof.simulator.cluster.collectives.cost import nccl_facts, timing_constants, transport_of
+from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op
 from scaleproof.simulator.cluster.collectives.link_traffic import traffic, traffic_by_round
 from scaleproof.simulator.cluster.collectives.nccl import Adjust, GroupLinks, Nccl, Timing, TimingConstants, choices, chosen
 from scaleproof.simulator.cluster.collectives.nccl.constants import constants_of
