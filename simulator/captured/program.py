@@ -17,7 +17,7 @@ from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_facto
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.engine import replay
-from scaleproof.simulator.program import Program, ProgramBuilder
+from scaleproof.simulator.program import ProgramBuilder
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, ContendedResources
 from scaleproof.simulator.strategy.data_parallel.power import joules_per_bus_byte
@@ -43,17 +43,14 @@ class _Added(NamedTuple):
     bus_bytes: float
 
 
-def compile_traces(traces: Sequence[RankTrace], job: Job, host: HostCosts, main_stream: int = 0) -> Program:
-    """The program of the traces of all rank classes. Kernels next to collectives of gradients take longer, as far as the device
-    is shared: when they overlap follows from a replay without contention.
+def assembled(traces: Sequence[RankTrace], job: Job, host: HostCosts, main_stream: int = 0) -> Assembly:
+    """The program of the traces of all rank classes, with the tasks of each class.
+
+    Kernels next to collectives of gradients take longer, as far as the device is shared: when they overlap follows from a
+    replay without contention.
 
     Raises InputError for messages without counterpart.
     """
-    return assembled(traces, job, host, main_stream).program
-
-
-def assembled(traces: Sequence[RankTrace], job: Job, host: HostCosts, main_stream: int = 0) -> Assembly:
-    """The same, with the tasks of each class. Raises InputError for messages without counterpart."""
     built = Assembly(traces, job, host, main_stream, {})
     resources = ContendedResources.of(job)
     if resources is None or not built.issued:

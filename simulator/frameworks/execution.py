@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
-
-import yaml
+from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.device.device import (
     ELEMENT_BYTES,
@@ -26,9 +24,8 @@ from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, narrow_pr
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
 from scaleproof.simulator.cluster.device.kernels.passes import kernel_count, passes_s, weights_s
 from scaleproof.simulator.cluster.device.kernels.rates import USUAL_ATTENTION
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.frameworks.attention_passes import ScorePasses
-from scaleproof.simulator.frameworks.framework import Framework, PerPass, written_elements
+from scaleproof.simulator.frameworks.framework import Framework, PerPass
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator, SavedActivation
 from scaleproof.simulator.model.recompute import Recompute, again
@@ -76,6 +73,7 @@ class Execution:
             assert kernels is not None
             self._kernels = tuned(kernels, framework.flash(kernels.generation))
             self._reached_Bps = device.memory_bandwidth_Bps * kernels.memory_share
+            self._transposes_images = framework.transposes_images(kernels.generation, self.precision)
 
     def layer_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds of the forward and the backward pass over `samples` samples, without recomputation."""
@@ -193,9 +191,10 @@ class Execution:
         forward_bytes = copies.forward * layer.parameters + dropout.forward * dropped
         backward_bytes = copies.backward * layer.trained_parameters + dropout.backward * dropped
         for operator in layer.operators:
-            extra_bytes = self._extra_bytes(operator, layer.kept, samples)
-            forward_bytes += extra_bytes[0]
-            backward_bytes += extra_bytes[1] * operator.has_backward
+            extra_forward_bytes, extra_backward_bytes = self._extra_bytes(operator, layer.kept, samples)
+            forward_bytes += extra_forward_bytes
+            if extra_backward_bytes and operator.has_backward:
+                backward_bytes += extra_backward_bytes
         scale, reached_Bps = framework.kernel_scale, self._reached_Bps
         return scale * (forward_s + forward_bytes / reached_Bps), scale * (backward_s + backward_bytes / reached_Bps)
 
@@ -215,10 +214,11 @@ class Execution:
         extra = self.framework.extra_bytes.get(operator.name, PerPass())
         if self.work.autocast:
             extra = extra + self.framework.autocast.extra_bytes.get(operator.name, PerPass())
-        written = written_elements(operator) * samples
+        written = operator.written * samples
         forward_bytes, backward_bytes = extra.forward * written, extra.backward * written
-        if isinstance(operator, Convolution) and self._transposes(operator):
-            # a kernel that reads and writes each of the two tensors that a product reads or writes
+        if isinstance(operator, Convolution) and self._transposes_images and operator.groups == 1:
+            # tensor cores read the channels of a position together: a kernel reads and writes each of the two tensors that a
+            # product reads or writes
             both = 2 * (operator.input_elements + operator.positions * operator.outputs) * samples
             both_bytes = both * ELEMENT_BYTES[self.precision]
             return forward_bytes + both_bytes, backward_bytes + len(operator.backward(1)) * both_bytes
@@ -226,10 +226,6 @@ class Execution:
             scores = self._score_passes(operator, samples).extra_bytes(_elements(kept, _ATTENTION_MASK) * samples)
             return forward_bytes + scores[0], backward_bytes + scores[1]
         return forward_bytes, backward_bytes
-
-    def _transposes(self, operator: Convolution) -> bool:
-        """Whether tensors are transposed around a convolution, since tensor cores read the channels of a position together."""
-        return operator.groups == 1 and self.framework.transposes_images(self._kernels.generation, self.precision)
 
     def _score_passes(self, operator: Attention, samples: float) -> ScorePasses:
         return ScorePasses(self.framework, operator, samples, self.precision, self.work.autocast)
@@ -241,7 +237,7 @@ class Execution:
         slow = self._operators_s(products, samples)
         fast = passes_s(self._narrow_speed, products, (), samples)
         read = sum(o.count * (o.rows * samples + o.columns) * o.inner for o in products)
-        written = sum(written_elements(o) for o in products if o.has_backward) * samples
+        written = sum(o.written for o in products if o.has_backward) * samples
         cast_bytes = recipes.cast_bytes[self.work.recipe]
         cast_forward_s, cast_backward_s = (cast_bytes * elements / self._reached_Bps for elements in (read, written))
         return slow[0] - fast[0] - cast_forward_s, slow[1] - fast[1] - cast_backward_s
@@ -325,9 +321,3 @@ def tuned(kernels: Kernels, version: str | None) -> Kernels:
     implementation = version or USUAL_ATTENTION
     rates = kernels.attention_rates(implementation)
     return kernels.model_copy(update={"issue_s": 0.0, "attention": {} if rates is None else {implementation: rates}})
-
-
-@functools.cache
-def _data(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((catalog.ROOT / "kernels" / f"{name}.yaml").read_text(encoding="utf-8"))
-    return found

@@ -263,11 +263,6 @@ class Device(Spec):
         """Seconds of some of a layer's operators in the forward and in the backward pass, by the model alone."""
         return self.layer_s(replace(layer, signature="", operators=tuple(operators), kept=()), samples, precision)
 
-    def scores_s(self, layer: Layer, samples: float, precision: Precision) -> float:
-        """Seconds of unfused attention's score computation in the forward pass; zero for flash attention."""
-        scores = tuple(o for o in layer.operators if isinstance(o, Attention) and not o.flash)
-        return self.share_s(layer, scores, samples, precision)
-
     def share_s(self, layer: Layer, operators: tuple[Operator, ...], samples: float, precision: Precision) -> float:
         """Seconds of some of a layer's operators in its forward pass.
 
