@@ -43,12 +43,15 @@ _COPIES: Final = ("host to device", "device to host")
 _AFTER_ALL: Final = 1 << 62
 
 
-@functools.lru_cache(maxsize=8)
-def script_of(path: Path, stamp: tuple[int, int]) -> CapturedScript:
-    """The captured script in a file. stamp: time and size of the file, so that a changed file is read again.
+def read(path: Path) -> CapturedScript:
+    """The captured script in a file. Raises InputError for a file that is missing or no capture."""
+    status = path.stat() if path.is_file() else None
+    return _read(path.resolve(), (status.st_mtime_ns, status.st_size) if status else (0, 0))
 
-    Raises InputError for a file that is no capture.
-    """
+
+@functools.lru_cache(maxsize=8)
+def _read(path: Path, stamp: tuple[int, int]) -> CapturedScript:
+    """The captured script in a file. stamp: time and size of the file, so that a changed file is read again."""
     return script_of_capture(Capture.read(path), path.stem)
 
 

@@ -6,16 +6,14 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from scaleproof.simulator.captured.groups import Replicas
 from scaleproof.simulator.captured.kernels import KernelTime, KernelTimes, Known
 from scaleproof.simulator.captured.operators import Work
-from scaleproof.simulator.captured.program import Assembly, assembled
-from scaleproof.simulator.captured.rank_tasks import HostCosts
-from scaleproof.simulator.captured.replicas import Replicas
+from scaleproof.simulator.captured.program import Assembly, HostCosts, assemble
 from scaleproof.simulator.captured.trace import (
     Allocation,
     Event,
@@ -131,16 +129,16 @@ class CapturedScript:
 
     def compile(self, job: Job, replicas: int) -> Program:
         """The program of a step on a job's cluster, with a number of replicas."""
-        return self.assembled(job, replicas).program
+        return self.assembly(job, replicas).program
 
-    def assembled(self, job: Job, replicas: int) -> Assembly:
-        """The same, with the tasks of each rank class."""
+    def assembly(self, job: Job, replicas: int) -> Assembly:
+        """The program of a step on a job's cluster, with a number of replicas and the tasks of each rank class."""
         times = KernelTimes(job.cluster.device, job.framework)
         host = HostCosts(times.launch_host_s, times.collective_host_s, times.blocks_host)
         to = Replicas(replicas, self.replicas.inner)
         ranks = self.replicas.resized_classes([one.ranks for one in self.classes], to)
         traces = [self._trace(one, own, times, to) for one, own in zip(self.classes, ranks, strict=True)]
-        return assembled(traces, job, host)
+        return assemble(traces, job, host)
 
     def _trace(self, of: CapturedClass, ranks: Sequence[int], times: KernelTimes, to: Replicas) -> RankTrace:
         """The events of a class of some ranks with the times of its kernels, among a number of replicas."""
@@ -211,11 +209,3 @@ class CapturedScript:
                     names[one.operators[operator].name] += total_s
         measured, extrapolated, unknown = (spent / spent.sum() if spent.sum() else np.eye(len(Known))[0]).tolist()
         return Coverage(measured, extrapolated, unknown, tuple(sorted(names, key=lambda name: -names[name])))
-
-
-def read(path: Path) -> CapturedScript:
-    """The captured script in a file. Raises InputError for a file that is missing or no capture."""
-    from scaleproof.simulator.captured.reading import script_of
-
-    status = path.stat() if path.is_file() else None
-    return script_of(path.resolve(), (status.st_mtime_ns, status.st_size) if status else (0, 0))

@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.captured.program import Assembly
-from scaleproof.simulator.captured.rank_tasks import HOST_STREAM, RankTasks
+from scaleproof.simulator.captured.program import HOST_STREAM, Assembly, RankTasks
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation
 from scaleproof.simulator.common.communication import label_of
 from scaleproof.simulator.engine import simulate_steady
@@ -52,7 +51,7 @@ class ClassStreams:
 
 def class_streams(script: CapturedScript, job: Job, replicas: int) -> list[ClassStreams]:
     """A steady step of each rank class, on a job's cluster with a number of replicas."""
-    built = script.assembled(job, replicas)
+    built = script.assembly(job, replicas)
     timeline = simulate_steady(built.program, _STEPS)
     ends_s = timeline.step_ends_s()
     step = _Step(built, timeline.start_s[-1], timeline.end_s[-1], float(ends_s[-2]), float(ends_s[-1] - ends_s[-2]))

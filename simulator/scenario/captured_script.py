@@ -68,7 +68,7 @@ def fit_to_cluster(located: Located, fixed: Collection[str]) -> None:
 
 def _script(path: str) -> CapturedScript:
     # other scenarios are loaded without the modules that read captures
-    from scaleproof.simulator.captured.script import read
+    from scaleproof.simulator.captured.reading import read
 
     return read(Path(path))
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from scaleproof.simulator.captured.kernels import KernelTime, Known
-from scaleproof.simulator.captured.program import assembled
-from scaleproof.simulator.captured.rank_tasks import HostCosts, longest_s
+from scaleproof.simulator.captured.program import HostCosts, assemble, longest_s
 from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, Recorded, Wait
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.cluster.collectives.groups import Group
@@ -42,7 +41,7 @@ def timed(*traces: Sequence[Event], host: HostCosts = NO_HOST, ranks: int = 1, j
         RankTrace(f"class {number}", range(number * ranks, (number + 1) * ranks), number * ranks, events)
         for number, events in enumerate(traces)
     ]
-    timeline = simulate_steady(assembled(classes, job, host).program, 4)
+    timeline = simulate_steady(assemble(classes, job, host).program, 4)
     return predicted_run(timeline, samples=1, scenario="", strategy="captured")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from scaleproof.simulator.captured.replicas import Replicas  # noqa: E402
+from scaleproof.simulator.captured.groups import Replicas  # noqa: E402
 from scaleproof.simulator.captured.trace import Allocation, Free  # noqa: E402
 from scaleproof.simulator.memory.captured import replayed  # noqa: E402
 from scaleproof.validator.capture.host_clock import HostClock  # noqa: E402

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.simulator.captured.replicas import Replicas
+from scaleproof.simulator.captured.groups import Replicas
 from scaleproof.simulator.common.errors import FieldError
 
 
