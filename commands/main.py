@@ -1,4 +1,7 @@
-"""The command line: `main` parses the arguments, runs the command, and turns errors into one line and an exit code."""
+"""The command line: `main` parses the arguments, runs the command, and turns errors into one line and an exit code.
+
+SIGTERM ends a command as Ctrl-C does, and both say what they interrupted and how it continues.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,22 @@ import importlib
 import io
 import os
 import re
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType, MappingProxyType
 from typing import NoReturn
 
 from scaleproof import __version__
 from scaleproof.commands.index import COMMANDS, GROUPS
-from scaleproof.commands.interrupts import interruption, sigterm_raises
+from scaleproof.simulator.common.errors import ExitCode, ScaleproofError, missing_extra, printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns the exit code. A ScaleproofError is printed to stderr as one line."""
-    from scaleproof.simulator.common.errors import ExitCode, ScaleproofError, missing_extra, printable
-
     # nearly all objects live until the command ends, so frequent garbage collection finds nothing
     gc.set_threshold(100_000, 50, 50)
     # print a warning as one line on stderr, like an error
@@ -124,3 +128,39 @@ def command_line(names: Sequence[str] = tuple(COMMANDS)) -> _Parser:
         importlib.import_module(f"scaleproof.commands.{module}").mount(commands)
     parser.commands = commands.choices
     return parser
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has arrived."""
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Makes SIGTERM raise Terminated, once, unless the process has a handler of its own or this is not its main thread."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _raise_terminated(number: int, frame: FrameType | None) -> None:
+    # `timeout` sends it twice, and the second one must not interrupt what ends processes and writes results
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Terminated
+
+
+def interruption(error: KeyboardInterrupt, options: argparse.Namespace) -> tuple[str, int]:
+    """A line that says what was interrupted and how it continues, and the exit code.
+
+    error: its notes say what is finished, and how the command continues. options: of the command line.
+    """
+    notes = getattr(error, "__notes__", [])
+    if not notes and hasattr(options, "resume") and options.out:
+        notes = [f"--out {options.out} --resume continues"]
+    by, code = (" by SIGTERM", ExitCode.TERMINATED) if isinstance(error, Terminated) else ("", ExitCode.INTERRUPTED)
+    return "; ".join([f"{options.prog} interrupted{by}", *notes]), code

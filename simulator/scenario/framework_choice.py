@@ -9,7 +9,7 @@ from scaleproof.simulator.cluster.collectives.cost import computes_on_processors
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, is_narrow
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework, shipped
-from scaleproof.simulator.frameworks.library import supporting
+from scaleproof.simulator.frameworks.files import supporting
 from scaleproof.simulator.model.layers import ModelSpec
 from scaleproof.simulator.strategy import (
     CapturedStrategy,

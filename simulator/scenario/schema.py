@@ -16,7 +16,7 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec, Width
 from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.frameworks import IDEAL, Framework
-from scaleproof.simulator.frameworks.library import renamed
+from scaleproof.simulator.frameworks.files import renamed
 from scaleproof.simulator.model import AnyModel
 from scaleproof.simulator.model.autocast import with_wide_stream
 from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard

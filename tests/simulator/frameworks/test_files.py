@@ -11,7 +11,7 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import NotFoundError, ScenarioError
 from scaleproof.simulator.common.units import parse_time_s
 from scaleproof.simulator.frameworks import ABLATIONS, IDEAL, Framework, shipped
-from scaleproof.simulator.frameworks.library import equal_to_shipped, names, supporting
+from scaleproof.simulator.frameworks.files import equal_to_shipped, names, supporting
 from scaleproof.simulator.scenario.load import load
 from tests.simulator.frameworks.scenarios import TEXT, scenario
 
