@@ -30,7 +30,7 @@ class Replicas:
     inner: int = 1
 
     @classmethod
-    def of(cls, count: int, world: int, groups: Iterable[Sequence[int]]) -> Replicas:
+    def from_groups(cls, count: int, world: int, groups: Iterable[Sequence[int]]) -> Replicas:
         """The axis that groups of `count` evenly spaced ranks show; without any, neighbouring ranks are neighbouring
         replicas."""
         for ranks in groups:
@@ -133,7 +133,7 @@ class GroupRoles:
     shards: bool
 
     @classmethod
-    def of(cls, one: RecordedRanks) -> GroupRoles:
+    def from_ranks(cls, one: RecordedRanks) -> GroupRoles:
         """The roles of a class's groups, by their descriptions and by what moves through them."""
         described = {
             index: dimension
@@ -194,4 +194,4 @@ def replicas_of(capture: Capture, roles: Sequence[GroupRoles]) -> Replicas:
         sizes.append(len(capture.classes))
     count = max(1, capture.world_size // max(1, math.prod(sizes)))
     groups = [group.ranks for each in capture.classes for group in each.groups]
-    return Replicas.of(count, capture.world_size, groups)
+    return Replicas.from_groups(count, capture.world_size, groups)

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, Recorded, Wait
+from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, RecordedEvent, Wait
 from scaleproof.simulator.cluster.collectives.cost import rendezvous_s
 from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor
 from scaleproof.simulator.common.communication import Communication, Dimension
@@ -121,7 +121,7 @@ class RankTasks:
             self._open.append(event)
             return
         self._close()
-        if isinstance(event, Recorded):
+        if isinstance(event, RecordedEvent):
             chain = self._begun(event.stream)
             self._recorded[event.event] = list(chain.rows), chain.communicates
         elif isinstance(event, Wait):

@@ -15,12 +15,12 @@ from scaleproof.simulator.captured.operators import copied, work_of
 from scaleproof.simulator.captured.record import ALLOW_TF32, NONE, Capture, Category, EventKind, RecordedRanks, TrainingPass
 from scaleproof.simulator.captured.samples import samples_of
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation, Operator
-from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective, IssuedMessage, Recorded, Wait
+from scaleproof.simulator.captured.trace import Allocation, Free, IssuedCollective, IssuedMessage, RecordedEvent, Wait
 from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.run.run import Phase
 
-_Event = Operation | IssuedCollective | IssuedMessage | Recorded | Wait
+_Event = Operation | IssuedCollective | IssuedMessage | RecordedEvent | Wait
 
 _PHASES: Final[Mapping[int, Phase]] = {
     TrainingPass.FORWARD: Phase.FORWARD, TrainingPass.BACKWARD: Phase.BACKWARD, TrainingPass.OPTIMIZER: Phase.OPTIMIZER,
@@ -57,7 +57,7 @@ def _read(path: Path, stamp: tuple[int, int]) -> CapturedScript:
 
 def script_of_capture(capture: Capture, name: str) -> CapturedScript:
     """The captured script of a record. Raises InputError for collectives that are not known, and scripts that never step."""
-    roles = [GroupRoles.of(one) for one in capture.classes]
+    roles = [GroupRoles.from_ranks(one) for one in capture.classes]
     replicas = replicas_of(capture, roles)
     classes = tuple(_class_of(one, role, capture.timed_s) for one, role in zip(capture.classes, roles, strict=True))
     first = min(capture.classes, key=lambda one: one.played)
@@ -169,7 +169,7 @@ class _StepReader:
         elif kind in (EventKind.SEND, EventKind.RECEIVE):
             yield self._message(row, kind)
         elif kind == EventKind.EVENT_RECORD:
-            yield Recorded(self._of("stream", row), self._of("event", row))
+            yield RecordedEvent(self._of("stream", row), self._of("event", row))
         else:
             yield from self._waits(row, kind)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scaleproof.simulator.captured.groups import Replicas
-from scaleproof.simulator.captured.kernels import KernelTime, KernelTimes, Known
+from scaleproof.simulator.captured.kernels import Certainty, KernelTime, KernelTimes
 from scaleproof.simulator.captured.operators import Work
 from scaleproof.simulator.captured.program import Assembly, HostCosts, assemble
 from scaleproof.simulator.captured.trace import (
@@ -22,7 +22,7 @@ from scaleproof.simulator.captured.trace import (
     IssuedMessage,
     Launch,
     RankTrace,
-    Recorded,
+    RecordedEvent,
     Wait,
 )
 from scaleproof.simulator.common.errors import FieldError
@@ -64,7 +64,7 @@ class CapturedClass:
     played: int
     main_stream: int
     operators: Sequence[Operator]
-    events: Sequence[Operation | IssuedCollective | IssuedMessage | Recorded | Wait]
+    events: Sequence[Operation | IssuedCollective | IssuedMessage | RecordedEvent | Wait]
     before: Sequence[Allocation | Free] = ()
     allocations: Sequence[Allocation | Free] = ()
 
@@ -156,7 +156,7 @@ class CapturedScript:
         if times.device != self.timed_on:
             return modelled
         return [
-            KernelTime(one.timed_s, Known.MEASURED, model.moves) if one.timed_s is not None else model
+            KernelTime(one.timed_s, Certainty.MEASURED, model.moves) if one.timed_s is not None else model
             for one, model in zip(of.operators, modelled, strict=True)
         ]
 
@@ -181,7 +181,7 @@ class CapturedScript:
                 yield place, event._replace(stream=number(event.stream), ranks=resized[key])
             elif isinstance(event, IssuedMessage):
                 yield place, event._replace(stream=number(event.stream), peer=self.replicas.moved(event.peer, to))
-            elif isinstance(event, Recorded):
+            elif isinstance(event, RecordedEvent):
                 yield place, event._replace(stream=number(event.stream))
             else:
                 on = number(event.number) if event.on == "stream" and event.number >= 0 else event.number
@@ -199,13 +199,13 @@ class CapturedScript:
     def coverage(self, job: Job) -> Coverage:
         """How the times of kernels on a job's device are known, over all ranks."""
         times = KernelTimes(job.cluster.device, job.framework)
-        spent, names = np.zeros(len(Known)), defaultdict[str, float](float)
+        spent, names = np.zeros(len(Certainty)), defaultdict[str, float](float)
         for one in self.classes:
             seconds = self._seconds(one, times)
             for (operator, _), count in one.counts.items():
                 total_s = len(one.ranks) * count * seconds[operator].seconds
                 spent[seconds[operator].known] += total_s
-                if seconds[operator].known == Known.UNKNOWN:
+                if seconds[operator].known == Certainty.UNKNOWN:
                     names[one.operators[operator].name] += total_s
-        measured, extrapolated, unknown = (spent / spent.sum() if spent.sum() else np.eye(len(Known))[0]).tolist()
+        measured, extrapolated, unknown = (spent / spent.sum() if spent.sum() else np.eye(len(Certainty))[0]).tolist()
         return Coverage(measured, extrapolated, unknown, tuple(sorted(names, key=lambda name: -names[name])))

@@ -48,7 +48,7 @@ class IssuedMessage(NamedTuple):
     work: int
 
 
-class Recorded(NamedTuple):
+class RecordedEvent(NamedTuple):
     """An event that is recorded on a stream: it is complete when the stream's work so far is."""
 
     stream: int
@@ -64,7 +64,7 @@ class Wait(NamedTuple):
     number: int
 
 
-Event = Launch | IssuedCollective | IssuedMessage | Recorded | Wait
+Event = Launch | IssuedCollective | IssuedMessage | RecordedEvent | Wait
 
 
 class Allocation(NamedTuple):

@@ -433,7 +433,7 @@ def _check_flows(capacity: Amounts, routes: Sequence[Sequence[int]], sizes: Amou
     for name, values in (("size", sizes), ("start", starts)):
         if not (np.isfinite(values).all() and (values >= 0).all()):
             raise ValueError(f"a flow's {name} is negative or not finite; give a finite number of at least zero")
-    lists = CsrLists.of(routes)
+    lists = CsrLists.from_lists(routes)
     flow, link = lists.keys(), lists.values
     for wrong in np.flatnonzero((link < 0) | (link >= len(capacity)))[:1].tolist():
         raise ValueError(f"flow {flow[wrong]} uses link {link[wrong]}, but links are numbered 0 to {len(capacity) - 1}")

@@ -71,7 +71,7 @@ class Execution:
         )
         if self.is_described:
             assert kernels is not None
-            self._kernels = tuned(kernels, framework.flash(kernels.generation))
+            self._kernels = framework_kernels(kernels, framework.flash(kernels.generation))
             self._reached_Bps = device.memory_bandwidth_Bps * kernels.memory_share
             self._transposes_images = framework.transposes_images(kernels.generation, self.precision)
 
@@ -315,7 +315,7 @@ class _HostTimes(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def tuned(kernels: Kernels, version: str | None) -> Kernels:
+def framework_kernels(kernels: Kernels, version: str | None) -> Kernels:
     """Kernels whose host time is the framework's, with the attention that it has: measured on the device, else as on its
     generation. Shares of the peak that the device states itself win over both."""
     implementation = version or USUAL_ATTENTION

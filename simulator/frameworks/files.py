@@ -49,7 +49,7 @@ def names() -> tuple[str, ...]:
     return tuple(catalog.names("frameworks"))
 
 
-def supporting(features: frozenset[str]) -> list[str]:
+def with_features(features: frozenset[str]) -> list[str]:
     """Names of the shipped frameworks that support all `features`, sorted."""
     return [name for name in names() if features <= set(shipped(name).supports)]
 

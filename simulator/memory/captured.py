@@ -82,7 +82,7 @@ def replayed(
 ) -> ReplayedMemory:
     """The memory of a rank that allocates what it has at the beginning of a step, and then takes steps. caches: whether by
     PyTorch's caching allocator, which processors do not have: they have the bytes that tensors request."""
-    live = LiveMemory.of(before, step)
+    live = LiveMemory.from_allocations(before, step)
     if not caches:
         return ReplayedMemory(live.peak.size_bytes, live.peak.size_bytes, live)
     allocator = CachingAllocator(math.inf, expandable)

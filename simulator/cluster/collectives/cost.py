@@ -17,10 +17,10 @@ from scaleproof.simulator.cluster.collectives.nccl import (
     candidates,
     channels,
     choices,
-    chosen,
     constants_of,
     default_transport,
     facts_of,
+    nccl_choice,
     rccl_facts_of,
 )
 from scaleproof.simulator.cluster.collectives.settings import Library
@@ -280,7 +280,7 @@ def _chosen_costing(usable: Sequence[Choice]) -> Costing:
     """Cost of what NCCL's tuner chooses for each size; only the choice is timed."""
 
     def cost(size_bytes: float) -> CollectiveCost:
-        choice = chosen(usable, size_bytes)
+        choice = nccl_choice(usable, size_bytes)
         timing = choice.at(size_bytes)
         return CollectiveCost(choice.algorithm, timing.latency_s, timing.seconds(size_bytes))
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from scaleproof.simulator.cluster.device.generations import completed
+from scaleproof.simulator.cluster.device.generations import with_generation_kernels
 from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, narrow_products
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed, at_power_limit, with_peak_share
 from scaleproof.simulator.cluster.device.kernels.passes import passes_s, weights_s
@@ -143,7 +143,7 @@ class Device(Spec):
     @model_validator(mode="before")
     @classmethod
     def _kernels_by_generation(cls, data: Any) -> Any:
-        return completed(data)
+        return with_generation_kernels(data)
 
     @property
     def capacity_bytes(self) -> float:

@@ -21,7 +21,7 @@ _ASSUMED: Final = ("memory_share", "launch", "issue")
 _PRECISIONS: Final = ("bf16", "fp16", "fp32")
 
 
-def completed(device: Any) -> Any:
+def with_generation_kernels(device: Any) -> Any:
     """The fields of a device as in YAML, with kernel parameters of its generation where it has too few to time kernels.
 
     Raises ValueError for an unknown generation, and if the power limit is needed and missing.

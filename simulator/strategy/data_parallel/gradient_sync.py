@@ -217,7 +217,7 @@ class GradientSync:
         begins, index = np.unique(begin, return_inverse=True)
         found = [list(queries(layer)) for layer in begins.tolist()]
         numbers, first, last = (
-            CsrLists.of([[value(query, layers) for query, layers in of_task] for of_task in found]).take(index)
+            CsrLists.from_lists([[value(query, layers) for query, layers in of_task] for of_task in found]).take(index)
             for value in (
                 lambda query, _: known.setdefault(query, len(known)),
                 lambda _, layers: layers.start,

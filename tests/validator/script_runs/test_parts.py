@@ -58,7 +58,7 @@ def test_processors_allocate_the_bytes_of_tensors() -> None:
 
 
 def test_a_pipeline_without_replicas_has_an_axis_of_one() -> None:
-    assert Replicas.of(1, 2, [[0], [0, 1]]) == Replicas(1)
+    assert Replicas.from_groups(1, 2, [[0], [0, 1]]) == Replicas(1)
 
 
 def test_the_host_s_time_is_what_passes_between_recorded_calls() -> None:

@@ -87,7 +87,7 @@ def choices(op: Op, links: GroupLinks, facts: Nccl, constants: TimingConstants, 
     ]
 
 
-def chosen(choices: Sequence[Choice], size_bytes: float) -> Choice:
+def nccl_choice(choices: Sequence[Choice], size_bytes: float) -> Choice:
     """What NCCL's tuner chooses for a size: the least estimate."""
     best, best_s = choices[0], math.inf
     if len(choices) > 1:
@@ -104,7 +104,7 @@ def timing(case: Case, protocol: Protocol, constants: TimingConstants) -> Timing
     if case.is_symmetric:
         return _symmetric_timing(case, constants)
     traffic, crosses = case.traffic, case.group.nodes > 1
-    inside_s, between_s, inside_share, between_share = constants.of(protocol)
+    inside_s, between_s, inside_share, between_share = constants.for_protocol(protocol)
     chunk_s = _chunk_s(protocol, crosses, constants)
     if case.is_nvls:
         inside_s, inside_share = constants.nvls_step_s, constants.nvls_share
@@ -161,7 +161,7 @@ def pairwise(case: Case, constants: TimingConstants) -> Choice:
     on NCCL 2.12).
     """
     op, facts, group, traffic = case.op, case.facts, case.group, case.traffic
-    _, _, inside_share, between_share = constants.of("simple")
+    _, _, inside_share, between_share = constants.for_protocol("simple")
     peers = group.size - 1 if op == "alltoall" else 1
     inside_s = traffic.inside_s / (link_share(facts) * inside_share) * (1 + constants.local_step / peers)
     per_byte_s = max(inside_s, traffic.between_s / (NETWORK_SHARE * between_share))
@@ -184,7 +184,7 @@ def _messages_latency_s(constants: TimingConstants, protocol: Protocol, inside: 
 
     inside: 1 if there are messages inside the node, else 0; remote: number of messages to other nodes.
     """
-    inside_s, between_s, _, _ = constants.of(protocol)
+    inside_s, between_s, _, _ = constants.for_protocol(protocol)
     between = between_s + remote * constants.post_s if remote else 0.0
     return constants.launch_s + inside * inside_s + between
 
@@ -214,7 +214,7 @@ def point_to_point(
     """Parameters of a message between two ranks. crosses: whether they are on different nodes. links_s: latency of the links
     alone."""
     protocol: Protocol = "ll" if size_bytes <= _PAIRWISE_LL_BYTES else "simple"
-    _, _, inside_share, between_share = constants.of("simple")
+    _, _, inside_share, between_share = constants.for_protocol("simple")
     latency_s = _messages_latency_s(constants, protocol, int(not crosses), int(crosses)) + constants.peer_s
     latency_s += max(0.0, links_s - constants.known_latencies_s[crosses])
     chunk_s = _chunk_s(protocol, crosses, constants)
