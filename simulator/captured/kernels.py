@@ -19,7 +19,7 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.frameworks.execution import framework_kernels
-from scaleproof.simulator.model.operators import Matmul, MemoryBound, Product
+from scaleproof.simulator.model.operators import Matmul, MemoryBound
 
 # Precisions that stand in for one that a device has no peak rate for, the best first.
 _INSTEAD: Final[Mapping[str, tuple[Precision, ...]]] = {
@@ -130,7 +130,9 @@ class KernelTimes:
             return Certainty.UNKNOWN
         if self._device.kernels_state == "measured" and not self._is_gpu:
             return Certainty.MEASURED
-        if work.products and all(_within(self._ranges.get(kind), _sizes(one)) for one in work.products):
+        if work.products and all(
+            _within(self._ranges.get(kind), {"m": one.m, "n": one.n, "k": one.k}) for one in work.products
+        ):
             return Certainty.MEASURED
         if work.attention is not None and not work.backward and precision in ("bf16", "fp16"):
             sizes = {"queries": work.attention.queries, "keys": work.attention.keys, "width": work.attention.width}
@@ -186,7 +188,7 @@ class KernelTimes:
         if operator is not None:
             done = (backward_work if work.backward else forward_work)([operator], work.samples)
         elif work.products:
-            done = forward_work([_as_matmul(product) for product in work.products], 1)
+            done = forward_work([Matmul("product", m, n, k, batch) for m, n, k, batch in work.products], 1)
         else:
             elements = round(work.moved_bytes / speed.element_bytes)
             done = forward_work([MemoryBound("other", elements, 0, 0, 0)], 1)
@@ -202,14 +204,6 @@ class KernelTimes:
             if one in self._device.peak_flops:
                 return one
         raise FieldError(("cluster", "device", "peak"), f"{self._device.name} has no rate for {precision}; add one")
-
-
-def _as_matmul(product: Product) -> Matmul:
-    return Matmul("product", product.m, product.n, product.k, product.batch)
-
-
-def _sizes(product: Product) -> dict[str, int]:
-    return {"m": product.m, "n": product.n, "k": product.k}
 
 
 def _within(ranges: Mapping[str, Sequence[int]] | None, sizes: Mapping[str, int]) -> bool:

@@ -120,7 +120,8 @@ def _unknown_precisions(capture: Capture, classes: Sequence[CapturedClass]) -> I
 
 def _class_of(one: RecordedRanks, roles: GroupRoles, timed_s: Mapping[str, float]) -> CapturedClass:
     reader = _StepReader(one, roles, timed_s)
-    rows, events = _columns_of(reader.with_last_waits(list(reader.events())))
+    placed = reader.with_last_waits(list(reader.events()))
+    rows, events = [row for row, _ in placed], [event for _, event in placed]
     streams = Counter(
         event.stream for event in events if isinstance(event, Operation) and reader.operators[event.operator].work.flops
     )
@@ -135,10 +136,6 @@ def _class_of(one: RecordedRanks, roles: GroupRoles, timed_s: Mapping[str, float
         before=before,
         allocations=allocations,
     )
-
-
-def _columns_of(pairs: Sequence[tuple[int, _Event]]) -> tuple[list[int], list[_Event]]:
-    return [row for row, _ in pairs], [event for _, event in pairs]
 
 
 class _StepReader:

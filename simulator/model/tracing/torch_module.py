@@ -221,16 +221,13 @@ def _recorded_modules(torch: Any, module: Any) -> dict[Any, RecordedModule]:
                 visit(inner, full)
                 runs += 1
             else:
+                has_parameters = next(inner.parameters(), None) is not None
                 recorded.setdefault(
-                    inner, RecordedModule(full, type(inner).__name__, runs, isinstance(outer, chains), _has_parameters(inner))
+                    inner, RecordedModule(full, type(inner).__name__, runs, isinstance(outer, chains), has_parameters)
                 )
 
     visit(module, "")
     return recorded or {module: RecordedModule("model", type(module).__name__, 0, chained=False, has_parameters=True)}
-
-
-def _has_parameters(module: Any) -> bool:
-    return next(module.parameters(), None) is not None
 
 
 def _assign_parameters(module: Any, recorded: dict[str, RecordedModule], recorder: Recorder) -> None:

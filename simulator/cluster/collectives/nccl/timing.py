@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.groups import Op
-from scaleproof.simulator.cluster.collectives.link_traffic import Traffic
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants
 from scaleproof.simulator.cluster.collectives.nccl.facts import GroupLinks, Nccl, Protocol
 from scaleproof.simulator.cluster.collectives.nccl.tuner import (
@@ -112,7 +111,8 @@ def timing(case: Case, protocol: Protocol, constants: TimingConstants) -> Timing
             inside_s, inside_share = inside_s * constants.registered_step, inside_share * constants.registered_rate
             chunk_s = chunk_s if crosses else 0.0  # buffers are not copied in pieces
     elif case.algorithm == "ring":
-        inside_share /= 1 + constants.local_step / _sends(traffic)
+        # by the steps in which a rank sends
+        inside_share /= 1 + constants.local_step / max(1, traffic.inside_steps + traffic.between_steps)
     latency_s = constants.launch_s + traffic.inside_steps * inside_s + _excess_s(case, constants)
     if not case.uses_network_switches:
         latency_s += traffic.between_steps * between_s
@@ -147,11 +147,6 @@ def _symmetric_timing(case: Case, constants: TimingConstants) -> Timing:
 def _chunk_s(protocol: Protocol, crosses: bool, constants: TimingConstants) -> float:
     chunk_s = constants.between_chunk_s if crosses else constants.inside_chunk_s
     return chunk_s if protocol == "simple" else chunk_s * constants.line_chunk
-
-
-def _sends(traffic: Traffic) -> int:
-    """Number of steps of a ring in which a rank sends."""
-    return max(1, traffic.inside_steps + traffic.between_steps)
 
 
 def pairwise(case: Case, constants: TimingConstants) -> Choice:
