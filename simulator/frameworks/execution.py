@@ -211,11 +211,12 @@ class Execution:
 
     def _extra_bytes(self, operator: Operator, kept: Sequence[SavedActivation], samples: float) -> tuple[float, float]:
         """Bytes that an operator moves in both passes in addition to what the model counts."""
-        extra = self.framework.extra_bytes.get(operator.name, PerPass())
-        if self.work.autocast:
-            extra = extra + self.framework.autocast.extra_bytes.get(operator.name, PerPass())
-        written = operator.written * samples
-        forward_bytes, backward_bytes = extra.forward * written, extra.backward * written
+        tables = [self.framework.extra_bytes, *([self.framework.autocast.extra_bytes] if self.work.autocast else [])]
+        forward_bytes, backward_bytes = 0.0, 0.0
+        if extra := [table[operator.name] for table in tables if operator.name in table]:
+            written = operator.written * samples
+            forward_bytes = sum(one.forward for one in extra) * written
+            backward_bytes = sum(one.backward for one in extra) * written
         if isinstance(operator, Convolution) and self._transposes_images and operator.groups == 1:
             # tensor cores read the channels of a position together: a kernel reads and writes each of the two tensors that a
             # product reads or writes
