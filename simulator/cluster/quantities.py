@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import Field
 
 from scaleproof.simulator.cluster.collectives.cost import chosen_nccl
-from scaleproof.simulator.cluster.device.generations import deviation
+from scaleproof.simulator.cluster.device.device import kernels_deviation
 from scaleproof.simulator.cluster.device.kernels.rates import slower
 from scaleproof.simulator.cluster.network.variability import slowest_path_deviation
 from scaleproof.simulator.common.errors import UnitError
@@ -238,7 +238,7 @@ _QUANTITIES: Final = (
         _slower_device,
         *_SHARE,
         prior=0.10,
-        prior_of=lambda cluster: deviation(cluster.device.kernels_state),
+        prior_of=lambda cluster: kernels_deviation(cluster.device.kernels_state),
     ),
     Quantity(
         "optimizer", lambda cluster: 1.0 if cluster.device.measured_optimizers else None, _slower_optimizer, *_SHARE, prior=0.10

@@ -14,10 +14,10 @@ import numpy as np
 import simpy
 
 from scaleproof.simulator.engine.durations import Times, rates, speed_profile_of, variable_speed_rows
-from scaleproof.simulator.engine.jitter import NONE, Variation
 from scaleproof.simulator.engine.max_min import TOGETHER, Allocator
 from scaleproof.simulator.engine.servers import Applied, Request, Server, ServerHost
 from scaleproof.simulator.engine.timeline import Timeline
+from scaleproof.simulator.engine.variation import NONE, Variation
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program, Resources, Use, followers
 from scaleproof.simulator.program.consistency import DROPPED
 from scaleproof.simulator.program.speed_profile import Cycle

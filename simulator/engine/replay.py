@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.engine.durations import Times, concurrent_durations_s, durations_s
-from scaleproof.simulator.engine.jitter import NONE, Variation
 from scaleproof.simulator.engine.levels import Level, LevelDelays, LevelOrder, QueuedServer, order_of, servers_of
 from scaleproof.simulator.engine.servers import Busy
 from scaleproof.simulator.engine.timeline import Timeline
+from scaleproof.simulator.engine.variation import NONE, Variation
 from scaleproof.simulator.program import Kind, Program
 
 

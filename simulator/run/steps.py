@@ -19,7 +19,7 @@ from scaleproof.simulator.cluster.network.variability import variability
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.engine import Timeline, Variation
-from scaleproof.simulator.engine.asynchronous_starts import is_out_of_phase, random_starts_s, steps_until_bound
+from scaleproof.simulator.engine.variation import is_out_of_phase, random_starts_s, steps_until_bound
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.program.consistency import Bsp, Ssp
 from scaleproof.simulator.run.run import DISTURBED

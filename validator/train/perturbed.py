@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from scaleproof.simulator.engine.jitter import jitter_factors, tail_factors
+from scaleproof.simulator.engine.variation import jitter_factors, tail_factors
 from scaleproof.simulator.program.speed_profile import SpeedProfiles
 from scaleproof.simulator.scenario.schema import Scenario
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.engine.events import simulate
-from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.engine.timeline import Timeline
+from scaleproof.simulator.engine.variation import Variation
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Use
 from scaleproof.simulator.program.consistency import Asp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.run.predicted import predicted_run

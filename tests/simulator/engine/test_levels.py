@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from scaleproof.simulator.engine import levels as orders
 from scaleproof.simulator.engine import replay
 from scaleproof.simulator.engine.durations import durations_s
-from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.engine.levels import LevelOrder, order_of
+from scaleproof.simulator.engine.variation import Variation
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.program.speed_profile import Cycle
 from scaleproof.simulator.run.run import Phase

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.engine import events, replay
-from scaleproof.simulator.engine.jitter import Variation
+from scaleproof.simulator.engine.variation import Variation
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.load import load

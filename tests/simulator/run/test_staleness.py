@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.engine import Timeline, simulate
-from scaleproof.simulator.engine.jitter import Variation
+from scaleproof.simulator.engine.variation import Variation
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.program.consistency import Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.run.predicted import predicted_run

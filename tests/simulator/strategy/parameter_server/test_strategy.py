@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.engine import Variation, simulate
-from scaleproof.simulator.engine.asynchronous_starts import random_starts_s
 from scaleproof.simulator.engine.events import simulate as by_events
+from scaleproof.simulator.engine.variation import random_starts_s
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.program import Kind, Program
