@@ -84,13 +84,13 @@ class Execution:
             forward_s, backward_s = self.device.layer_s(layer, samples, self.work.precision)
             return self.framework.kernel_scale * forward_s, self.framework.kernel_scale * backward_s
         forward_s, backward_s = self._kernels_s(layer, samples)
-        host = self._host_s(layer, samples)
+        forward_host_s, backward_host_s = self._host_s(layer, samples)
         # half of the additional time per microbatch belongs to the first layer, half to the last
         ends_s = self.framework.host.microbatch_s / 2 if _ENDS & {operator.name for operator in layer.operators} else 0.0
-        passed_s = self._passed_s(backward_s, host.backward)
+        passed_s = self._passed_s(backward_s, backward_host_s)
         if self.work.splits_backward:
             passed_s = sum(self._parts_of_backward_s(layer, samples))
-        return self._passed_s(forward_s, host.forward) + ends_s, passed_s
+        return self._passed_s(forward_s, forward_host_s) + ends_s, passed_s
 
     def _factor(self, layer: Layer, samples: float) -> float:
         """The framework's factor on times of a layer by a device without described kernels; 1 where they were measured."""
@@ -103,8 +103,8 @@ class Execution:
         rank_s = self.framework.pipeline_waits.rank_s * self.work.pipelined_ranks
         if not (self.is_described and rank_s):
             return 0.0, 0.0
-        host, (forward, backward) = self._host_s(layer, samples), _collectives(layer)
-        return host.forward + rank_s * forward, host.backward + rank_s * backward
+        (forward_s, backward_s), (forward, backward) = self._host_s(layer, samples), _collectives(layer)
+        return forward_s + rank_s * forward, backward_s + rank_s * backward
 
     def again_s(self, layer: Layer, samples: float) -> float:
         """Seconds by which recomputation makes the backward pass longer."""
@@ -115,13 +115,13 @@ class Execution:
             operators = again(layer, recompute).operators
             return self._factor(layer, samples) * device.share_s(layer, operators, samples, self.work.precision)
         forward_s, backward_s = self._kernels_s(layer, samples)
-        host, more = self._host_s(layer, samples), self.framework.host.checkpoint
-        alone_s = self._passed_s(backward_s, host.backward)
+        (forward_host_s, backward_host_s), more = self._host_s(layer, samples), self.framework.host.checkpoint
+        alone_s = self._passed_s(backward_s, backward_host_s)
         if recompute.kind == "full":
             # the host issues recomputation while the device is still busy with earlier kernels
             more_s = (more.forward + more.backward) * self._kernel_host_s
-            return self._passed_s(forward_s + backward_s, host.forward + host.backward + more_s) - alone_s
-        return self._passed_s(backward_s + self._selectively_s(layer, samples), host.backward) - alone_s
+            return self._passed_s(forward_s + backward_s, forward_host_s + backward_host_s + more_s) - alone_s
+        return self._passed_s(backward_s + self._selectively_s(layer, samples), backward_host_s) - alone_s
 
     def weights_s(self, layer: Layer, samples: float) -> float:
         """Seconds of the backward pass that are weight gradients, on which no other layer waits."""
@@ -136,7 +136,7 @@ class Execution:
     def _parts_of_backward_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds of the backward pass up to the gradients of inputs, and of the gradients of weights, as separate passes: each
         waits for the host that launches its kernels, or for the device."""
-        kernels_s, host_s = self._kernels_s(layer, samples)[1], self._host_s(layer, samples).backward
+        kernels_s, host_s = self._kernels_s(layer, samples)[1], self._host_s(layer, samples)[1]
         speed = self._narrow_speed if is_narrow(self.work.precision) and not layer.pinned_to_end else self._speed()
         weight_kernels_s = min(kernels_s, self.framework.kernel_scale * weights_s(speed, layer.operators, samples))
         _, launched = kernel_count(layer.operators)
@@ -257,7 +257,7 @@ class Execution:
         """Seconds of host time per kernel launch."""
         return self.framework.host_scale * self._kernels.host_slowdown * self.framework.host.kernel_s
 
-    def _host_s(self, layer: Layer, samples: float) -> _HostTimes:
+    def _host_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds of host time in both passes."""
         kernels = self._launches(layer)
         for operator in layer.operators:
@@ -269,7 +269,7 @@ class Execution:
             count * self._kernel_host_s + number * collective_s
             for count, number in zip((kernels.forward, kernels.backward), _collectives(layer), strict=True)
         )
-        return _HostTimes(forward_s, backward_s)
+        return forward_s, backward_s
 
     def _launches(self, layer: Layer) -> PerPass:
         """Kernels that the framework launches for a layer in both passes."""
@@ -306,13 +306,6 @@ def _collectives(layer: Layer) -> tuple[int, int]:
     """Number of a layer's collectives in the forward and in the backward pass."""
     backward = sum(one.backward for one in layer.exchanges)
     return len(layer.exchanges) - backward, backward
-
-
-class _HostTimes(NamedTuple):
-    """Seconds of the host in both passes."""
-
-    forward: float
-    backward: float
 
 
 @functools.lru_cache(maxsize=256)
