@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.cluster.collectives.cost import modelled_costing
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust, priors, replaced
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import ScaleproofError

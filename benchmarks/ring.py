@@ -14,7 +14,7 @@ import simpy
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import replay
 from scaleproof.simulator.engine.durations import durations_s
-from scaleproof.simulator.engine.jitter import Variation
+from scaleproof.simulator.engine.variation import Variation
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 
 _CHUNK_BYTES = 1e6

@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from scaleproof.commands.index import COMMANDS
+
 Action = Callable[[argparse.Namespace], int]
 _N = TypeVar("_N", int, float)
-# What each command does, in a line of the list of commands.
-SUMMARIES: Final[dict[str, str]] = {}
 NAME: Final = "a YAML file, or a name from 'scaleproof list'"
 SCENARIO: Final = f"{NAME}; or a model such as hf:config.json, with --set cluster=NAME --set batch=N"
 
@@ -59,11 +59,12 @@ _seconds = duration("seconds", 1.0)
 class Command:
     """A command of the command line. parser: argparse's parser of its arguments."""
 
-    def __init__(self, commands: Any, name: str, run: Action | None, help: str) -> None:  # noqa: A002
-        """Adds the command to argparse's subparsers. help: its line in the list of commands, and its description."""
-        self.parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+    def __init__(self, commands: Any, name: str, run: Action | None, summary: str = "") -> None:
+        """Adds the command to argparse's subparsers. summary: what it does, in a line (that of the index of commands)."""
+        summary = summary or COMMANDS[name].summary
+        description = f"{summary[0].upper()}{summary[1:]}."
+        self.parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=description)
         self.parser.set_defaults(command=run, prog=self.parser.prog)
-        SUMMARIES[name] = help
 
     def add(self, spec: str, help: str, repeated: bool = False, **settings: Any) -> None:  # noqa: A002
         """Adds an argument that is written as help shows it: '--flag', '--option VALUE', or 'POSITIONAL'.

@@ -60,7 +60,7 @@ autoload -U +X bashcompinit && bashcompinit
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    completion = Command(commands, "completion", _completion, "print a script that completes commands and names in a shell")
+    completion = Command(commands, "completion", _completion)
     completion.parser.epilog = (
         'bash: eval "$(scaleproof completion bash)" in ~/.bashrc; zsh: eval "$(scaleproof completion zsh)" in ~/.zshrc; '
         "fish: scaleproof completion fish > ~/.config/fish/completions/scaleproof.fish"
@@ -69,9 +69,9 @@ def mount(commands: Any) -> None:
 
 
 def _completion(options: argparse.Namespace) -> int:
-    from scaleproof.commands.main import parser_of_commands
+    from scaleproof.commands.main import command_line
 
-    print(_SCRIPTS[options.shell](parser_of_commands().commands), end="")
+    print(_SCRIPTS[options.shell](command_line().commands), end="")
     return 0
 
 

@@ -1,4 +1,7 @@
-"""The command line: `main` parses the arguments, runs the command, and turns errors into one line and an exit code."""
+"""The command line: `main` parses the arguments, runs the command, and turns errors into one line and an exit code.
+
+SIGTERM ends a command as Ctrl-C does, and both say what they interrupted and how it continues.
+"""
 
 from __future__ import annotations
 
@@ -9,68 +12,22 @@ import importlib
 import io
 import os
 import re
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Final, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType, MappingProxyType
+from typing import NoReturn
 
 from scaleproof import __version__
-from scaleproof.commands.arguments import SUMMARIES
-from scaleproof.commands.interrupts import interruption, sigterm_raises
-
-# Modules that add commands, in the order of `--help`.
-_COMMANDS: Final = (
-    "predicting.predict",
-    "predicting.plan",
-    "predicting.sweep",
-    "predicting.compare",
-    "predicting.crossover",
-    "predicting.sensitivity",
-    "predicting.uneven",
-    "predicting.goodput",
-    "predicting.collective",
-    "predicting.model",
-    "predicting.cluster",
-    "predicting.device",
-    "predicting.list_",
-    "predicting.shipped",
-    "measuring.capture",
-    "measuring.calibrate",
-    "measuring.import_",
-    "measuring.measure",
-    "measuring.reconcile",
-    "measuring.fit",
-    "measuring.prove",
-    "measuring.faults",
-    "measuring.converge",
-    "measuring.score",
-    "reporting.report",
-    "reporting.timeline",
-    "reporting.claims",
-    "reporting.explore",
-    "reporting.history",
-    "completion",
-)
-
-
-# The commands by what they are for, in the order of --help.
-_GROUPS: Final = {
-    "predict and decide": (
-        "predict", "plan", "sweep", "compare", "crossover", "sensitivity", "uneven", "goodput", "collective", "model",
-    ),
-    "measure and calibrate": (
-        "capture", "calibrate", "import", "measure", "runs", "reconcile", "fit", "prove", "faults", "converge", "score",
-    ),
-    "look at results": ("report", "timeline", "claims", "explore", "history"),
-    "look up": ("list", "show", "schema", "cluster", "device", "completion"),
-}  # fmt: skip
+from scaleproof.commands.index import COMMANDS, GROUPS
+from scaleproof.simulator.common.errors import ExitCode, ScaleproofError, missing_extra, printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns the exit code. A ScaleproofError is printed to stderr as one line."""
-    from scaleproof.simulator.common.errors import ExitCode, ScaleproofError, missing_extra, printable
-
     # nearly all objects live until the command ends, so frequent garbage collection finds nothing
     gc.set_threshold(100_000, 50, 50)
     # print a warning as one line on stderr, like an error
@@ -111,10 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parses the command line. Scenarios may stand both before and after options, which argparse alone does not accept."""
-    parser = parser_of_commands()
-    options, rest = parser.parse_known_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command = next((word for word in given if not word.startswith("-")), "")
+    parser = command_line([command] if command in COMMANDS else [])
+    options, rest = parser.parse_known_args(given)
     if any(word.startswith("-") for word in rest) or (rest and "scenarios" not in options):
-        given = list(sys.argv[1:] if arguments is None else arguments)
         parser.error(f"unrecognized arguments: {' '.join(rest)}{_option_hint(parser, given, rest)}")
     if rest:
         options.scenarios += rest
@@ -141,37 +99,68 @@ def _option_hint(parser: _Parser, given: Sequence[str], unknown: Sequence[str]) 
 class _Parser(argparse.ArgumentParser):
     """The parser of the command line: help by groups of commands, and errors that name the nearest command."""
 
-    is_whole = False
     commands: Mapping[str, argparse.ArgumentParser] = MappingProxyType({})
 
     def format_help(self) -> str:
         """Help with the commands in groups."""
-        if not self.is_whole:
-            return super().format_help()
         lines = [self.format_usage().rstrip(), "", self.description or ""]
-        for group, names in _GROUPS.items():
-            lines += ["", f"{group}:", *(f"  {name:<12} {SUMMARIES[name]}" for name in names)]
+        for group, commands in GROUPS.items():
+            lines += ["", f"{group}:", *(f"  {name:<12} {command.summary}" for name, command in commands.items())]
         return "\n".join([*lines, "", "'scaleproof COMMAND --help' describes a command; --version prints the version.", ""])
 
     def error(self, message: str) -> NoReturn:
         """Prints the error, with the nearest command for an unknown one, and ends with exit code 2."""
         if unknown := re.search(r"argument COMMAND: invalid choice: '(.*?)'", message):
-            names = [name for names in _GROUPS.values() for name in names]
-            close = difflib.get_close_matches(unknown[1], names, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"the commands are {', '.join(names)}"
+            close = difflib.get_close_matches(unknown[1], COMMANDS, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"the commands are {', '.join(COMMANDS)}"
             message = f"no command is called '{unknown[1]}'; {hint}"
         super().error(message)
 
 
-def parser_of_commands() -> _Parser:
-    """The parser of the command line, with the parsers of all commands."""
+def command_line(names: Sequence[str] = tuple(COMMANDS)) -> _Parser:
+    """The parser of the command line, with the arguments of these commands, whose modules alone are imported."""
     parser = _Parser(
         prog="scaleproof", description="Predict how fast distributed training runs, and prove the prediction by running it."
     )
     parser.add_argument("--version", action="version", version=f"scaleproof {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in _COMMANDS:
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser)
+    for module in dict.fromkeys(COMMANDS[name].module for name in names):
         importlib.import_module(f"scaleproof.commands.{module}").mount(commands)
     parser.commands = commands.choices
-    parser.is_whole = True
     return parser
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has arrived."""
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Makes SIGTERM raise Terminated, once, unless the process has a handler of its own or this is not its main thread."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _raise_terminated(number: int, frame: FrameType | None) -> None:
+    # `timeout` sends it twice, and the second one must not interrupt what ends processes and writes results
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Terminated
+
+
+def interruption(error: KeyboardInterrupt, options: argparse.Namespace) -> tuple[str, int]:
+    """A line that says what was interrupted and how it continues, and the exit code.
+
+    error: its notes say what is finished, and how the command continues. options: of the command line.
+    """
+    notes = getattr(error, "__notes__", [])
+    if not notes and hasattr(options, "resume") and options.out:
+        notes = [f"--out {options.out} --resume continues"]
+    by, code = (" by SIGTERM", ExitCode.TERMINATED) if isinstance(error, Terminated) else ("", ExitCode.INTERRUPTED)
+    return "; ".join([f"{options.prog} interrupted{by}", *notes]), code

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scaleproof.simulator.cluster.network.nics import one_card_warning
+from scaleproof.simulator.cluster.network.links import one_card_warning
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Convolution
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
@@ -210,7 +209,11 @@ def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel 
     """The run with the memory of its ranks, and if it does not suffice, settings with which it does."""
     use = memory(scenario)
     error = memory_error(scenario, errors)
-    remedies = fit_by(scenario) if remedy and not use.fits and scenario.strategy.kind != "captured" else ""
+    remedies = ""
+    if remedy and not use.fits and scenario.strategy.kind != "captured":
+        from scaleproof.simulator.memory.remedies import fit_by
+
+        remedies = fit_by(scenario)
     return replace(
         run,
         memory_bytes_per_rank=use.worst.total_bytes,

@@ -193,7 +193,7 @@ def _recorded(one: RecordedRanks) -> dict[str, float]:
     """Numbers of events of each kind, work, and peak memory of a class."""
     counts = {kind.name: len(one.rows(kind)) for kind in EventKind}
     sums = {name: float(one.columns[name].sum()) for name in ("flops", "bytes_read", "bytes_written", "size")}
-    return counts | sums | {"peak_bytes": float(LiveMemory.of(*allocations_of(one)).live_bytes.sum(axis=0).max())}
+    return counts | sums | {"peak_bytes": float(LiveMemory.from_allocations(*allocations_of(one)).live_bytes.sum(axis=0).max())}
 
 
 def _constants(folder: Path) -> Iterator[tuple[str, Any]]:

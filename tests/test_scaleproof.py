@@ -53,6 +53,19 @@ def test_help_lists_every_command_without_importing_numpy() -> None:
         assert re.search(rf"^ +{command}\s", done.stdout, re.MULTILINE)
 
 
+def test_a_prediction_imports_no_other_command_and_nothing_that_it_does_not_need() -> None:
+    code = "import sys, scaleproof; scaleproof.main(['predict', 'ring-2']); print(*sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    modules = set(printed.splitlines()[-1].split())
+    assert {name for name in modules if name.startswith("scaleproof.commands.predicting.")} == {
+        "scaleproof.commands.predicting.predict"
+    }
+    assert not modules & {"rich", "scipy", "scaleproof.simulator.analysis.evidence", "scaleproof.simulator.memory.allocator"}
+    assert not any(
+        name.startswith(("scaleproof.simulator.captured.", "scaleproof.simulator.model.tracing")) for name in modules
+    )
+
+
 def test_predict_prints_text_and_json(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "scaleproof", "predict", "resnet50-ring-p100"]
     people = subprocess.run(command, capture_output=True, text=True)

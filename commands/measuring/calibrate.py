@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    calibrate = Command(commands, "calibrate", _calibrate, "measure a cluster, or this machine, and write a cluster file")
+    calibrate = Command(commands, "calibrate", _calibrate)
     calibrate.add_place("measure")
     calibrate.add("--cluster NAME", "cluster description with the topology and nominal values of what is measured")
     calibrate.add("--hosts N", "number of the cluster's nodes to emulate with --on netlab (4)", type=int)

@@ -16,7 +16,7 @@ _TIMEOUT_S: Final = 600.0
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    capture = Command(commands, "capture", _capture, "record a step of a training script, without its GPUs, for predictions")
+    capture = Command(commands, "capture", _capture)
     capture.parser.description = (
         "Run a training script unmodified as single ranks of a large job, on GPUs that do not exist, and record a step of each "
         "kind of rank: operators, communication, memory. The file is a scenario: scaleproof predict capture.zip."

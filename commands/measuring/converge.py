@@ -36,8 +36,7 @@ _loss = number(float, lambda value: 1e-12 <= value < math.inf, "a number above z
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    words = "measure the updates needed to reach a target loss, by batch and staleness"
-    converge = Command(commands, "converge", _converge, words)
+    converge = Command(commands, "converge", _converge)
     converge.parser.description = (
         "Train a small problem with several batch sizes and with asynchronous parameter servers, and fit the convergence "
         "model that the field `convergence` of a scenario uses."

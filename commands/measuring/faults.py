@@ -19,8 +19,7 @@ Report = Callable[[str], None]
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    words = "inject faults (killed ranks, hosts that go or join, a slow link) and compare their cost with the prediction"
-    faults = Command(commands, "faults", _faults, words)
+    faults = Command(commands, "faults", _faults)
     faults.parser.description = (
         "Train for real while hosts fail, are interrupted with notice, join or come back as a scenario's reliability.events "
         "say, and compare the timeline with its prediction. Without a scenario, kill a rank, a host and a server, and slow a "

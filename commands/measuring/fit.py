@@ -13,7 +13,7 @@ from scaleproof.commands.output import print_result, working
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    fit = Command(commands, "fit", _fit, "fit a framework and a cluster to a few measured runs, and name the next to measure")
+    fit = Command(commands, "fit", _fit)
     where = (
         "runs: a CSV file with a step time or tokens/s and a column for each field that differs, results folders of measure, "
     )

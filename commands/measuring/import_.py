@@ -26,7 +26,7 @@ _COLLECTIVES = ("collective", "ranks on nodes", "sizes", "latency", "bandwidth",
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    imports = Command(commands, "import", None, "make a cluster or device file from other tools' measurements")
+    imports = Command(commands, "import", None)
     tools = imports.parser.add_subparsers(title="tools", metavar="TOOL", required=True)
     nccl = _tool(tools, "nccl-tests", "logs of nccl-tests, such as all_reduce_perf", "LOG", _nccl_tests)
     topo = _tool(tools, "topo", "the matrix of 'nvidia-smi topo -m'", "FILE", _topo, nargs=1)

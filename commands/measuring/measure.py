@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the commands to argparse's subparsers."""
-    measure = Command(commands, "measure", _measure, "train scenarios and record their runs")
+    measure = Command(commands, "measure", _measure)
     measure.add_scenario(several=True)
     add_place_arguments(measure)
     measure.add("--verify", "train again in one process by the same update rule, and compare parameters")
@@ -29,7 +29,7 @@ def mount(commands: Any) -> None:
     measure.add("--json", "print the runs as JSON")
     measure.add("--out DIR", "write each run and its spans to DIR/SCENARIO/measured", type=Path)
 
-    runs = Command(commands, "runs", _runs, "list measured runs")
+    runs = Command(commands, "runs", _runs)
     runs.parser.description = "List the measured runs in a folder."
     runs.add("DIR", "folder that measure or reconcile wrote with --out, or a parent of such folders", dest="folder", type=Path)
     runs.add("--json", "print the list as JSON")

@@ -60,8 +60,7 @@ _USUAL_HOSTS: Final = {False: 16, True: 8}
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    words = "calibrate a lab, then compare predictions with runs that calibration did not use"
-    prove = Command(commands, "prove", _prove, words)
+    prove = Command(commands, "prove", _prove)
     prove.parser.description = (
         "Calibrate a lab with probes, then predict, measure and verify random scenarios that differ in strategy, model, "
         "network and number of hosts, and print the prediction errors. With --fit, nothing is calibrated: three runs on 2 "

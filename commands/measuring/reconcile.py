@@ -36,8 +36,7 @@ _INSIDE: Final = {True: "yes", False: "no", None: "-"}
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    words = "predict and train scenarios, or read a job's traces and log, and explain the differences"
-    reconcile = Command(commands, "reconcile", _reconcile, words)
+    reconcile = Command(commands, "reconcile", _reconcile)
     reconcile.add_scenario(several=True)
     add_place_arguments(reconcile)
     reconcile.add("--trace FILE", "traces of a job that runs elsewhere, one per rank", nargs="+", type=Path, default=[])

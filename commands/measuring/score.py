@@ -26,7 +26,7 @@ _WIDTHS: Final = (3, 5, 6, 7, 7, 7, 7, 6, 6, 6, 5)
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    score = Command(commands, "score", _score, "predict published measurements and print the errors")
+    score = Command(commands, "score", _score)
     where = "table with the columns of those in scenarios/published, or a folder of tables, or the name of a shipped one "
     where += "(all shipped tables)"
     score.add("FILE.csv", where, dest="tables", type=Path, nargs="*")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    actions = Command(commands, "cluster", None, "compare cluster files").parser.add_subparsers(metavar="ACTION", required=True)
+    actions = Command(commands, "cluster", None).parser.add_subparsers(metavar="ACTION", required=True)
     diff = Command(actions, "diff", _diff, "compare the values of two clusters")
     diff.add("A", NAME)
     diff.add("B", NAME)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from scaleproof.simulator.analysis.collective.curves import CollectiveCurve
     from scaleproof.simulator.analysis.collective.time import CollectiveTime
     from scaleproof.simulator.cluster import Cluster
-    from scaleproof.simulator.cluster.collectives.algorithms import Op
+    from scaleproof.simulator.cluster.collectives.groups import Op
 
 _TABLE: Final = "collectives.csv"
 _US: Final = 1e6
@@ -24,7 +24,7 @@ _ERRORS: Final = ("operation", "group", "sizes", "median error", "largest", "in 
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    collective = Command(commands, "collective", _collective, "predict the time of a collective operation, by size")
+    collective = Command(commands, "collective", _collective)
     ops = "operation: allreduce, allgather, reducescatter, broadcast, reduce, alltoall, sendrecv, gather, scatter"
     collective.add("OP", f"{ops} (with --measured: all)", nargs="?")
     collective.add("--size SIZE", "message size, such as 64MiB (all sizes from 8 B to 8 GiB)")

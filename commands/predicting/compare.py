@@ -12,7 +12,7 @@ from scaleproof.commands.output import print_result
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    compare = Command(commands, "compare", _compare, "compare two scenarios and the effects of their differences")
+    compare = Command(commands, "compare", _compare)
     for side in "AB":
         compare.add(side, NAME)
         compare.add_overrides(f"a field of {side} only", f"--set-{side.lower()}")

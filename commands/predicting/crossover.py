@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    crossover = Command(commands, "crossover", _crossover, "map which strategy is fastest over two fields")
+    crossover = Command(commands, "crossover", _crossover)
     crossover.add_scenario()
     across = "horizontal axis (bandwidth between nodes, or inside a single node, from 0.1 to 10 times the scenario's)"
     crossover.add("--x FIELD[=FROM..TO]", across, default="")

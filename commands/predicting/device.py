@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    device = Command(commands, "device", _device, "show a device, and the rates that its kernels reach by size")
+    device = Command(commands, "device", _device)
     device.add("NAME", "a name from 'scaleproof list', a device file, or a cluster file, whose device is shown")
     device.add(
         "--out DIR", "write device.json, and the roofline and achieved rates as figures (PNG and SVG), to DIR", type=Path

@@ -14,7 +14,7 @@ _seed = number(int, lambda seed: seed >= 0, "a whole number of at least 0")
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    goodput = Command(commands, "goodput", _goodput, "predict the throughput that remains under failures")
+    goodput = Command(commands, "goodput", _goodput)
     goodput.parser.description = (
         "Predict the effective training time ratio under failures, with the lost time by cause: over days of random failures, "
         "or along the events of hosts that the scenario lists."

@@ -48,9 +48,11 @@ class _File(NamedTuple):
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    text = "list the shipped scenarios, systems, studies, claims, models, clusters, frameworks, devices and failures"
-    found = Command(commands, "list", _list, text)
-    found.parser.description = f"{text[0].upper()}{text[1:]}, all or those with some words: 'list devices', 'list models 70b'."
+    found = Command(commands, "list", _list)
+    found.parser.description = (
+        "List the shipped scenarios, systems, studies, claims, models, clusters, frameworks, devices and failures, all or "
+        "those with some words: 'list devices', 'list models 70b'."
+    )
     found.add("WORD", "a kind, such as models, or a part of a name or a description", dest="words", nargs="*")
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    model = Command(commands, "model", _model, "print a model's layers with FLOPs, parameters and activations")
+    model = Command(commands, "model", _model)
     model.add("MODEL", "a name from 'scaleproof list', a YAML file, hf:config.json or python:module:function")
     model.add("--seq N", "tokens per sample (the model's own)", type=positive)
     model.add("--samples N", "samples in one forward pass (1)", type=positive, default=1)

@@ -14,7 +14,7 @@ from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    parser = Command(commands, "plan", _plan, "search for the best way to train a model on N devices")
+    parser = Command(commands, "plan", _plan)
     parser.parser.description = "Estimate every configuration for a scenario's model, and prove the best one by prediction."
     parser.add("SCENARIO", SCENARIO)
     parser.add_overrides("a field, such as batch=1536")

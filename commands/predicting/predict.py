@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    predict = Command(commands, "predict", _predict, "predict step time, throughput, memory and cost of a scenario")
+    predict = Command(commands, "predict", _predict)
     predict.add_scenario()
     add_gpus(predict)
     code = ExitCode.OUT_OF_MEMORY
@@ -57,10 +57,7 @@ def write(scenario: Scenario, run: Run, folder: Path) -> None:
 
 def _predict(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.run import describe, describe_evidence, describe_steps, describe_totals
-    from scaleproof.simulator.analysis.evidence import evidence
     from scaleproof.simulator.predict import predict
-    from scaleproof.simulator.run import chrome_trace
-    from scaleproof.simulator.run.totals import TrainingTotals
     from scaleproof.simulator.uncertainty.error_model import RAW
 
     scenario = loaded(options.scenario, options.overrides, options.gpus)
@@ -69,6 +66,8 @@ def _predict(options: argparse.Namespace) -> int:
     if options.out:
         write(scenario, run, options.out)
     if options.trace:
+        from scaleproof.simulator.run import chrome_trace
+
         chrome_trace.write(run, options.trace)
     data, text = run.summary(), describe(run)
     if options.steps:
@@ -77,9 +76,13 @@ def _predict(options: argparse.Namespace) -> int:
         data["allocator"], allocator_text = _allocator(scenario)
         text = f"{text}\n{allocator_text}"
     if options.tokens:
+        from scaleproof.simulator.run.totals import TrainingTotals
+
         totals = TrainingTotals.of_run(run, options.tokens, scenario.cluster.electricity.carbon_kg_per_J)
         data["training"], text = totals.plain(), f"{text}\n{describe_totals(totals)}"
     if options.evidence:
+        from scaleproof.simulator.analysis.evidence import evidence
+
         found = evidence(scenario)
         data["evidence"], text = found.plain(), f"{text}\n\n{describe_evidence(found)}"
     exit_code = ExitCode.OUT_OF_MEMORY if run.fits is False and not options.allow_oom else ExitCode.DONE

@@ -11,7 +11,7 @@ from scaleproof.commands.output import print_result
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    sensitivity = Command(commands, "sensitivity", _sensitivity, "print which parameters throughput depends on")
+    sensitivity = Command(commands, "sensitivity", _sensitivity)
     sensitivity.parser.description = (
         "Print the elasticity of throughput to each parameter of the cluster, batch and servers: its relative "
         "change per relative change of the parameter."

@@ -12,15 +12,9 @@ from scaleproof.commands.output import print_json
 
 def mount(commands: Any) -> None:
     """Adds the commands to argparse's subparsers."""
-    Command(commands, "schema", _schema, "print the JSON schema of scenarios, for editors")
-
-    show = Command(
-        commands,
-        "show",
-        _show,
-        "print a shipped scenario, study, claim, model, cluster, framework, device or reliability, or published:ROW-ID",
-    )
+    show = Command(commands, "show", _show)
     show.add("NAME", "a name from 'scaleproof list', or published:ROW-ID")
+    Command(commands, "schema", _schema)
 
 
 def _schema(options: argparse.Namespace) -> int:

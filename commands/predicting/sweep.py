@@ -30,7 +30,7 @@ _POINTS_PER_S: Final = 5_000
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    sweep = Command(commands, "sweep", _sweep, "predict all points of a study")
+    sweep = Command(commands, "sweep", _sweep)
     sweep.parser.description = "Predict a scenario over axes of its fields."
     sweep.add("STUDY", "a YAML file with a scenario and axes, or a name from 'scaleproof list'; with --gpus also a scenario")
     add_gpu_counts(sweep, "numbers of GPUs as a further axis: keeps batch and degrees, changes the workers")

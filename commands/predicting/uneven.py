@@ -11,7 +11,7 @@ from scaleproof.commands.output import print_result
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    uneven = Command(commands, "uneven", _uneven, "cost of slow ranks and noise, by consistency model")
+    uneven = Command(commands, "uneven", _uneven)
     uneven.parser.description = (
         "Predict each perturbation of a scenario for synchronous, stale synchronous and asynchronous workers."
     )

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    claims = Command(
-        commands, "claims", _claims, "test claims of published articles: whether, and under which conditions, they hold"
-    )
+    claims = Command(commands, "claims", _claims)
     claims.parser.description = "Test claims of published articles by prediction, and by measurement in an emulated network."
     claims.add("NAME", "name of a claim, words of its text, or path of its YAML file (all claims)", dest="names", nargs="*")
     claims.add("--json", "print verdicts and values as JSON, in SI units")

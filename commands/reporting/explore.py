@@ -11,7 +11,7 @@ from scaleproof.commands.gpus import add_gpus
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    explore = Command(commands, "explore", _explore, "change a scenario in a browser and watch its prediction")
+    explore = Command(commands, "explore", _explore)
     explore.parser.description = "Serve a page on which the fields of a scenario are changed while its prediction is updated."
     explore.add("SCENARIO", NAME, nargs="?")
     explore.add_overrides()

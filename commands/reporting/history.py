@@ -23,7 +23,7 @@ _MOST_ROWS: Final = 30
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    history = Command(commands, "history", _history, "list reconciled runs over time, and detect drift of the cluster")
+    history = Command(commands, "history", _history)
     history.add("DIR|FILE", "folder that reconcile wrote with --out, or its history.sqlite", dest="place", type=Path)
     history.add("--scenario NAME", "list all runs of this scenario only")
     history.add("--plot FILE", "draw the history against time, to an .svg or .png file", type=Path)

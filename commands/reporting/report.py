@@ -12,7 +12,7 @@ from scaleproof.commands.arguments import Command
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    report = Command(commands, "report", _report, "write a results folder as one HTML page with figures and tables")
+    report = Command(commands, "report", _report)
     where = "folder that plan, sweep, predict, measure, reconcile, crossover, claims or faults wrote with --out; or a scenario "
     where += "file or a capture, which is predicted first"
     report.add("WHERE", where, type=Path)

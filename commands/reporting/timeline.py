@@ -11,7 +11,7 @@ from scaleproof.commands.arguments import Command
 
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
-    timeline = Command(commands, "timeline", _timeline, "draw a predicted step: ranks against time")
+    timeline = Command(commands, "timeline", _timeline)
     timeline.add_scenario()
     timeline.add("--out FILE", "file to write, an .svg or .png", type=Path, required=True)
 

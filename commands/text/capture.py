@@ -137,7 +137,7 @@ def describe_memory(capture: Capture, limit_bytes: int) -> str:
 
 def _peak(one: RecordedRanks) -> PeakMemory:
     """The peak of a class's step, without what the allocator rounds and keeps."""
-    return LiveMemory.of(*allocations_of(one)).peak
+    return LiveMemory.from_allocations(*allocations_of(one)).peak
 
 
 def _largest(sizes: Mapping[str, int]) -> Sequence[tuple[str, str, str]]:

@@ -7,10 +7,9 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from scaleproof.commands.text.tables import sections, shares, table, wrapped
-from scaleproof.simulator.analysis.evidence import Evidence, PublishedRun
 from scaleproof.simulator.common.units import (
     counted,
     format_bytes,
@@ -29,7 +28,10 @@ from scaleproof.simulator.common.units import (
 from scaleproof.simulator.run.bottleneck import limit
 from scaleproof.simulator.run.records import MANY_STEPS, CaptureFacts, CommunicationPart, ServerStatistics
 from scaleproof.simulator.run.run import BREAKDOWN, Run
-from scaleproof.simulator.run.totals import Estimate, TrainingTotals
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.analysis.evidence import Evidence, PublishedRun
+    from scaleproof.simulator.run.totals import Estimate, TrainingTotals
 
 # minimum share of a step from which a part is printed
 _MIN_SHARE: Final = 5e-4

@@ -7,24 +7,19 @@ from __future__ import annotations
 
 import re
 import textwrap
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from io import StringIO
-from typing import TYPE_CHECKING, Final
+from itertools import zip_longest
+from typing import Final
 
 from scaleproof.simulator.common.units import format_percent
-
-if TYPE_CHECKING:
-    from rich.console import JustifyMethod
 
 # Width of wrapped text.
 WIDTH: Final = 100
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=%|[KMGT]iB\b)")
-# Rich shortens cells that do not fit into its console; no table is this wide.
-_UNLIMITED: Final = 100_000
 _BAR_WIDTH: Final = 24
 _EIGHTHS: Final = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
-_JUSTIFY: Final[Mapping[str, JustifyMethod]] = {"<": "left", ">": "right"}
 
 
 def table(
@@ -35,23 +30,26 @@ def table(
     align: `<` or `>` for each column; the last one is that of all further columns. widths: minimum widths of the first columns.
     gap: number of spaces between columns.
     """
-    # --help does not print tables, and need not import rich
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    cells = [[Text(cell) for cell in row] for row in rows]
+    cells = [list(row) for row in rows]
     if not cells:
         return []
-    grid = Table.grid(padding=(0, gap, 0, 0))
-    for column in range(len(cells[0])):
-        justify = _JUSTIFY[align[min(column, len(align) - 1)]]
-        grid.add_column(justify=justify, min_width=widths[column] if column < len(widths) else None, no_wrap=True)
-    for row in cells:
-        grid.add_row(*row)
-    console = Console(file=(text := StringIO()), width=_UNLIMITED, color_system=None, force_terminal=False)
-    console.print(grid)
-    return [f"{indent}{line}".rstrip() for line in text.getvalue().removesuffix("\n").split("\n")]
+    columns = len(cells[0])
+    aligns = align[:columns].ljust(columns, align[-1])
+    measured = [max(_width(row[column]) for row in cells) for column in range(columns)]
+    needed = [max(pair) for pair in zip_longest(measured, widths[:columns], fillvalue=0)]
+    return [f"{indent}{(' ' * gap).join(map(_padded, row, aligns, needed))}".rstrip() for row in cells]
+
+
+def _padded(cell: str, align: str, width: int) -> str:
+    space = " " * (width - _width(cell))
+    return cell + space if align == "<" else space + cell
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal that a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(1 + (unicodedata.east_asian_width(letter) in "WF") for letter in text if not unicodedata.combining(letter))
 
 
 def bar(share: float, width: int = _BAR_WIDTH) -> str:

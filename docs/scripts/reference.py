@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from scaleproof.commands.main import parser_of_commands
+from scaleproof.commands.main import command_line
 from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.simulator.parallelism.option_rules import Rule, rules_of
 from scaleproof.simulator.scenario.aliases import FIELDS, VALUES
@@ -176,8 +176,8 @@ def _need(name: str, values: range) -> str:
 
 def cli_page() -> str:
     """All commands, with a table of arguments for each."""
-    lead = "# Command line\n\n```text\n" + parser_of_commands().format_help().rstrip() + f"\n```\n\n{_ENDS}"
-    sections = [_section(["scaleproof", name], command) for name, command in _subcommands(parser_of_commands())]
+    lead = "# Command line\n\n```text\n" + command_line().format_help().rstrip() + f"\n```\n\n{_ENDS}"
+    sections = [_section(["scaleproof", name], command) for name, command in _subcommands(command_line())]
     return "\n\n".join([_HEAD + lead, *sections]) + "\n"
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.frameworks import shipped
-from scaleproof.simulator.frameworks.library import names
+from scaleproof.simulator.frameworks.files import names
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 

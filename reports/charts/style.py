@@ -87,7 +87,6 @@ Format = Literal["png", "svg"]
 
 WIDTH_IN: Final = 8.0
 _DPI: Final = 200  # twice what a page shows at this width
-_COLOURS: Final = 128  # in a picture, including blended edges
 _MARKERS: Final = {
     "data_parallel": (BLUE, "o"),
     "parameter_server": (VERMILLION, "s"),
@@ -173,28 +172,11 @@ def figure_of(height_in: float, draw: Callable[[Figure], object]) -> Figure:
 
 def _saved(figure: Figure, form: Format, description: str) -> bytes:
     if form == "png":
+        from scaleproof.reports.charts.figures import png
+
         return png(figure, description)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Creator": None, "Date": None, "Description": description})
-    return buffer.getvalue()
-
-
-def png(figure: Figure, description: str = "") -> bytes:
-    """A picture reduced to a palette, a third of the bytes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from PIL import Image
-    from PIL.PngImagePlugin import PngInfo
-
-    # as savefig does, but drawn once and not encoded twice
-    canvas: Any = FigureCanvasAgg(figure)
-    canvas.draw()
-    pixels = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba(), "raw", "RGBA", 0, 1)
-    said = PngInfo()
-    said.add_text("Description", description)
-    buffer = io.BytesIO()
-    # keep colours that cover little, such as those of a legend
-    few = pixels.convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    few.save(buffer, "png", optimize=True, pnginfo=said if description else None)
     return buffer.getvalue()
 
 

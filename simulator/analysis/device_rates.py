@@ -8,11 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster.device.device import Device, Precision, is_narrow
 from scaleproof.simulator.cluster.device.kernels.attention import running
-from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates, general_rates
-from scaleproof.simulator.cluster.device.kernels.operator_kernels import forward_kernels
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels
-from scaleproof.simulator.cluster.device.kernels.passes import passes_s
+from scaleproof.simulator.cluster.device.kernels.passes import forward_kernels, passes_s
 from scaleproof.simulator.cluster.device.kernels.products import seconds
+from scaleproof.simulator.cluster.device.kernels.rates import AttentionRates, shipped_attention_rates
 from scaleproof.simulator.model.operators import Attention, Matmul, Operator
 
 # 5th and 95th percentile of the logarithm of measured over predicted time where no rates are known: assumptions.
@@ -113,7 +112,7 @@ def implementations(kernels: Kernels) -> dict[str, AttentionRates]:
     states shares of its peak instead."""
     if kernels.flash_forward_share is not None:
         return {}
-    shipped = {name: of[kernels.generation] for name, of in general_rates().items() if kernels.generation in of}
+    shipped = {name: of[kernels.generation] for name, of in shipped_attention_rates().items() if kernels.generation in of}
     return shipped | kernels.attention
 
 

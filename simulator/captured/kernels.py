@@ -12,14 +12,14 @@ import yaml
 from scaleproof.simulator.captured.operators import Work
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels.cpu_core import backward_work, forward_work
-from scaleproof.simulator.cluster.device.kernels.operator_kernels import backward_kernels, forward_kernels
 from scaleproof.simulator.cluster.device.kernels.parameters import Speed
+from scaleproof.simulator.cluster.device.kernels.passes import backward_kernels, forward_kernels
 from scaleproof.simulator.cluster.device.kernels.products import BatchedProduct, Kernel, seconds
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework
-from scaleproof.simulator.frameworks.execution import tuned
-from scaleproof.simulator.model.operators import Matmul, MemoryBound, Product
+from scaleproof.simulator.frameworks.execution import framework_kernels
+from scaleproof.simulator.model.operators import Matmul, MemoryBound
 
 # Precisions that stand in for one that a device has no peak rate for, the best first.
 _INSTEAD: Final[Mapping[str, tuple[Precision, ...]]] = {
@@ -36,7 +36,7 @@ PRECISIONS: Final[Mapping[str, Precision]] = {
 HOST_Bps: Final = 50e9
 
 
-class Known(IntEnum):
+class Certainty(IntEnum):
     """How the time of an operator is known: from measured kernels of similar shapes, from the model of kernels outside of what
     was measured, or by bandwidth alone, since the operator is not modelled."""
 
@@ -49,11 +49,11 @@ class KernelTime(NamedTuple):
     """Seconds of an operator, how they are known, and whether memory bandwidth bounds them."""
 
     seconds: float
-    known: Known
+    known: Certainty
     moves: bool
 
 
-_FREE: Final = KernelTime(0.0, Known.MEASURED, True)
+_FREE: Final = KernelTime(0.0, Certainty.MEASURED, True)
 
 
 class KernelTimes:
@@ -67,7 +67,7 @@ class KernelTimes:
         self._is_gpu = kernels is not None and kernels.generation != "cpu" and not self._is_flat
         if self._is_gpu:
             assert kernels is not None
-            self._kernels = tuned(kernels, framework.flash(kernels.generation))
+            self._kernels = framework_kernels(kernels, framework.flash(kernels.generation))
         else:
             self._kernels = cast(Any, kernels)
         self._ranges = measured_ranges().get(device.name, {})
@@ -123,20 +123,22 @@ class KernelTimes:
             for work, one_s in zip(works, spent_s, strict=True)
         ]
 
-    def known(self, work: Work, precision: str) -> Known:
+    def known(self, work: Work, precision: str) -> Certainty:
         """How the time of an operator is known."""
         kind = f"products {'bf16' if precision == 'fp16' else precision}"
         if work.boundness == "unknown":
-            return Known.UNKNOWN
+            return Certainty.UNKNOWN
         if self._device.kernels_state == "measured" and not self._is_gpu:
-            return Known.MEASURED
-        if work.products and all(_within(self._ranges.get(kind), _sizes(one)) for one in work.products):
-            return Known.MEASURED
+            return Certainty.MEASURED
+        if work.products and all(
+            _within(self._ranges.get(kind), {"m": one.m, "n": one.n, "k": one.k}) for one in work.products
+        ):
+            return Certainty.MEASURED
         if work.attention is not None and not work.backward and precision in ("bf16", "fp16"):
             sizes = {"queries": work.attention.queries, "keys": work.attention.keys, "width": work.attention.width}
             if _within(self._ranges.get("attention"), sizes):
-                return Known.MEASURED
-        return Known.EXTRAPOLATED
+                return Certainty.MEASURED
+        return Certainty.EXTRAPOLATED
 
     def _kernels_s(self, works: Sequence[Work], precision: str) -> list[float]:
         """Seconds by the model of kernels. All products are timed in one call."""
@@ -153,7 +155,7 @@ class KernelTimes:
 
     def _kernels_of(self, work: Work, speed: Speed) -> Iterable[Kernel]:
         if work.products:
-            return (BatchedProduct.of(product) for product in work.products)
+            return (BatchedProduct.from_product(product) for product in work.products)
         operator = work.attention or work.convolution
         if operator is not None:
             return (
@@ -186,7 +188,7 @@ class KernelTimes:
         if operator is not None:
             done = (backward_work if work.backward else forward_work)([operator], work.samples)
         elif work.products:
-            done = forward_work([_as_matmul(product) for product in work.products], 1)
+            done = forward_work([Matmul("product", m, n, k, batch) for m, n, k, batch in work.products], 1)
         else:
             elements = round(work.moved_bytes / speed.element_bytes)
             done = forward_work([MemoryBound("other", elements, 0, 0, 0)], 1)
@@ -202,14 +204,6 @@ class KernelTimes:
             if one in self._device.peak_flops:
                 return one
         raise FieldError(("cluster", "device", "peak"), f"{self._device.name} has no rate for {precision}; add one")
-
-
-def _as_matmul(product: Product) -> Matmul:
-    return Matmul("product", product.m, product.n, product.k, product.batch)
-
-
-def _sizes(product: Product) -> dict[str, int]:
-    return {"m": product.m, "n": product.n, "k": product.k}
 
 
 def _within(ranges: Mapping[str, Sequence[int]] | None, sizes: Mapping[str, int]) -> bool:

@@ -15,13 +15,13 @@ from scaleproof.simulator.captured.operators import copied, work_of
 from scaleproof.simulator.captured.record import ALLOW_TF32, NONE, Capture, Category, EventKind, RecordedRanks, TrainingPass
 from scaleproof.simulator.captured.samples import samples_of
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation, Operator
-from scaleproof.simulator.captured.trace import IssuedCollective, IssuedMessage, Recorded, Wait
-from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.captured.trace import IssuedCollective, IssuedMessage, RecordedEvent, Wait
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
 
-_Event = Operation | IssuedCollective | IssuedMessage | Recorded | Wait
+_Event = Operation | IssuedCollective | IssuedMessage | RecordedEvent | Wait
 
 _PHASES: Final[Mapping[int, Phase]] = {
     TrainingPass.FORWARD: Phase.FORWARD, TrainingPass.BACKWARD: Phase.BACKWARD, TrainingPass.OPTIMIZER: Phase.OPTIMIZER,
@@ -44,18 +44,21 @@ _COPIES: Final = ("host to device", "device to host")
 _AFTER_ALL: Final = 1 << 62
 
 
-@functools.lru_cache(maxsize=8)
-def script_of(path: Path, stamp: tuple[int, int]) -> CapturedScript:
-    """The captured script in a file. stamp: time and size of the file, so that a changed file is read again.
+def read(path: Path) -> CapturedScript:
+    """The captured script in a file. Raises InputError for a file that is missing or no capture."""
+    status = path.stat() if path.is_file() else None
+    return _read(path.resolve(), (status.st_mtime_ns, status.st_size) if status else (0, 0))
 
-    Raises InputError for a file that is no capture.
-    """
+
+@functools.lru_cache(maxsize=8)
+def _read(path: Path, stamp: tuple[int, int]) -> CapturedScript:
+    """The captured script in a file. stamp: time and size of the file, so that a changed file is read again."""
     return script_of_capture(Capture.read(path), path.stem)
 
 
 def script_of_capture(capture: Capture, name: str) -> CapturedScript:
     """The captured script of a record. Raises InputError for collectives that are not known, and scripts that never step."""
-    roles = [GroupRoles.of(one) for one in capture.classes]
+    roles = [GroupRoles.from_ranks(one) for one in capture.classes]
     replicas = replicas_of(capture, roles)
     classes = tuple(_class_of(one, role, capture.timed_s) for one, role in zip(capture.classes, roles, strict=True))
     first = min(capture.classes, key=lambda one: one.played)
@@ -118,7 +121,8 @@ def _unknown_precisions(capture: Capture, classes: Sequence[CapturedClass]) -> I
 
 def _class_of(one: RecordedRanks, roles: GroupRoles, timed_s: Mapping[str, float]) -> CapturedClass:
     reader = _StepReader(one, roles, timed_s)
-    rows, events = _columns_of(reader.with_last_waits(list(reader.events())))
+    placed = reader.with_last_waits(list(reader.events()))
+    rows, events = [row for row, _ in placed], [event for _, event in placed]
     streams = Counter(
         event.stream for event in events if isinstance(event, Operation) and reader.operators[event.operator].work.flops
     )
@@ -133,10 +137,6 @@ def _class_of(one: RecordedRanks, roles: GroupRoles, timed_s: Mapping[str, float
         before=before,
         allocations=allocations,
     )
-
-
-def _columns_of(pairs: Sequence[tuple[int, _Event]]) -> tuple[list[int], list[_Event]]:
-    return [row for row, _ in pairs], [event for _, event in pairs]
 
 
 class _StepReader:
@@ -167,7 +167,7 @@ class _StepReader:
         elif kind in (EventKind.SEND, EventKind.RECEIVE):
             yield self._message(row, kind)
         elif kind == EventKind.EVENT_RECORD:
-            yield Recorded(self._of("stream", row), self._of("event", row))
+            yield RecordedEvent(self._of("stream", row), self._of("event", row))
         else:
             yield from self._waits(row, kind)
 

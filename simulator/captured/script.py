@@ -6,18 +6,17 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from scaleproof.simulator.captured.kernels import KernelTime, KernelTimes, Known
+from scaleproof.simulator.captured.groups import Replicas
+from scaleproof.simulator.captured.kernels import Certainty, KernelTime, KernelTimes
 from scaleproof.simulator.captured.operators import Work
-from scaleproof.simulator.captured.replicas import Replicas
 from scaleproof.simulator.captured.trace import (
     IssuedCollective,
     IssuedMessage,
-    Recorded,
+    RecordedEvent,
     Wait,
 )
 from scaleproof.simulator.cluster.device.device import Device
@@ -60,7 +59,7 @@ class CapturedClass:
     played: int
     main_stream: int
     operators: Sequence[Operator]
-    events: Sequence[Operation | IssuedCollective | IssuedMessage | Recorded | Wait]
+    events: Sequence[Operation | IssuedCollective | IssuedMessage | RecordedEvent | Wait]
     before: Sequence[Allocation | Free] = ()
     allocations: Sequence[Allocation | Free] = ()
 
@@ -129,7 +128,7 @@ class CapturedScript:
         if times.device != self.timed_on:
             return modelled
         return [
-            KernelTime(one.timed_s, Known.MEASURED, model.moves) if one.timed_s is not None else model
+            KernelTime(one.timed_s, Certainty.MEASURED, model.moves) if one.timed_s is not None else model
             for one, model in zip(of.operators, modelled, strict=True)
         ]
 
@@ -145,21 +144,13 @@ class CapturedScript:
     def coverage(self, device: Device, framework: Framework) -> Coverage:
         """How the times of kernels on a device are known, over all ranks."""
         times = KernelTimes(device, framework)
-        spent, names = np.zeros(len(Known)), defaultdict[str, float](float)
+        spent, names = np.zeros(len(Certainty)), defaultdict[str, float](float)
         for one in self.classes:
             seconds = self.kernel_times(one, times)
             for (operator, _), count in one.counts.items():
                 total_s = len(one.ranks) * count * seconds[operator].seconds
                 spent[seconds[operator].known] += total_s
-                if seconds[operator].known == Known.UNKNOWN:
+                if seconds[operator].known == Certainty.UNKNOWN:
                     names[one.operators[operator].name] += total_s
-        measured, extrapolated, unknown = (spent / spent.sum() if spent.sum() else np.eye(len(Known))[0]).tolist()
+        measured, extrapolated, unknown = (spent / spent.sum() if spent.sum() else np.eye(len(Certainty))[0]).tolist()
         return Coverage(measured, extrapolated, unknown, tuple(sorted(names, key=lambda name: -names[name])))
-
-
-def read(path: Path) -> CapturedScript:
-    """The captured script in a file. Raises InputError for a file that is missing or no capture."""
-    from scaleproof.simulator.captured.reading import script_of
-
-    status = path.stat() if path.is_file() else None
-    return script_of(path.resolve(), (status.st_mtime_ns, status.st_size) if status else (0, 0))

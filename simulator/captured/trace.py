@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from scaleproof.simulator.captured.kernels import KernelTime
-from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.spans import Phase
 
@@ -46,7 +46,7 @@ class IssuedMessage(NamedTuple):
     work: int
 
 
-class Recorded(NamedTuple):
+class RecordedEvent(NamedTuple):
     """An event that is recorded on a stream: it is complete when the stream's work so far is."""
 
     stream: int
@@ -62,7 +62,7 @@ class Wait(NamedTuple):
     number: int
 
 
-Event = Launch | IssuedCollective | IssuedMessage | Recorded | Wait
+Event = Launch | IssuedCollective | IssuedMessage | RecordedEvent | Wait
 
 
 @dataclass(frozen=True)

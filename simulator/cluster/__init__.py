@@ -12,8 +12,7 @@ from scaleproof.simulator.cluster.collectives.nccl.constants import transports
 from scaleproof.simulator.cluster.collectives.nccl.facts import with_generation
 from scaleproof.simulator.cluster.collectives.settings import CollectiveSettings
 from scaleproof.simulator.cluster.device.device import Device, Optimizer, Precision, optimizer_bytes
-from scaleproof.simulator.cluster.network.links import Link, Node
-from scaleproof.simulator.cluster.network.nics import without_nics
+from scaleproof.simulator.cluster.network.links import Link, Node, without_nics
 from scaleproof.simulator.cluster.quantities import QUANTITIES, Interval
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError, UnitError

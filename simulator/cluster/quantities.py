@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import Field
 
 from scaleproof.simulator.cluster.collectives.cost import chosen_nccl
-from scaleproof.simulator.cluster.device.generations import deviation
+from scaleproof.simulator.cluster.device.device import kernels_deviation
 from scaleproof.simulator.cluster.device.kernels.rates import slower
 from scaleproof.simulator.cluster.network.variability import slowest_path_deviation
 from scaleproof.simulator.common.errors import UnitError
@@ -215,10 +215,6 @@ _FITTED_COLLECTIVES: Final = 0.12
 _SHARE: Final = (parse_share, format_share)
 
 
-def _measured_optimizers(cluster: Cluster) -> float | None:
-    return 1.0 if cluster.device.measured_optimizers else None
-
-
 def _timed_collectives(cluster: Cluster) -> float | None:
     """A share of 1 for clusters whose collectives are measured or timed as NCCL's, else None."""
     return 1.0 if cluster.collectives.measured or chosen_nccl(cluster) is not None else None
@@ -228,21 +224,22 @@ def _collectives_prior(cluster: Cluster) -> float:
     return QUANTITIES["collectives"].prior if cluster.collectives.measured else _FITTED_COLLECTIVES
 
 
-def _named(*quantities: Quantity) -> dict[str, Quantity]:
-    return {quantity.name: quantity for quantity in quantities}
-
-
-def _device_prior(cluster: Cluster) -> float:
-    return deviation(cluster.device.kernels_state)
-
-
 # Priors for clusters without measurements. They are stated assumptions, not fitted to anything: kernels reach a share of their
 # peaks that differs by a tenth between models, and by more where it was not measured (scenarios/kernels/states.yaml); links
 # lose some percent to headers and to other traffic; latencies differ by a third from their data sheet in practice; and a
 # simulation of training leaves things out.
-QUANTITIES: Final[Mapping[str, Quantity]] = _named(
-    Quantity("device", lambda _: 1.0, _slower_device, *_SHARE, prior=0.10, prior_of=_device_prior),
-    Quantity("optimizer", _measured_optimizers, _slower_optimizer, *_SHARE, prior=0.10),
+_QUANTITIES: Final = (
+    Quantity(
+        "device",
+        lambda _: 1.0,
+        _slower_device,
+        *_SHARE,
+        prior=0.10,
+        prior_of=lambda cluster: kernels_deviation(cluster.device.kernels_state),
+    ),
+    Quantity(
+        "optimizer", lambda cluster: 1.0 if cluster.device.measured_optimizers else None, _slower_optimizer, *_SHARE, prior=0.10
+    ),
     _link_quantity(True, "bandwidth", "bandwidth_Bps", _bandwidth, prior=0.05),
     _link_quantity(True, "latency", "latency_s", _latency, prior=0.30),
     _link_quantity(True, "overhead", "overhead_s", _overhead, prior=0.30),
@@ -260,3 +257,4 @@ QUANTITIES: Final[Mapping[str, Quantity]] = _named(
     # error of the simulator itself: it slows no part in particular, but the step as a whole
     Quantity("model", lambda _: 1.0, lambda cluster, _: cluster, *_SHARE, prior=0.05),
 )
+QUANTITIES: Final[Mapping[str, Quantity]] = {quantity.name: quantity for quantity in _QUANTITIES}

@@ -18,7 +18,7 @@ class CsrLists:
     values: NDArray[np.int64]
 
     @classmethod
-    def of(cls, lists: Sequence[Sequence[int]]) -> CsrLists:
+    def from_lists(cls, lists: Sequence[Sequence[int]]) -> CsrLists:
         """CSR arrays of Python lists."""
         offsets = np.zeros(len(lists) + 1, dtype=np.int64)
         np.cumsum(np.fromiter(map(len, lists), dtype=np.int64, count=len(lists)), out=offsets[1:])

@@ -7,8 +7,10 @@ never confused.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
@@ -90,14 +92,22 @@ def _hint(unit: str, units: dict[str, float]) -> str:
     return f" (did you mean {' or '.join(matches)}?)" if matches else ""
 
 
-def parse_time_s(value: object) -> float:
-    """Seconds from text such as '3 us'. Raises UnitError."""
-    return _parse(value, "time")
+def _parser(dimension: str) -> Callable[[object], float]:
+    """A function that parses text with a unit of a dimension, and returns its SI value. It raises UnitError."""
+    return functools.partial(_parse, dimension=dimension)
 
 
-def parse_bytes(value: object) -> float:
-    """Bytes from text such as '25 MiB' or '8 Mbit'. Raises UnitError."""
-    return _parse(value, "size")
+# Each is named after the SI unit of what it returns.
+parse_time_s: Final = _parser("time")
+parse_bytes: Final = _parser("size")
+parse_flops: Final = _parser("compute rate")
+parse_Hz: Final = _parser("clock rate")
+parse_W: Final = _parser("power")
+parse_USD_per_s: Final = _parser("price")
+parse_USD_per_GPU_s: Final = _parser("price of a GPU")
+parse_USD: Final = _parser("amount of money")
+parse_USD_per_J: Final = _parser("price of electricity")
+parse_kg_per_J: Final = _parser("carbon intensity")
 
 
 def parse_Bps(value: object) -> float:
@@ -106,49 +116,9 @@ def parse_Bps(value: object) -> float:
     return int(several[1]) * _parse(several[2], "bandwidth") if several else _parse(value, "bandwidth")
 
 
-def parse_flops(value: object) -> float:
-    """FLOP/s from text such as '312 TFLOP/s'. Raises UnitError."""
-    return _parse(value, "compute rate")
-
-
-def parse_Hz(value: object) -> float:
-    """Hertz from text such as '1.98 GHz'. Raises UnitError."""
-    return _parse(value, "clock rate")
-
-
-def parse_W(value: object) -> float:
-    """Watts from text such as '10.2 kW'. Raises UnitError."""
-    return _parse(value, "power")
-
-
-def parse_USD_per_s(value: object) -> float:
-    """US dollars per second from text such as '32.77 USD/h'. Raises UnitError."""
-    return _parse(value, "price")
-
-
-def parse_USD_per_GPU_s(value: object) -> float:
-    """US dollars per second and GPU from text such as '2.50 USD/GPU-hour'. Raises UnitError."""
-    return _parse(value, "price of a GPU")
-
-
 def is_per_GPU(value: object) -> bool:
     """Whether text is a price of a GPU, not of a node."""
     return isinstance(value, str) and "GPU" in value
-
-
-def parse_USD(value: object) -> float:
-    """US dollars from text such as '300000 USD'. Raises UnitError."""
-    return _parse(value, "amount of money")
-
-
-def parse_USD_per_J(value: object) -> float:
-    """US dollars per joule from text such as '0.12 USD/kWh'. Raises UnitError."""
-    return _parse(value, "price of electricity")
-
-
-def parse_kg_per_J(value: object) -> float:
-    """Kilograms of CO2 per joule from text such as '480 g/kWh'. Raises UnitError."""
-    return _parse(value, "carbon intensity")
 
 
 def parse_count(text: str) -> float:

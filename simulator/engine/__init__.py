@@ -9,9 +9,9 @@ import numpy as np
 from scaleproof.simulator.engine import events, replay
 from scaleproof.simulator.engine.contention import busiest_s, is_contended, longer_s
 from scaleproof.simulator.engine.durations import Times
-from scaleproof.simulator.engine.jitter import NONE, Variation
 from scaleproof.simulator.engine.levels import order_of
 from scaleproof.simulator.engine.timeline import Timeline
+from scaleproof.simulator.engine.variation import NONE, Variation
 from scaleproof.simulator.program import Program
 
 # Relative delay of the last step by shared resources, to first order, up to which replay's result is used.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.common.csr import in_order
 from scaleproof.simulator.engine.durations import Times, rates
-from scaleproof.simulator.engine.replay_servers import servers_of
+from scaleproof.simulator.engine.levels import servers_of
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.program.table import distinct

@@ -1,6 +1,7 @@
 """The order in which replay times the tasks of a program: by level, all tasks of a level at once.
 
-The level of a task is above those of all its dependencies in the same step.
+The level of a task is above those of all its dependencies in the same step. Some tasks of a level are delayed in addition: by
+shared connections, ready messages of receivers, ranks whose speed changes with time, and queues of servers.
 """
 
 from __future__ import annotations
@@ -10,17 +11,140 @@ import itertools
 import math
 import operator
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.common.csr import CsrLists, in_order
-from scaleproof.simulator.engine.durations import Times
-from scaleproof.simulator.engine.rendezvous import Partners, Places, ReadyMessages, RendezvousDelays, VariableSpeedTasks
-from scaleproof.simulator.engine.replay_servers import QueuedServer, servers_of
-from scaleproof.simulator.program import Program
+from scaleproof.simulator.common.speed_profile import SpeedProfiles
+from scaleproof.simulator.engine.durations import Times, rates, speed_profile_of, variable_speed_rows
+from scaleproof.simulator.engine.max_min import TOGETHER
+from scaleproof.simulator.program import Kind, Program
+
+Places = NDArray[np.int64]
+
+
+class VariableSpeedTasks(NamedTuple):
+    """Tasks of ranks whose speed changes with time. latency_s: before their work, shape (tasks, 1)."""
+
+    places: Places
+    latency_s: Times
+    profiles: SpeedProfiles
+
+    def set_ends(self, start: Times, end: Times, seconds: Times) -> None:
+        """Sets the ends of the tasks. seconds: durations at normal speed; all of shape (places, samples)."""
+        work_s = seconds[self.places] - self.latency_s
+        end[self.places] = self.profiles.end_s(start[self.places] + self.latency_s, work_s)
+
+
+class Partners(NamedTuple):
+    """Pairs of transfers that share a connection, and the tasks before them on their senders, all as places."""
+
+    first: Places
+    second: Places
+    before_first: Places
+    before_second: Places
+
+    def serialise(self, start: Times, end: Times, seconds: Times) -> None:
+        """Sets start and end of the transfers: of each pair, that of the rank that was ready later moves first; of two that
+        were ready together the first. All arrays of shape (places, samples)."""
+        second_first = end[self.before_second] > end[self.before_first] * (1 + TOGETHER)
+        later_s = np.where(second_first, end[self.second], end[self.first])
+        start[self.first] = np.where(second_first, later_s, start[self.first])
+        start[self.second] = np.where(second_first, start[self.second], later_s)
+        for places in (self.first, self.second):
+            end[places] = start[places] + seconds[places]
+
+
+class ReadyMessages(NamedTuple):
+    """Transfers that wait for a ready message of their receivers, the tasks after which the receivers send it, and the
+    transfers that it is queued behind, all as places."""
+
+    rows: Places
+    sent_after: Places
+    queued_behind: Places
+
+    def wait(self, start: Times, end: Times, seconds: Times, ready: Times) -> None:
+        """Sets start and end of the transfers, and `ready`: times at which their senders receive the ready messages.
+
+        Those of lower levels are already set. All arrays of shape (places, samples).
+        """
+        sent_s = end[self.sent_after]
+        is_queued = ready[self.queued_behind] < sent_s * (1 - TOGETHER)
+        ready[self.rows] = np.where(is_queued, end[self.queued_behind], sent_s)
+        start[self.rows] = np.maximum(start[self.rows], ready[self.rows])
+        end[self.rows] = start[self.rows] + seconds[self.rows]
+
+
+class RendezvousDelays:
+    """The delayed tasks of a program by level: `variable_speed`, `ready_messages` and `partners`."""
+
+    def __init__(self, program: Program, level: Places, places: Places) -> None:
+        """level, places: of each row."""
+        self._level, self._places = level, places
+        self.variable_speed = self._variable_speed(program)
+        self.ready_messages = self._ready_messages(program)
+        self.partners = self._partners(program)
+
+    def _variable_speed(self, program: Program) -> dict[int, VariableSpeedTasks]:
+        tasks = {}
+        for at, (rows,) in self._by_level([variable_speed_rows(program)]):
+            profiles = SpeedProfiles([program.ranks.paces[rank] for rank in program.rank[rows].tolist()])
+            latency_s = program.latency_s[rows].reshape(len(rows), -1)
+            tasks[at] = VariableSpeedTasks(self._places[rows], latency_s, profiles)
+        return tasks
+
+    def _ready_messages(self, program: Program) -> dict[int, ReadyMessages]:
+        """By the level of the transfer, which is above that of the transfer that its message may be queued behind."""
+        rows = np.flatnonzero(program.ready_after >= 0)
+        columns = rows, program.ready_after[rows], program.behind[rows]
+        return {at: ReadyMessages(*(self._places[rows] for rows in part)) for at, part in self._by_level(columns)}
+
+    def _partners(self, program: Program) -> dict[int, Partners]:
+        """By the level of both transfers, which is the same since both have the same dependencies."""
+        if not (program.partner >= 0).any():
+            return {}
+        return {at: Partners(*(self._places[rows] for rows in part)) for at, part in self._by_level(program.partners())}
+
+    def _by_level(
+        self, columns: Sequence[NDArray[np.signedinteger[Any]]]
+    ) -> Iterator[tuple[int, list[NDArray[np.signedinteger[Any]]]]]:
+        """The levels of the rows of the first column, each with the part of all columns at that level."""
+        levels = self._level[columns[0]]
+        for at in np.unique(levels).tolist():
+            yield at, [rows[levels == at] for rows in columns]
+
+
+class QueuedServer(NamedTuple):
+    """A server class and its tasks.
+
+    bucket: of each task. update_s: duration of the update after a task if it is the last of its bucket. Shape (tasks of the
+    server,), or as of `durations_s`.
+    """
+
+    rank: int
+    tasks: NDArray[np.int64]
+    bucket: NDArray[np.int32]
+    update_s: Times
+    profile: SpeedProfiles | None
+
+    def served_s(self, begin_s: Times, work_s: Times) -> Times:
+        """End of work that begins at `begin_s` and takes `work_s` at normal speed, all of shape (requests, samples)."""
+        return begin_s + work_s if self.profile is None else self.profile.end_s(begin_s, work_s)
+
+
+def servers_of(program: Program) -> list[QueuedServer]:
+    """A program's servers, each with the rows of its requests and the seconds of its updates."""
+    serves = np.flatnonzero(program.kind == Kind.SERVE)
+    update_s = (program.update_s.T / rates(program).T).T
+    by_rank = ((rank, serves[program.rank[serves] == rank]) for rank in np.unique(program.rank[serves]).tolist())
+    return [
+        QueuedServer(rank, tasks, program.bucket[tasks], update_s[tasks], speed_profile_of(program, rank))
+        for rank, tasks in by_rank
+    ]
+
 
 # Mean number of dependencies per level up to which plain Python is faster than numpy for a single sample.
 _PLAIN: Final = 20

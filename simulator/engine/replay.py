@@ -12,13 +12,13 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scaleproof.simulator.engine.durations import Times, concurrent_durations_s, durations_s
-from scaleproof.simulator.engine.jitter import NONE, Variation
-from scaleproof.simulator.engine.levels import Level, LevelDelays, LevelOrder, order_of
-from scaleproof.simulator.engine.replay_servers import ReplayQueue, last_of_buckets, servers_of
+from scaleproof.simulator.engine.levels import Level, LevelDelays, LevelOrder, QueuedServer, order_of, servers_of
 from scaleproof.simulator.engine.servers import Busy
 from scaleproof.simulator.engine.timeline import Timeline
+from scaleproof.simulator.engine.variation import NONE, Variation
 from scaleproof.simulator.program import Kind, Program
 
 
@@ -183,3 +183,60 @@ def _time_in_python(before: Sequence[Sequence[int]], end: Times, seconds: Times)
         starts_s.append(begin_s)
         ends_s[task] = begin_s + task_s
     return starts_s, ends_s
+
+
+class ReplayQueue:
+    """A synchronous server's queue: first come, first served; a bucket is released after its last request and an update."""
+
+    def __init__(self, server: QueuedServer, places: NDArray[np.int64], release: int) -> None:
+        """release: its row."""
+        self.server = server
+        self.places = places[server.tasks]
+        self.release = places[release]
+        self.arrived_s: Times | float = 0.0
+        self.free_s: Times | float = 0.0
+
+    def serve(self, start: Times, end: Times, seconds: Times) -> None:
+        """Sets start and end of the server's tasks, whose arrivals are in `end`; all of shape (places, samples)."""
+        arrival_s = end[self.places]
+        if (arrival_s < self.arrived_s).any():
+            raise ValueError("a server's request overtakes one of the step before; use the events engine")
+        self.arrived_s = arrival_s.max(axis=0)
+        order = np.argsort(arrival_s, axis=0, kind="stable")
+        ready_s = np.maximum(np.take_along_axis(arrival_s, order, axis=0), self.free_s)
+        bucket, sample = self.server.bucket[order], np.arange(order.shape[1])
+        is_last = last_of_buckets(bucket)
+        service_s = np.take_along_axis(seconds[self.server.tasks], order, axis=0)
+        update_s = np.broadcast_to(self.server.update_s.reshape(len(order), -1), order.shape)
+        service_s = service_s + np.where(is_last, np.take_along_axis(update_s, order, axis=0), 0.0)
+        served_s = self._served_s(ready_s, service_s)
+        start[self.places[order], sample] = np.maximum(ready_s, np.concatenate([ready_s[:1], served_s[:-1]]))
+        for number in np.unique(self.server.bucket):
+            is_served = is_last & (bucket == number)
+            end[self.places[self.server.bucket == number]] = served_s.max(axis=0, where=is_served, initial=0.0)
+        # the release only orders tasks, and must not delay any
+        end[self.release] = 0.0
+        self.free_s = served_s[-1]
+
+    def _served_s(self, ready_s: Times, service_s: Times) -> Times:
+        """End of each request in serving order. ready_s: earliest begin; all of shape (requests, samples)."""
+        if self.server.profile is None:
+            # maximum over a request and those before it of the arrival plus all services from there on
+            total_s = np.cumsum(service_s, axis=0)
+            return total_s + np.maximum.accumulate(ready_s - total_s + service_s, axis=0)
+        served_s, free_s = np.empty_like(ready_s), ready_s[:1]
+        for place in range(len(ready_s)):
+            at = slice(place, place + 1)
+            free_s = self.server.served_s(np.maximum(ready_s[at], free_s), service_s[at])
+            served_s[place] = free_s[0]
+        return served_s
+
+
+def last_of_buckets(bucket: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Whether each request is the last of its bucket. bucket: of requests in serving order; shape (requests, samples)."""
+    last = np.zeros(bucket.shape, dtype=np.bool_)
+    backward = bucket[::-1]
+    for number in np.unique(bucket):
+        place = len(bucket) - 1 - np.argmax(backward == number, axis=0)
+        last[place, np.arange(bucket.shape[1])] = True
+    return last

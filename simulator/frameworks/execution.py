@@ -10,9 +10,8 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final, NamedTuple
-
-import yaml
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.device.device import (
     ELEMENT_BYTES,
@@ -23,13 +22,11 @@ from scaleproof.simulator.cluster.device.device import (
     optimizer_bytes,
     storage_precision,
 )
-from scaleproof.simulator.cluster.device.kernels.attention_rates import USUAL
 from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, narrow_products
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
-from scaleproof.simulator.cluster.device.kernels.passes import kernel_count, passes_s, weights_s
-from scaleproof.simulator.common import catalog
-from scaleproof.simulator.frameworks.attention_passes import ScorePasses
-from scaleproof.simulator.frameworks.framework import Framework, PerPass, written_elements
+from scaleproof.simulator.cluster.device.kernels.passes import SOFTMAX_ACCESSES, kernel_count, passes_s, weights_s
+from scaleproof.simulator.cluster.device.kernels.rates import USUAL_ATTENTION
+from scaleproof.simulator.frameworks.framework import Framework, PerPass, ScorePass
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator, SavedActivation
 from scaleproof.simulator.model.recompute import Recompute, again
@@ -81,8 +78,9 @@ class Execution:
         )
         if self.is_described:
             assert kernels is not None
-            self._kernels = tuned(kernels, framework.flash(kernels.generation))
+            self._kernels = framework_kernels(kernels, framework.flash(kernels.generation))
             self._reached_Bps = device.memory_bandwidth_Bps * kernels.memory_share
+            self._transposes_images = framework.transposes_images(kernels.generation, self.precision)
 
     def once(self, layer: Layer, key: Hashable, function: Callable[[Execution], Sequence[float]]) -> Sequence[float]:
         """Numbers that `function` computes of a layer, once for each layer object and key."""
@@ -103,13 +101,13 @@ class Execution:
             forward_s, backward_s = self.device.layer_s(layer, samples, self.work.precision)
             return self.framework.kernel_scale * forward_s, self.framework.kernel_scale * backward_s
         forward_s, backward_s = self._kernels_s(layer, samples)
-        host = self._host_s(layer, samples)
+        forward_host_s, backward_host_s = self._host_s(layer, samples)
         # half of the additional time per microbatch belongs to the first layer, half to the last
         ends_s = self.framework.host.microbatch_s / 2 if _ENDS & {operator.name for operator in layer.operators} else 0.0
-        passed_s = self._passed_s(backward_s, host.backward)
+        passed_s = self._passed_s(backward_s, backward_host_s)
         if self.work.splits_backward:
             passed_s = sum(self._parts_of_backward_s(layer, samples))
-        return self._passed_s(forward_s, host.forward) + ends_s, passed_s
+        return self._passed_s(forward_s, forward_host_s) + ends_s, passed_s
 
     def _factor(self, layer: Layer, samples: float) -> float:
         """The framework's factor on times of a layer by a device without described kernels; 1 where they were measured."""
@@ -122,8 +120,8 @@ class Execution:
         rank_s = self.framework.pipeline_waits.rank_s * self.work.pipelined_ranks
         if not (self.is_described and rank_s):
             return 0.0, 0.0
-        host, (forward, backward) = self._host_s(layer, samples), _collectives(layer)
-        return host.forward + rank_s * forward, host.backward + rank_s * backward
+        (forward_s, backward_s), (forward, backward) = self._host_s(layer, samples), _collectives(layer)
+        return forward_s + rank_s * forward, backward_s + rank_s * backward
 
     def again_s(self, layer: Layer, samples: float) -> float:
         """Seconds by which recomputation makes the backward pass longer."""
@@ -134,13 +132,13 @@ class Execution:
             operators = again(layer, recompute).operators
             return self._factor(layer, samples) * device.share_s(layer, operators, samples, self.work.precision)
         forward_s, backward_s = self._kernels_s(layer, samples)
-        host, more = self._host_s(layer, samples), self.framework.host.checkpoint
-        alone_s = self._passed_s(backward_s, host.backward)
+        (forward_host_s, backward_host_s), more = self._host_s(layer, samples), self.framework.host.checkpoint
+        alone_s = self._passed_s(backward_s, backward_host_s)
         if recompute.kind == "full":
             # the host issues recomputation while the device is still busy with earlier kernels
             more_s = (more.forward + more.backward) * self._kernel_host_s
-            return self._passed_s(forward_s + backward_s, host.forward + host.backward + more_s) - alone_s
-        return self._passed_s(backward_s + self._selectively_s(layer, samples), host.backward) - alone_s
+            return self._passed_s(forward_s + backward_s, forward_host_s + backward_host_s + more_s) - alone_s
+        return self._passed_s(backward_s + self._selectively_s(layer, samples), backward_host_s) - alone_s
 
     def weights_s(self, layer: Layer, samples: float) -> float:
         """Seconds of the backward pass that are weight gradients, on which no other layer waits."""
@@ -155,7 +153,7 @@ class Execution:
     def _parts_of_backward_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds of the backward pass up to the gradients of inputs, and of the gradients of weights, as separate passes: each
         waits for the host that launches its kernels, or for the device."""
-        kernels_s, host_s = self._kernels_s(layer, samples)[1], self._host_s(layer, samples).backward
+        kernels_s, host_s = self._kernels_s(layer, samples)[1], self._host_s(layer, samples)[1]
         speed = self._narrow_speed if is_narrow(self.work.precision) and not layer.pinned_to_end else self._speed()
         weight_kernels_s = min(kernels_s, self.framework.kernel_scale * weights_s(speed, layer.operators, samples))
         _, launched = kernel_count(layer.operators)
@@ -210,9 +208,10 @@ class Execution:
         forward_bytes = copies.forward * layer.parameters + dropout.forward * dropped
         backward_bytes = copies.backward * layer.trained_parameters + dropout.backward * dropped
         for operator in layer.operators:
-            extra_bytes = self._extra_bytes(operator, layer.kept, samples)
-            forward_bytes += extra_bytes[0]
-            backward_bytes += extra_bytes[1] * operator.has_backward
+            extra_forward_bytes, extra_backward_bytes = self._extra_bytes(operator, layer.kept, samples)
+            forward_bytes += extra_forward_bytes
+            if extra_backward_bytes and operator.has_backward:
+                backward_bytes += extra_backward_bytes
         scale, reached_Bps = framework.kernel_scale, self._reached_Bps
         return scale * (forward_s + forward_bytes / reached_Bps), scale * (backward_s + backward_bytes / reached_Bps)
 
@@ -229,13 +228,15 @@ class Execution:
 
     def _extra_bytes(self, operator: Operator, kept: Sequence[SavedActivation], samples: float) -> tuple[float, float]:
         """Bytes that an operator moves in both passes in addition to what the model counts."""
-        extra = self.framework.extra_bytes.get(operator.name, PerPass())
-        if self.work.autocast:
-            extra = extra + self.framework.autocast.extra_bytes.get(operator.name, PerPass())
-        written = written_elements(operator) * samples
-        forward_bytes, backward_bytes = extra.forward * written, extra.backward * written
-        if isinstance(operator, Convolution) and self._transposes(operator):
-            # a kernel that reads and writes each of the two tensors that a product reads or writes
+        tables = [self.framework.extra_bytes, *([self.framework.autocast.extra_bytes] if self.work.autocast else [])]
+        forward_bytes, backward_bytes = 0.0, 0.0
+        if extra := [table[operator.name] for table in tables if operator.name in table]:
+            written = operator.written * samples
+            forward_bytes = sum(one.forward for one in extra) * written
+            backward_bytes = sum(one.backward for one in extra) * written
+        if isinstance(operator, Convolution) and self._transposes_images and operator.groups == 1:
+            # tensor cores read the channels of a position together: a kernel reads and writes each of the two tensors that a
+            # product reads or writes
             both = 2 * (operator.input_elements + operator.positions * operator.outputs) * samples
             both_bytes = both * ELEMENT_BYTES[self.precision]
             return forward_bytes + both_bytes, backward_bytes + len(operator.backward(1)) * both_bytes
@@ -243,10 +244,6 @@ class Execution:
             scores = self._score_passes(operator, samples).extra_bytes(_elements(kept, _ATTENTION_MASK) * samples)
             return forward_bytes + scores[0], backward_bytes + scores[1]
         return forward_bytes, backward_bytes
-
-    def _transposes(self, operator: Convolution) -> bool:
-        """Whether tensors are transposed around a convolution, since tensor cores read the channels of a position together."""
-        return operator.groups == 1 and self.framework.transposes_images(self._kernels.generation, self.precision)
 
     def _score_passes(self, operator: Attention, samples: float) -> ScorePasses:
         return ScorePasses(self.framework, operator, samples, self.precision, self.work.autocast)
@@ -258,7 +255,7 @@ class Execution:
         slow = self._operators_s(products, samples)
         fast = passes_s(self._narrow_speed, products, (), samples)
         read = sum(o.count * (o.rows * samples + o.columns) * o.inner for o in products)
-        written = sum(written_elements(o) for o in products if o.has_backward) * samples
+        written = sum(o.written for o in products if o.has_backward) * samples
         cast_bytes = recipes.cast_bytes[self.work.recipe]
         cast_forward_s, cast_backward_s = (cast_bytes * elements / self._reached_Bps for elements in (read, written))
         return slow[0] - fast[0] - cast_forward_s, slow[1] - fast[1] - cast_backward_s
@@ -277,7 +274,7 @@ class Execution:
         """Seconds of host time per kernel launch."""
         return self.framework.host_scale * self._kernels.host_slowdown * self.framework.host.kernel_s
 
-    def _host_s(self, layer: Layer, samples: float) -> _HostTimes:
+    def _host_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds of host time in both passes."""
         kernels = self._launches(layer)
         for operator in layer.operators:
@@ -289,7 +286,7 @@ class Execution:
             count * self._kernel_host_s + number * collective_s
             for count, number in zip((kernels.forward, kernels.backward), _collectives(layer), strict=True)
         )
-        return _HostTimes(forward_s, backward_s)
+        return forward_s, backward_s
 
     def _launches(self, layer: Layer) -> PerPass:
         """Kernels that the framework launches for a layer in both passes."""
@@ -328,26 +325,13 @@ def _collectives(layer: Layer) -> tuple[int, int]:
     return len(layer.exchanges) - backward, backward
 
 
-class _HostTimes(NamedTuple):
-    """Seconds of the host in both passes."""
-
-    forward: float
-    backward: float
-
-
 @functools.lru_cache(maxsize=256)
-def tuned(kernels: Kernels, version: str | None) -> Kernels:
+def framework_kernels(kernels: Kernels, version: str | None) -> Kernels:
     """Kernels whose host time is the framework's, with the attention that it has: measured on the device, else as on its
     generation. Shares of the peak that the device states itself win over both."""
-    implementation = version or USUAL
+    implementation = version or USUAL_ATTENTION
     rates = kernels.attention_rates(implementation)
     return kernels.model_copy(update={"issue_s": 0.0, "attention": {} if rates is None else {implementation: rates}})
-
-
-@functools.cache
-def _data(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((catalog.ROOT / "kernels" / f"{name}.yaml").read_text(encoding="utf-8"))
-    return found
 
 
 _EXECUTIONS: Final[OrderedDict[Hashable, Execution]] = OrderedDict()
@@ -363,3 +347,72 @@ def execution_of(device: Device, framework: Framework, work: TrainingWork) -> Ex
             _EXECUTIONS.popitem(last=False)
     _EXECUTIONS.move_to_end(key)
     return _EXECUTIONS[key]
+
+
+# Megatron's kernel takes heads and sequences in fours and up to 2,048 keys (megatron/fused_kernels and model/fused_softmax.py).
+_FUSED_SOFTMAX_OF: Final = 4
+_FUSED_SOFTMAX_KEYS: Final = 2048
+# Bytes of an element where training in 16 bits computes in 32.
+WIDE_BYTES: Final = 4
+
+
+class ScorePasses:
+    """Kernels between the products of one attention operator over some samples, for one way to train.
+
+    Without flash, software scales and masks scores, normalises them and drops some, with one kernel each unless it fuses them.
+    A framework lists its kernels (`attention_passes`); without a list, or where Megatron's kernel fits, one fused softmax is
+    all.
+    """
+
+    def __init__(self, framework: Framework, operator: Attention, samples: float, precision: Precision, autocast: bool) -> None:
+        self._operator, self._samples, self._autocast = operator, samples, autocast
+        self._size = ELEMENT_BYTES[precision]
+        is_fused = operator.flash or (
+            framework.fused_softmax
+            and not operator.heads * samples % _FUSED_SOFTMAX_OF
+            and operator.keys <= _FUSED_SOFTMAX_KEYS
+        )
+        other = "bidirectional" if operator.seen < 1 else "causal"
+        passes = (one for one in framework.attention_passes.values() if one.when != other and one.forward + one.backward)
+        self._passes: Sequence[ScorePass] = () if is_fused else tuple(passes)
+
+    def extra_bytes(self, dropped: float) -> tuple[float, float]:
+        """Bytes that both passes of training move in addition to a fused softmax. dropped: scores that dropout reads, which
+        have the precision of the softmax before it."""
+        if not self._passes:
+            return 0.0, 0.0
+        operator = self._operator
+        inputs = operator.queries * operator.heads * operator.width
+        inputs += operator.keys * operator.key_heads * (operator.width + operator.value_width)
+        elements = {"scores": operator.scores * self._samples, "inputs": inputs * self._samples}
+        both_bytes = self._casts * (self._size + WIDE_BYTES) * elements["scores"]
+        if any(map(self._is_wide, self._passes)):
+            both_bytes += 2 * (WIDE_BYTES - self._size) * dropped
+        forward_bytes, backward_bytes = (both_bytes - self._size * count * elements["scores"] for count in SOFTMAX_ACCESSES)
+        for one in self._passes:
+            element_bytes = (WIDE_BYTES if self._is_wide(one) else self._size) * elements[one.of]
+            forward_bytes += one.forward * element_bytes
+            backward_bytes += one.backward * element_bytes
+        return forward_bytes, backward_bytes
+
+    @property
+    def extra_kernels(self) -> tuple[int, int]:
+        """Kernels that both passes of training launch in addition to a fused softmax."""
+        if not self._passes:
+            return 0, 0
+        forward, backward = (sum(bool(count) for count in counts) for counts in zip(*self._counts, strict=True))
+        return forward + self._casts - 1, backward + self._casts - 1
+
+    @property
+    def _counts(self) -> list[tuple[float, float]]:
+        return [(one.forward, one.backward) for one in self._passes]
+
+    def _is_wide(self, one: ScorePass) -> bool:
+        """Whether a pass reads and writes 32 bits in training with 16."""
+        return self._size < WIDE_BYTES and (one.wide == "always" or (one.wide == "autocast" and self._autocast))
+
+    @property
+    def _casts(self) -> int:
+        """Number of casts of scores between kernels with 16 and with 32 bits, in each pass of training."""
+        wide = [False, *(self._is_wide(one) for one in self._passes if one.of == "scores" and one.forward), False]
+        return sum(left != right for left, right in pairwise(wide))

@@ -14,7 +14,6 @@ from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Precision,
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
-from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator
 from scaleproof.simulator.model.recompute import ATTENTION_CORE, AnyRecompute
 
 # Features that a scenario may need; `simulator.scenario.framework_choice.features` determines which ones it needs.
@@ -438,16 +437,3 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "stalls": {"message_stall": None},
     "tcp": {"tcp_Bps": None},
 }
-
-
-def written_elements(operator: Operator) -> int:
-    """Elements that an operator writes for one sample."""
-    match operator:
-        case Matmul():
-            return operator.rows * operator.columns * operator.count
-        case Attention():
-            return operator.heads * operator.queries * operator.value_width
-        case Convolution():
-            return operator.positions * operator.outputs
-        case _:
-            return operator.written

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.frameworks import Loss
-from scaleproof.simulator.frameworks.framework import written_elements
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.model.layers import Layer
@@ -147,7 +146,7 @@ def _copies_bytes(layer: Layer, setting: MemoryInputs) -> float:
     """Bytes per sample that the framework keeps in addition to what the model counts: copies, and parts of gathered inputs that
     other ranks own."""
     software, plan = setting.software, setting.plan
-    written = (software.kept_bytes.get(one.name, 0.0) * written_elements(one) for one in layer.operators)
+    written = (software.kept_bytes.get(one.name, 0.0) * one.written for one in layer.operators)
     copies_bytes = sum(written, 0.0)
     if software.keeps_gathered and plan.stages == 1:
         gathers = (one for one in layer.exchanges if (one.op, one.axis, one.backward) == ("all_gather", "tensor", False))

@@ -44,7 +44,7 @@ def classes_memory(scenario: Scenario, expandable: bool = False) -> list[ClassMe
     assert isinstance(strategy, CapturedStrategy)
     caches, result = is_gpu(scenario.cluster.device), []
     for one in strategy.script.classes:
-        live = LiveMemory.of(one.before, one.allocations)
+        live = LiveMemory.from_allocations(one.before, one.allocations)
         peak = live.peak
         # processors have no caching allocator, but the bytes that tensors request
         requested = ServedMemory(peak.size_bytes, peak.size_bytes, 0, peak.holders_bytes, peak.last)

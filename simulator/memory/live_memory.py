@@ -41,7 +41,7 @@ class LiveMemory:
     peak: PeakMemory
 
     @classmethod
-    def of(cls, before: Sequence[Allocation | Free], step: Sequence[Allocation | Free]) -> Self:
+    def from_allocations(cls, before: Sequence[Allocation | Free], step: Sequence[Allocation | Free]) -> Self:
         """The live bytes of what is allocated before a step and in it. The first of equal peaks counts."""
         events = [*before, *step]
         holders = tuple(dict.fromkeys(event.holder for event in events if isinstance(event, Allocation)))

@@ -15,7 +15,7 @@ from scaleproof.simulator.model.convolutional.inception import InceptionV3
 from scaleproof.simulator.model.layers import Layer, ModelSpec, cut_into_stages
 from scaleproof.simulator.model.mlp import Mlp
 from scaleproof.simulator.model.siamese import Siamese
-from scaleproof.simulator.model.tracing.torch_module import Traced
+from scaleproof.simulator.model.traced import Traced
 from scaleproof.simulator.model.transformer.decoder import Gpt, Llama
 from scaleproof.simulator.model.transformer.encoders import T5, Bert
 

@@ -38,13 +38,9 @@ def graph_of(layers: Sequence[Layer]) -> Graph:
     return graph
 
 
-def crossing_elements(layers: Sequence[Layer], cut: int) -> int:
-    """Elements per sample of the boundary activations from layers[:cut] to layers[cut:]; each activation counts once."""
-    return boundary_elements(layers)[cut - 1]
-
-
 def boundary_elements(layers: Sequence[Layer]) -> list[int]:
-    """Elements per sample of the boundary activations behind each layer, which later layers read."""
+    """Elements per sample of the boundary activations behind each layer, which later layers read. Each activation counts
+    once."""
     number = {layer.name: i for i, layer in enumerate(layers)}
     last_reader = list(range(len(layers)))
     for reader, inputs in enumerate(inputs_of(layers)):

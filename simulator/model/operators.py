@@ -75,6 +75,11 @@ class Matmul(_Weighted):
     loads: tuple[float, ...] = ()
     weight_gradient: bool = True
 
+    @property
+    def written(self) -> int:
+        """Elements that it writes for one sample."""
+        return self.rows * self.columns * self.count
+
     def forward(self, samples: float) -> list[Product]:
         """The product of all samples' rows and the weights."""
         return [Product(round(self.rows * samples), self.columns, self.inner, self.count)]
@@ -107,6 +112,11 @@ class Attention:
     def scores(self) -> int:
         """Elements of all score matrices."""
         return self.heads * self.queries * self.keys
+
+    @property
+    def written(self) -> int:
+        """Elements that it writes for one sample."""
+        return self.heads * self.queries * self.value_width
 
     @property
     def forward_flops(self) -> float:
@@ -155,6 +165,11 @@ class Convolution(_Weighted):
     def weights(self) -> int:
         """Number of weights."""
         return self.outputs * self._inner
+
+    @property
+    def written(self) -> int:
+        """Elements that it writes for one sample."""
+        return self.positions * self.outputs
 
     @property
     def _inner(self) -> int:

@@ -39,7 +39,7 @@ class CapturedStrategy(Strategy):
     def script(self) -> CapturedScript:
         """The captured script. Raises InputError if its file is not given or cannot be read."""
         # captured programs use the parts of other strategies, which this package imports first
-        from scaleproof.simulator.captured.script import read
+        from scaleproof.simulator.captured.reading import read
 
         if not self.record:
             raise FieldError(("strategy", "record"), "missing; give the path of a file that 'scaleproof capture' wrote")

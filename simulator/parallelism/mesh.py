@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group
+from scaleproof.simulator.cluster.collectives.groups import Group
 
 Axis = Literal["tensor", "context", "workers", "stages"]
 # Innermost first: neighbouring ranks exchange the most (Megatron-LM's order, arXiv 2104.04473, section 3).

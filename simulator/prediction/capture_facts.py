@@ -23,6 +23,8 @@ def with_capture_facts(run: Run, scenario: Scenario) -> Run:
     strategy = scenario.strategy
     if not isinstance(strategy, CapturedStrategy):
         return run
+    # another run needs neither the allocator nor the reading of captures
+
     known = strategy.script.coverage(scenario.cluster.device, scenario.framework)
     fullest = max(classes_memory(scenario), key=lambda one: one.served.reserved_bytes).live.peak
     facts = CaptureFacts(

@@ -20,7 +20,7 @@ from scaleproof.simulator.common.consistency import Bsp, Ssp
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.engine import Timeline, Variation
-from scaleproof.simulator.engine.asynchronous_starts import is_out_of_phase, random_starts_s, steps_until_bound
+from scaleproof.simulator.engine.variation import is_out_of_phase, random_starts_s, steps_until_bound
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.prediction.staleness import WARM_UP
 from scaleproof.simulator.program import Program

@@ -64,7 +64,7 @@ class _Pairs:
 
     def csr(self, rows: int) -> CsrLists:
         """The list of each of `rows` rows."""
-        lists = CsrLists.of(self._lists)
+        lists = CsrLists.from_lists(self._lists)
         keys = np.repeat(np.array(self._rows, dtype=np.int64), lists.counts)
         keys = np.concatenate([keys, *(row for row, _ in self._pairs)])
         values = np.concatenate([lists.values, *(value for _, value in self._pairs)])

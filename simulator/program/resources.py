@@ -97,7 +97,9 @@ class Routes:
     def of(cls, routes: Sequence[Sequence[Use]]) -> Routes:
         """The routes with the given uses."""
         per_unit = [use.per_unit for uses in routes for use in uses]
-        return cls(CsrLists.of([[use.resource for use in uses] for uses in routes]), np.array(per_unit, dtype=np.float64))
+        return cls(
+            CsrLists.from_lists([[use.resource for use in uses] for uses in routes]), np.array(per_unit, dtype=np.float64)
+        )
 
     def used(self, route: NDArray[np.integer]) -> tuple[Rows, Rows, NDArray[np.float64]]:
         """Uses of the given routes, one entry per use: index into `route`, number of the resource, and amount per unit of

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from scaleproof.simulator.cluster.network.nics import without_nics
+from scaleproof.simulator.cluster.network.links import without_nics
 from scaleproof.simulator.common.errors import FieldError, ScenarioError
 from scaleproof.simulator.common.yaml_file import FieldPath, Located
 

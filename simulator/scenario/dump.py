@@ -16,7 +16,7 @@ from scaleproof.simulator.cluster import Cluster, Device
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.frameworks.library import equal_to_shipped
+from scaleproof.simulator.frameworks.files import equal_to_shipped
 from scaleproof.simulator.model import ModelSpec
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.parallelism.option_rules import has_effect, rules_of

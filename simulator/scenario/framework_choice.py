@@ -8,7 +8,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, is_narrow
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework, shipped
-from scaleproof.simulator.frameworks.library import supporting
+from scaleproof.simulator.frameworks.files import with_features
 from scaleproof.simulator.model.layers import ModelSpec
 from scaleproof.simulator.parallelism import (
     CapturedStrategy,
@@ -99,7 +99,7 @@ def check_supported(framework: Framework, needed: frozenset[str]) -> None:
     if not missing:
         return
     # real training software first, then the ideal bound and CPU software
-    others = sorted(supporting(needed), key=lambda name: name in _NAMED_LAST)
+    others = sorted(with_features(needed), key=lambda name: name in _NAMED_LAST)
     hint = f"use {', '.join(others[:_MOST_NAMED])}" if others else "change the strategy, precision or device"
     words = ", ".join(name.replace("_", " ") for name in missing)
     raise FieldError(("framework",), f"{framework.name} does not support {words}; {hint}")

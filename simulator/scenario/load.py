@@ -7,9 +7,8 @@ import copy
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.simulator.captured.script import read
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import InputError, ScenarioError
@@ -28,6 +27,9 @@ from scaleproof.simulator.scenario.overrides import (
 )
 from scaleproof.simulator.scenario.read import resolve_part, resolve_parts, validated
 from scaleproof.simulator.scenario.schema import Scenario
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.captured.script import CapturedScript
 
 # A scenario by its name, its path, `published:ROW-ID`, its model, or the fields of a YAML file.
 Reference = str | Path | Mapping[str, Any]
@@ -91,7 +93,7 @@ def around_capture(reference: str, overrides: Sequence[str]) -> Located:
 
     Raises InputError if the file cannot be read, and ScenarioError if neither it nor an override names a cluster.
     """
-    script = read(Path(reference))
+    script = _script(reference)
     if script.cluster is None and "cluster" not in map(_field, overrides):
         example = "--set cluster=dgx-h100"
         raise ScenarioError([f"{reference}: the capture is of no cluster; name one, such as {example}"])
@@ -117,7 +119,7 @@ def fit_to_cluster(located: Located, fixed: Collection[str]) -> None:
     is_captured = isinstance(strategy, dict) and strategy.get("kind") == "captured"
     if not (is_captured and isinstance(cluster, dict)):
         return
-    script = read(Path(strategy["record"]))
+    script = _script(strategy["record"])
     declared = strategy.get("samples")
     if isinstance(declared, int) and not any(field.startswith("batch") for field in fixed):
         located.data["batch"] = {"per_worker": max(1, declared // script.replicas.count)}
@@ -140,6 +142,13 @@ def reference_text(reference: object, kind: str = "scenario") -> str:
     if isinstance(reference, str | Path):
         return str(reference)
     raise InputError(f"expected the name of a {kind}, a path, or a mapping with its fields; got {type(reference).__name__}")
+
+
+def _script(path: str) -> CapturedScript:
+    # other scenarios are loaded without the modules that read captures
+    from scaleproof.simulator.captured.reading import read
+
+    return read(Path(path))
 
 
 def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenario:

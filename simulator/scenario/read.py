@@ -16,7 +16,7 @@ from scaleproof.simulator.common.errors import FieldError, ScenarioError
 from scaleproof.simulator.common.part_reference import read_part, resolve, resolve_file
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.yaml_file import Located
-from scaleproof.simulator.frameworks.library import resolve_framework
+from scaleproof.simulator.frameworks.files import resolve_framework
 from scaleproof.simulator.model import AnyModel
 from scaleproof.simulator.scenario.problems import problem
 

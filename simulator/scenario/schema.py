@@ -17,11 +17,11 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.frameworks import IDEAL, Framework
-from scaleproof.simulator.frameworks.library import renamed
+from scaleproof.simulator.frameworks.files import renamed
 from scaleproof.simulator.model import AnyModel
 from scaleproof.simulator.model.autocast import with_wide_stream
 from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard
-from scaleproof.simulator.model.tracing.torch_module import Traced
+from scaleproof.simulator.model.traced import Traced
 from scaleproof.simulator.parallelism import AnyStrategy, CapturedStrategy
 from scaleproof.simulator.parallelism.option_rules import check_options
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy

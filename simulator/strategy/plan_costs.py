@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.parallelism.mesh import DeviceMesh
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import WHOLE

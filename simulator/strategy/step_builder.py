@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Self
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.communication import UNLABELLED, Communication, Dimension
 from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.spans import Phase

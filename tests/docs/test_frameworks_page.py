@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scaleproof.simulator.frameworks.library import names
+from scaleproof.simulator.frameworks.files import names
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 

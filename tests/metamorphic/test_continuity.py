@@ -9,9 +9,8 @@ from typing import Final
 import pytest
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
-from scaleproof.simulator.cluster.collectives.groups import Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.predict import timed

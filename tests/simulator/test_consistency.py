@@ -12,8 +12,8 @@ import yaml
 
 from scaleproof.simulator.analysis.planner.estimate.transfer_times import TransferTimes
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.cluster.collectives.cost import collective_cost, library_of
+from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.collective.time import group_on, parse_op
 from scaleproof.simulator.cluster.collectives.cost import nccl_facts, transport_of
-from scaleproof.simulator.cluster.collectives.nccl import GroupLinks, Nccl, choices, chosen, constants_of
+from scaleproof.simulator.cluster.collectives.nccl import GroupLinks, Nccl, choices, constants_of, nccl_choice
 from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust, Tables, TimingConstants, derived
 from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, pairwise, timing
 from scaleproof.simulator.cluster.collectives.nccl.tuner import Case
@@ -65,7 +65,7 @@ def _observation(row: Row) -> Observation | None:
     assert facts is not None
     links = GroupLinks(group_on(cluster, ranks), cluster.node, cluster.network)
 
-    best = chosen(choices(op, links, facts, constants_of(facts, transport, Adjust()), algorithm), size_bytes)
+    best = nccl_choice(choices(op, links, facts, constants_of(facts, transport, Adjust()), algorithm), size_bytes)
 
     case = Case(op, links, facts, best.algorithm)
 

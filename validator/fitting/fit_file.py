@@ -20,7 +20,7 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError, UnitError
 from scaleproof.simulator.common.units import counted, format_Bps, format_percent, format_time_s, parse_Bps, parse_time_s
-from scaleproof.simulator.frameworks.library import equal_to_shipped
+from scaleproof.simulator.frameworks.files import equal_to_shipped
 from scaleproof.simulator.scenario.dump import plain_spec, written
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario

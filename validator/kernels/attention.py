@@ -22,8 +22,8 @@ from scaleproof.simulator.cluster.device.kernels.attention import (
     flash_s,
     preparation_s,
 )
-from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates, Preparation, general
 from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Speed
+from scaleproof.simulator.cluster.device.kernels.rates import AttentionRates, Preparation, generation_attention_rates
 from scaleproof.simulator.model.operators import Attention
 from scaleproof.validator.kernels.least_squares import minimum
 
@@ -160,7 +160,7 @@ def fit_attention(measured: MeasuredAttention) -> AttentionRates:
 def _both_passes(measured: MeasuredAttention) -> AttentionRates:
     """Rates of the forward passes, and of the backward passes where there are any."""
     rates = _fitted([measured])[0]
-    known = general(measured.implementation, measured.speed.kernels.generation)
+    known = generation_attention_rates(measured.implementation, measured.speed.kernels.generation)
     rates = rates.model_copy(update=_carried_over(rates, known))
     return _with_backward(rates, measured.of_direction(backward=True))
 
@@ -241,7 +241,7 @@ def _family(generation: str) -> str:
 
 
 def _with_rows(rates: AttentionRates, generation: str, implementation: str) -> AttentionRates:
-    known = None if implementation == IMPLEMENTATION else general(implementation, generation)
+    known = None if implementation == IMPLEMENTATION else generation_attention_rates(implementation, generation)
     narrow, wide = (known.block_rows, known.wide_block_rows) if known else _BLOCK_ROWS.get(generation, _USUAL_ROWS)
     return rates.model_copy(update={"block_rows": narrow, "wide_block_rows": wide})
 

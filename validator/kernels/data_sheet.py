@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.kernels.product_rates import LOG_ERROR, CastRates, ProductRates
+from scaleproof.simulator.cluster.device.kernels.rates import PRODUCT_LOG_ERROR, CastRates, ProductRates
 from scaleproof.validator.kernels.least_squares import minimum
 from scaleproof.validator.kernels.products import ASYNCHRONOUS, ProductShapes, predicted_s, resident_bytes, with_rates
 
@@ -142,7 +142,7 @@ def product_rates(facts: DataSheet, precision: str = "bf16", constants: Constant
         burst_s=constants.burst_s,
         fixed_s=constants.fixed_s,
         cast=cast if precision in _CAST else None,
-        log_error=LOG_ERROR,
+        log_error=PRODUCT_LOG_ERROR,
         state="data sheet",
         source="validator/kernels/data_sheet.py",
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from scaleproof.simulator.cluster.device.kernels.attention_rates import USUAL
+from scaleproof.simulator.cluster.device.kernels.rates import USUAL_ATTENTION
 from scaleproof.validator.calibration.cluster_file.section import timed
 from scaleproof.validator.kernels.table import ATTENTION, BACKWARD, FORWARD, PRODUCT, SHAPES, TIME
 from scaleproof.validator.probe.points import SUSTAINED, Point
@@ -16,7 +16,7 @@ _PROBES: Final = {PRODUCT: "matmul", ATTENTION: "attention"}
 
 # Implementations by their numbers in torch.nn.attention.SDPBackend. Points of earlier versions do not say which one ran.
 _FLASH: Final = 1
-_IMPLEMENTATIONS: Final = {_FLASH: USUAL, 2: "efficient", 3: "cudnn"}
+_IMPLEMENTATIONS: Final = {_FLASH: USUAL_ATTENTION, 2: "efficient", 3: "cudnn"}
 
 
 def kernels_path(cluster_file: Path) -> Path:

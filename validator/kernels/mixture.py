@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels.mixture import ExpertWork, mixture_s, parts_s
-from scaleproof.simulator.cluster.device.kernels.mixture_rates import TERMS, MixtureRates
-from scaleproof.simulator.cluster.device.kernels.product_rates import MEASURED_DEVICES
+from scaleproof.simulator.cluster.device.kernels.rates import MEASURED_DEVICES, MIXTURE_TERMS, MixtureRates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
 
@@ -137,8 +136,10 @@ def fit_mixtures(device: Device, precision: Precision, shapes: MixtureShapes) ->
         return np.concatenate([fit, _RIDGE * values[2:]])
 
     ends = [np.log(bounds) for bounds in (_FIXED_S, _MEMORY_SHARE)]
-    start = np.array([ends[0][0], ends[1][0], *[0.0] * TERMS])
-    least, most = (np.array([ends[0][i], ends[1][i], *[sign * _MOST_COEFFICIENT] * TERMS]) for i, sign in ((1, -1), (2, 1)))
+    start = np.array([ends[0][0], ends[1][0], *[0.0] * MIXTURE_TERMS])
+    least, most = (
+        np.array([ends[0][i], ends[1][i], *[sign * _MOST_COEFFICIENT] * MIXTURE_TERMS]) for i, sign in ((1, -1), (2, 1))
+    )
     found = least_squares(errors, start, bounds=(least, most), loss="soft_l1", f_scale=_ROBUST, max_nfev=100).x
     return UNMEASURED.model_copy(
         update={

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import Step, by_size, timed
 from scaleproof.validator.probe.peers import GroupPeers, named

@@ -16,7 +16,7 @@ from scaleproof.simulator.analysis.collective.curves import (
     seconds_on_group,
 )
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.published.tables import read_table
 from scaleproof.validator.calibration.cluster_file import files

@@ -12,8 +12,8 @@ from typing import Final
 
 from scaleproof.simulator.analysis.collective.time import collective_time, parse_op
 from scaleproof.simulator.cluster import Cluster, CollectiveSettings
-from scaleproof.simulator.cluster.collectives.algorithms import Op, bus_factor
 from scaleproof.simulator.cluster.collectives.cost import nccl_facts, transport_of
+from scaleproof.simulator.cluster.collectives.groups import Op, bus_factor
 from scaleproof.simulator.cluster.collectives.nccl.constants import Tables, priors, pytorch_call_s, replaced
 from scaleproof.simulator.cluster.collectives.nccl.facts import Generation, Nccl, facts_of
 from scaleproof.simulator.cluster.network.links import Link

@@ -20,7 +20,7 @@ class Labels:
     """Names communication by the groups of a capture."""
 
     def __init__(self, capture: Capture) -> None:
-        self._classes = [(one, GroupRoles.of(one)) for one in capture.classes]
+        self._classes = [(one, GroupRoles.from_ranks(one)) for one in capture.classes]
 
     def of(self, recorded: bytes, kinds: Sequence[Sequence[Any]]) -> bytes:
         """The recorded rows of RAW_SPAN, whose column `communication` is an index of kinds, with their numbers instead.

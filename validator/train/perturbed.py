@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from scaleproof.simulator.common.speed_profile import SpeedProfiles
-from scaleproof.simulator.engine.jitter import jitter_factors, tail_factors
+from scaleproof.simulator.engine.variation import jitter_factors, tail_factors
 from scaleproof.simulator.scenario.schema import Scenario
 
 _PROCESSOR: Final = torch.device("cpu")

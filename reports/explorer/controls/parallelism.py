@@ -9,7 +9,7 @@ from scaleproof.reports.explorer.controls.choices import COUNTS, Control, Option
 from scaleproof.reports.explorer.controls.families import FAMILIES, beginning, blocks
 from scaleproof.reports.explorer.controls.layouts import BatchError, built, check, rearranged, settings_between
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.frameworks import library as frameworks
+from scaleproof.simulator.frameworks import files as frameworks
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.parallelism import Hybrid, Strategy
 from scaleproof.simulator.parallelism.option_rules import has_effect

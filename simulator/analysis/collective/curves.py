@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.cluster.collectives.cost import Costing, costing
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.units import format_bytes, format_percent
 from scaleproof.simulator.uncertainty.error_model import case_of_collective
 from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form

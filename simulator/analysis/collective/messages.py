@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, NETWORK_SWITCH, NODE_SWITCH, Group, Op, Round
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS
 from scaleproof.simulator.cluster.collectives.cost import modelled_costing, rotates
+from scaleproof.simulator.cluster.collectives.groups import NETWORK_SWITCH, NODE_SWITCH, Group, Op, Round
 from scaleproof.simulator.cluster.collectives.link_traffic import channels_of, node_orders
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase

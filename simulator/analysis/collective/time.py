@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import OPS, Group, Op, bus_factor, names_for
+from scaleproof.simulator.cluster.collectives.algorithms import names_for
 from scaleproof.simulator.cluster.collectives.cost import collective_cost, modelled_costing
+from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op, bus_factor
 from scaleproof.simulator.common.errors import FieldError, InputError
 
 _SPELLINGS: Final = {op.replace("_", ""): op for op in OPS}

@@ -8,7 +8,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, Group, Op, names_for
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, names_for
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.cluster.collectives.link_traffic import Traffic, traffic, traffic_by_round
 from scaleproof.simulator.cluster.collectives.nccl import (
     Choice,
@@ -18,10 +19,10 @@ from scaleproof.simulator.cluster.collectives.nccl import (
     candidates,
     channels,
     choices,
-    chosen,
     constants_of,
     default_transport,
     facts_of,
+    nccl_choice,
     rccl_facts_of,
 )
 from scaleproof.simulator.cluster.collectives.settings import Library
@@ -294,7 +295,7 @@ def _chosen_costing(usable: Sequence[Choice]) -> Costing:
     """Cost of what NCCL's tuner chooses for each size; only the choice is timed."""
 
     def cost(size_bytes: float) -> CollectiveCost:
-        choice = chosen(usable, size_bytes)
+        choice = nccl_choice(usable, size_bytes)
         timing = choice.at(size_bytes)
         return CollectiveCost(choice.algorithm, timing.latency_s, timing.seconds(size_bytes))
 

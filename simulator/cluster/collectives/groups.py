@@ -76,7 +76,7 @@ class Group:
         even = range(ordered[0], ordered[-1] + 1, ordered[1] - ordered[0] if len(ordered) > 1 else 1)
         return cls(even if list(even) == ordered else tuple(ordered), devices)
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         """Number of members."""
         return len(self.ranks)
@@ -117,7 +117,7 @@ class Group:
         """A key that is equal for groups with the same devices on each node, on whichever nodes."""
         return self.members.tobytes(), self.device_of.tobytes()
 
-    @property
+    @functools.cached_property
     def nodes(self) -> int:
         """Number of nodes with members."""
         return len(self.node_numbers)
@@ -127,7 +127,7 @@ class Group:
         """Largest number of members on a node."""
         return int(self.members.max())
 
-    @property
+    @functools.cached_property
     def is_even(self) -> bool:
         """Whether all nodes have the same number of members."""
         return bool((self.members == self.per_node).all())

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, NETWORK_SWITCH, Group, Op, Round
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS
+from scaleproof.simulator.cluster.collectives.groups import NETWORK_SWITCH, Group, Op, Round
 from scaleproof.simulator.cluster.network.links import Link, Node
 from scaleproof.simulator.cluster.network.wiring import Channel, Wiring
 from scaleproof.simulator.common.errors import InputError

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust
 from scaleproof.simulator.cluster.collectives.nccl.facts import Nccl
 from scaleproof.simulator.common.spec import Spec

@@ -1,9 +1,13 @@
-"""Devices: seconds of layers and optimizer steps, from the vendor's numbers or from measurements."""
+"""Devices: seconds of layers and optimizer steps, from the vendor's numbers or from measurements.
+
+A device that is given by data-sheet facts alone has the kernel parameters of its generation.
+"""
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
@@ -12,14 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from scaleproof.simulator.cluster.device.generations import completed
 from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, narrow_products
-from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
+from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed, at_power_limit, with_peak_share
 from scaleproof.simulator.cluster.device.kernels.passes import passes_s, weights_s
 from scaleproof.simulator.cluster.device.kernels.rates import State
-from scaleproof.simulator.cluster.device.power import sustained, sustaining
+from scaleproof.simulator.common import catalog, yaml_file
+from scaleproof.simulator.common.errors import UnitError
 from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.common.units import Bytes, Hertz, PositiveBytesPerSecond, PositiveFlopsPerSecond, Seconds, Watts
+from scaleproof.simulator.common.units import (
+    Bytes,
+    Hertz,
+    PositiveBytesPerSecond,
+    PositiveFlopsPerSecond,
+    Seconds,
+    Watts,
+    parse_flops,
+    parse_W,
+)
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator
 
@@ -144,7 +157,7 @@ class Device(Spec):
     @model_validator(mode="before")
     @classmethod
     def _kernels_by_generation(cls, data: Any) -> Any:
-        return completed(data)
+        return with_generation_kernels(data)
 
     @property
     def capacity_bytes(self) -> float:
@@ -221,7 +234,7 @@ class Device(Spec):
         size_bytes = ELEMENT_BYTES[precision]
         peak_flops = self.peak_flops[precision] * faster
         winograd, rates = precision == "fp32", kernels.product_rates(precision)
-        kernels = sustained(kernels, self.power_limit_W)
+        kernels = at_power_limit(kernels, self.power_limit_W)
         return Speed(kernels, peak_flops, self.memory_bandwidth_Bps, size_bytes, winograd, rates, burst, _NARROW.get(precision))
 
     def narrow_speed(self, precision: Precision, kernels: Kernels, recipe: Recipe) -> Speed:
@@ -233,7 +246,7 @@ class Device(Spec):
             faster = self.peak_flops[precision] / self.peak_flops[wide] * recipes.peak_share
             return self.speed(wide, kernels, max(1.0, faster))
         speed, operand_bytes = self.speed(precision, kernels), recipes.element_bytes[recipe]
-        return speed._replace(kernels=sustaining(speed.kernels, recipes.peak_share), operand_bytes=operand_bytes)
+        return speed._replace(kernels=with_peak_share(speed.kernels, recipes.peak_share), operand_bytes=operand_bytes)
 
     def weights_s(self, layer: Layer, samples: float, precision: Precision) -> float:
         """Seconds of the layer's backward pass that compute weight gradients, which no other layer waits for.
@@ -255,11 +268,6 @@ class Device(Spec):
     ) -> tuple[float, float]:
         """Seconds of some of a layer's operators in the forward and in the backward pass, by the model alone."""
         return self.layer_s(replace(layer, signature="", operators=tuple(operators), kept=()), samples, precision)
-
-    def scores_s(self, layer: Layer, samples: float, precision: Precision) -> float:
-        """Seconds of unfused attention's score computation in the forward pass; zero for flash attention."""
-        scores = tuple(o for o in layer.operators if isinstance(o, Attention) and not o.flash)
-        return self.share_s(layer, scores, samples, precision)
 
     def share_s(self, layer: Layer, operators: tuple[Operator, ...], samples: float, precision: Precision) -> float:
         """Seconds of some of a layer's operators in its forward pass.
@@ -304,3 +312,71 @@ class Device(Spec):
         if measured is not None:
             return measured
         return optimizer_bytes(parameters, optimizer, precision, master) / self.memory_bandwidth_Bps
+
+
+# Kernel parameters without which kernels cannot be timed, in YAML.
+_NEEDED_KERNELS: Final = ("tile_share", "memory_share", "launch")
+# Parameters that are fitted together: a device that states the first has no others from its generation.
+_FITTED_TOGETHER: Final = ("tile_share", "burst", "flash_forward_share", "flash_backward_share")
+# Parameters that are round assumptions in all generations.
+_ASSUMED: Final = ("memory_share", "launch", "issue")
+# Precisions of the products whose energy is known, the first that a device has.
+_PRECISIONS: Final = ("bf16", "fp16", "fp32")
+
+
+def with_generation_kernels(device: Any) -> Any:
+    """The fields of a device as in YAML, with kernel parameters of its generation where it has too few to time kernels.
+
+    Raises ValueError for an unknown generation, and if the power limit is needed and missing.
+    """
+    kernels = device.get("kernels") if isinstance(device, Mapping) else None
+    if not isinstance(kernels, Mapping) or all(name in kernels or f"{name}_s" in kernels for name in _NEEDED_KERNELS):
+        return device
+    known = _generation_of(kernels)
+    names = [*(() if "tile_share" in kernels else _FITTED_TOGETHER), *_ASSUMED]
+    added = {name: known[name] for name in names if name in known and name not in kernels}
+    if "tile_share" not in kernels and "sustained_share" not in kernels:
+        added |= _sustained(device, known)
+    unsure = {*_ASSUMED, *known.get("assumed", ())} & added.keys()
+    assumed = [*device.get("assumed", ()), *(f"kernels.{name}" for name in added if name in unsure)]
+    return {**device, "kernels": {**kernels, **added}, "assumed": assumed}
+
+
+def kernels_deviation(state: State) -> float:
+    """Standard deviation of the logarithm of a device's kernel times, by how its parameters are known."""
+    return float(_kernels_data("states")[state])
+
+
+def _generation_of(kernels: Mapping[str, Any]) -> Mapping[str, Any]:
+    generations: Mapping[str, Mapping[str, Any]] = _kernels_data("generations")["generations"]
+    given = kernels.get("generation")
+    if not isinstance(given, str) or given not in generations:
+        problem = "missing" if given is None else f"{given!r} is not known"
+        raise ValueError(f"kernels.generation: {problem}; give one of {', '.join(generations)}")
+    return generations[given]
+
+
+def _sustained(device: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Share of the peak that the power limit sustains, by the generation's FLOP per joule; empty where neither is known."""
+    if "flop_per_J" not in known:
+        return {}
+    limit = device.get("power_limit", device.get("power_limit_W"))
+    if limit is None:
+        message = "missing; it bounds what kernels sustain whose parameters come from the generation; add it, as in 700 W"
+        raise ValueError(f"power_limit: {message}")
+    peaks = device.get("peak", device.get("peak_flops"))
+    peak = next((peaks[name] for name in _PRECISIONS if name in peaks), None) if isinstance(peaks, Mapping) else None
+    try:
+        limit_W = parse_W(limit) if isinstance(limit, str) else float(limit)
+        peak_flops = parse_flops(peak) if isinstance(peak, str) else float(peak or 0)
+    except (UnitError, TypeError):  # reported where the field is validated
+        return {}
+    if not limit_W or not peak_flops:
+        return {}
+    return {"sustained_share": min(1.0, known["flop_per_J"] * limit_W / peak_flops), "sustained_at": limit}
+
+
+@functools.cache
+def _kernels_data(name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = yaml_file.shipped(catalog.ROOT / "kernels" / f"{name}.yaml")
+    return found

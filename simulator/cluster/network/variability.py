@@ -59,11 +59,6 @@ def of_fabric(fabric: str) -> float:
     return float(_fabrics()[fabric]["variability"])
 
 
-def slowest_path_mean(deviation: float, paths: int) -> float:
-    """Mean of the logarithm of the slowdown of the slowest of several paths. deviation: of one path's."""
-    return deviation * sum(1 / path for path in range(1, paths + 1))
-
-
 def slowest_path_deviation(deviation: float, paths: int) -> float:
     """Standard deviation of the logarithm of the slowdown of the slowest of several paths. deviation: of one path's."""
     return deviation * math.sqrt(sum(1 / path**2 for path in range(1, paths + 1)))

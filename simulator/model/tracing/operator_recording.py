@@ -62,7 +62,7 @@ class RecordedModule:
 
 
 @dataclass(eq=False)
-class Stored:
+class StoredTensor:
     """A tensor storage with the modules that wrote it (None for input data), read it as an activation, and keep it.
 
     storage: referenced so that its id stays unique. is_frozen: whether it depends on frozen parameters and on no trained ones,
@@ -89,7 +89,7 @@ class Recorder:
         self.batch = batch
         self.dtype = dtype
         self.modules: list[RecordedModule] = []
-        self.stored: dict[int, Stored] = {}
+        self.stored: dict[int, StoredTensor] = {}
         self.unknown: set[str] = set()
         self.within = ""
         self.current: RecordedModule | None = None
@@ -174,19 +174,19 @@ class Recorder:
         for tensor in kept:
             self.keep(tensor)
         size = None if element_bytes == self.dtype.itemsize else element_bytes
-        own = Stored(None, elements, size, self.running, keepers=[self.running])
+        own = StoredTensor(None, elements, size, self.running, keepers=[self.running])
         self.stored[id(own)] = own
 
     def per_sample(self, elements: float) -> int:
         """Elements per sample, rounded up."""
         return math.ceil(elements / self.batch)
 
-    def _stored(self, tensor: Any, writer: RecordedModule | None = None) -> Stored:
+    def _stored(self, tensor: Any, writer: RecordedModule | None = None) -> StoredTensor:
         storage = tensor.untyped_storage()
         if id(storage) not in self.stored:
             size = tensor.dtype.itemsize
             other = None if tensor.dtype == self.dtype else size
-            self.stored[id(storage)] = Stored(storage, storage.nbytes() // size, other, writer)
+            self.stored[id(storage)] = StoredTensor(storage, storage.nbytes() // size, other, writer)
         return self.stored[id(storage)]
 
     def _moved(self, read: Iterable[Any], written: Iterable[Any]) -> None:

@@ -1,14 +1,8 @@
-"""Any torch module as a model: it runs once on the meta device, where tensors have shapes but no values, and is recorded.
+"""The trace of a torch module: it runs once on the meta device, where tensors have shapes but no values, and is recorded.
 
-The user writes a function that returns the module and example inputs, whose first dimension is the batch:
-
-    def build():
-        return MyNetwork(), torch.randn(8, 3, 224, 224)
-
-or a mapping with module, inputs, targets, loss and optimizer (see `user_function.UserModel`), and gives the model as
-`python:my_file:build`. Layers are the elements of the module's Sequentials and ModuleLists (blocks), and the modules next to
-them. A module without products belongs to the previous layer, or to the next one if it is the first. Parameters whose
-`requires_grad` is false are frozen: autograd computes no gradients of them, nor anything below the first trained one.
+Layers are the elements of the module's Sequentials and ModuleLists (blocks), and the modules next to them. A module without
+products belongs to the previous layer, or to the next one if it is the first. Parameters whose `requires_grad` is false are
+frozen: autograd computes no gradients of them, nor anything below the first trained one.
 """
 
 from __future__ import annotations
@@ -18,55 +12,18 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from scaleproof.simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, refuse_to_shard
+from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.tracing.operator_recording import RecordedModule, Recorder, grouped, layers_of
 from scaleproof.simulator.model.tracing.user_function import (
     GpuRequestedError,
     UserModel,
     checked,
     loss_of,
-    refuse,
     user_errors,
     user_function,
 )
-
-
-class Traced(ModelSpec):
-    """A torch module that a user's function builds.
-
-    source: `python:module:function`; the working folder is searched first. strict: whether an operator of unknown cost is an
-    error; otherwise its cost is that of the bytes that it reads and writes, with a warning.
-    """
-
-    kind: Literal["traced"] = "traced"
-    source: str
-    strict: bool = False
-
-    def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
-        """The layers, traced once per process.
-
-        Raises FieldError for any problem with the function, and MissingDependencyError if torch is not installed.
-        """
-        refuse_to_shard(self.kind, shard)
-        layers, unknown, _, _, sparse = trace_of(self.source, Path.cwd())
-        if unknown:
-            problem = f"no cost is known for {', '.join(unknown)}"
-            if self.strict:
-                refuse(self.source, f"{problem}; leave strict out to count the bytes that they read and write")
-            warnings.warn(f"{self.source}: {problem}; counted by the bytes that they read and write", stacklevel=1)
-        if sparse:
-            dense = f"gradients of {', '.join(sparse)} are sparse, but are counted as dense: summed, stored and applied whole"
-            warnings.warn(f"{self.source}: {dense}", stacklevel=1)
-        return list(layers)
-
-
-def trace(reference: str, strict: bool = False) -> Traced:
-    """The traced model `python:module:function`; errors as in `Traced.build_layers`."""
-    traced = Traced(name=reference.rpartition(":")[2], source=reference, strict=strict)
-    traced.build_layers()
-    return traced
 
 
 class Trace(NamedTuple):
@@ -264,16 +221,13 @@ def _recorded_modules(torch: Any, module: Any) -> dict[Any, RecordedModule]:
                 visit(inner, full)
                 runs += 1
             else:
+                has_parameters = next(inner.parameters(), None) is not None
                 recorded.setdefault(
-                    inner, RecordedModule(full, type(inner).__name__, runs, isinstance(outer, chains), _has_parameters(inner))
+                    inner, RecordedModule(full, type(inner).__name__, runs, isinstance(outer, chains), has_parameters)
                 )
 
     visit(module, "")
     return recorded or {module: RecordedModule("model", type(module).__name__, 0, chained=False, has_parameters=True)}
-
-
-def _has_parameters(module: Any) -> bool:
-    return next(module.parameters(), None) is not None
 
 
 def _assign_parameters(module: Any, recorded: dict[str, RecordedModule], recorder: Recorder) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from scaleproof.simulator.captured.groups import Replicas
 from scaleproof.simulator.captured.kernels import KernelTime, KernelTimes
-from scaleproof.simulator.captured.replicas import Replicas
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation
-from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, Recorded
+from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, RecordedEvent
 from scaleproof.simulator.parallelism.captured import CapturedStrategy
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.strategy.captured.program import Assembly, assembled
-from scaleproof.simulator.strategy.captured.rank_tasks import HostCosts
+from scaleproof.simulator.strategy.captured.program import Assembly, HostCosts, assemble
 from scaleproof.simulator.strategy.job import Job
 
 
@@ -27,7 +26,7 @@ def assembled_script(script: CapturedScript, job: Job, replicas: int) -> Assembl
     to = Replicas(replicas, script.replicas.inner)
     ranks = script.replicas.resized_classes([one.ranks for one in script.classes], to)
     traces = [_trace(script, one, own, times, to) for one, own in zip(script.classes, ranks, strict=True)]
-    return assembled(traces, job, host)
+    return assemble(traces, job, host)
 
 
 def _trace(script: CapturedScript, of: CapturedClass, ranks: Sequence[int], times: KernelTimes, to: Replicas) -> RankTrace:
@@ -67,7 +66,7 @@ def _timed(
             yield place, event._replace(stream=number(event.stream), ranks=resized[key])
         elif isinstance(event, IssuedMessage):
             yield place, event._replace(stream=number(event.stream), peer=script.replicas.moved(event.peer, to))
-        elif isinstance(event, Recorded):
+        elif isinstance(event, RecordedEvent):
             yield place, event._replace(stream=number(event.stream))
         else:
             on = number(event.number) if event.on == "stream" and event.number >= 0 else event.number

@@ -15,8 +15,7 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 from scaleproof.simulator.strategy.captured.compile import assembled_script
-from scaleproof.simulator.strategy.captured.program import Assembly
-from scaleproof.simulator.strategy.captured.rank_tasks import HOST_STREAM, RankTasks
+from scaleproof.simulator.strategy.captured.program import HOST_STREAM, Assembly, RankTasks
 from scaleproof.simulator.strategy.job import Job
 
 _STEPS: Final = 2

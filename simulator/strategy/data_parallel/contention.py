@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_factor
 from scaleproof.simulator.cluster.collectives.cost import processors_taken
+from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.strategy.data_parallel.power import PowerBudget, joules_per_bus_byte
 from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel, delays_s, together_s

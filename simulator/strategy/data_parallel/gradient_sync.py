@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group
+from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.program import PathOf, Rows

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group
+from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.cluster.device.device import Optimizer
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import FieldError

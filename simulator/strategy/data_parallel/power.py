@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.cluster.device.power import constants, sustained
+from scaleproof.simulator.cluster.device.kernels.parameters import at_power_limit, power_constants
 
 Times = NDArray[np.float64]
 
@@ -35,9 +35,9 @@ class PowerBudget:
         """The budget of a device on which channels occupy the share `processors`; None if no limit is known."""
         if device.power_limit_W is None or device.kernels is None:
             return None
-        known = constants()
+        known = power_constants()
         idle = known["idle_share"]
-        kernels = sustained(device.kernels, device.power_limit_W)
+        kernels = at_power_limit(device.kernels, device.power_limit_W)
         products = min(1.0, kernels.tile_share / kernels.sustained_share)
         return cls(
             products=(products - idle) / (1 - idle),
@@ -59,6 +59,6 @@ class PowerBudget:
 
 def joules_per_bus_byte(memory_bytes: float) -> float:
     """Joules that a device spends per byte on the bus, if `memory_bytes` bytes of memory are moved for it."""
-    known = constants()
+    known = power_constants()
     energy_pJ = known["memory_pJ_per_bit"] * memory_bytes + known["link_pJ_per_bit"]
     return float(_BITS * _PICO * energy_pJ)

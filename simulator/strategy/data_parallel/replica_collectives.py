@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.cluster.collectives.cost import copying_s
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.communication import Collective, Dimension, number_of
 from scaleproof.simulator.program import Path, PathOf, Use
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap, passed_bytes

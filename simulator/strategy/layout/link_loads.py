@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from scaleproof.simulator.cluster import Node
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.cluster.collectives.link_traffic import network_loads, unit
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.cluster.network.wiring import Channel, Vertex

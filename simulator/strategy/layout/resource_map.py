@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_factor
 from scaleproof.simulator.cluster.collectives.cost import CollectiveCost, Costing, costing, modelled_costing, rotates
+from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.cluster.network.wiring import Channel, Wiring
 from scaleproof.simulator.common.errors import FieldError, InputError

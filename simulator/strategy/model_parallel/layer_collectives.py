@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.cluster.collectives.cost import (
     Costing,
     costing,
@@ -21,6 +20,7 @@ from scaleproof.simulator.cluster.collectives.cost import (
     processors_taken,
     rendezvous_s,
 )
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.communication import Collective, Dimension, number_of
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Axis, Exchange, Matmul, Routed

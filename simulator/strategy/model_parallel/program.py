@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.cluster.collectives.cost import library_of
+from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.model.graph import inputs_of, owners_of

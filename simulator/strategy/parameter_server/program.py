@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
 from scaleproof.simulator.common.consistency import Bsp, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.spans import Phase

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scaleproof.simulator.captured.groups import Replicas
 from scaleproof.simulator.captured.operators import work_of
-from scaleproof.simulator.captured.replicas import Replicas
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation, Operator
 from scaleproof.simulator.captured.trace import IssuedCollective, Wait
 from scaleproof.simulator.common.allocations import Allocation, Free

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 
-from scaleproof.simulator.captured.kernels import KernelTimes, Known, measured_ranges
+from scaleproof.simulator.captured.kernels import Certainty, KernelTimes, measured_ranges
 from scaleproof.simulator.captured.operators import Work, work_of
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common import catalog
@@ -20,7 +20,7 @@ def device(name: str) -> Device:
     return load_device(catalog.find_part("device", name, catalog.ROOT))
 
 
-def times(name: str, *works: tuple[Work, str]) -> list[tuple[float, Known, bool]]:
+def times(name: str, *works: tuple[Work, str]) -> list[tuple[float, Certainty, bool]]:
     return list(KernelTimes(device(name), shipped("pytorch-ddp")).times(works))
 
 
@@ -32,7 +32,7 @@ def test_a_large_product_reaches_a_large_share_of_the_peak_and_never_more() -> N
     ((seconds, known, moves),) = times("h100-80gb-sxm", (product(8192, 8192, 8192), "bf16"))
     share = 2 * 8192**3 / seconds / device("h100-80gb-sxm").peak_flops["bf16"]
     assert 0.5 < share < 1
-    assert (known, moves) == (Known.MEASURED, False)
+    assert (known, moves) == (Certainty.MEASURED, False)
 
 
 def test_a_product_in_32_bits_is_slower() -> None:
@@ -45,7 +45,7 @@ def test_moved_bytes_take_the_time_of_the_memory_and_a_launch() -> None:
     ((seconds, known, moves),) = times("h100-80gb-sxm", (work_of("aten::add.Tensor", [], {}, 3e9), "bf16"))
     assert gpu.kernels is not None
     assert seconds == pytest.approx(gpu.kernels.launch_s + 3e9 / (gpu.memory_bandwidth_Bps * gpu.kernels.memory_share))
-    assert (known, moves) == (Known.EXTRAPOLATED, True)
+    assert (known, moves) == (Certainty.EXTRAPOLATED, True)
 
 
 def test_an_unknown_operator_takes_the_time_of_its_bytes_and_is_never_free() -> None:
@@ -53,7 +53,7 @@ def test_an_unknown_operator_takes_the_time_of_its_bytes_and_is_never_free() -> 
         "h100-80gb-sxm", (work_of("lib::op", [], {}, 3e9), "bf16"), (work_of("aten::add", [], {}, 3e9), "bf16")
     )
     assert unknown[0] == added[0] > 0
-    assert unknown[1] == Known.UNKNOWN
+    assert unknown[1] == Certainty.UNKNOWN
     ((seconds, *_),) = times("h100-80gb-sxm", (work_of("lib::op", [], {}, 0.0), "bf16"))
     assert seconds > 0
 
@@ -65,9 +65,9 @@ def test_shapes_outside_of_the_measured_ones_are_extrapolated() -> None:
         (product(64, 8192, 8192), "bf16"),
         (product(1024, 100, 1024), "bf16"),
     )
-    assert small[1] == narrow[1] == Known.EXTRAPOLATED
+    assert small[1] == narrow[1] == Certainty.EXTRAPOLATED
     ((_, known, _),) = times("a100-40gb-pcie", (product(8192, 8192, 8192), "bf16"))
-    assert known == Known.EXTRAPOLATED
+    assert known == Certainty.EXTRAPOLATED
 
 
 def test_a_processor_core_adds_up_calls_flops_and_bytes() -> None:

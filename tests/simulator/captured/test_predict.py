@@ -12,7 +12,6 @@ from scaleproof.commands.text.run import out_of_memory
 from scaleproof.simulator.analysis.planner.search import plan
 from scaleproof.simulator.analysis.study.study import read as read_study
 from scaleproof.simulator.analysis.study.sweep import sweep
-from scaleproof.simulator.captured import script as scripts_module
 from scaleproof.simulator.captured.script import CapturedScript
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
@@ -25,8 +24,7 @@ from tests.simulator.captured.scripts import data_parallel, moving
 def captured(script: CapturedScript) -> Iterator[str]:
     """The name of a capture file with a script."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scripts_module, "read", lambda path: script)
-        patch.setattr("scaleproof.simulator.scenario.load.read", lambda path: script)
+        patch.setattr("scaleproof.simulator.captured.reading.read", lambda path: script)
         yield "train.zip"
 
 

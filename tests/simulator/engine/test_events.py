@@ -8,8 +8,8 @@ import pytest
 from scaleproof.simulator.common.consistency import Asp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.engine.events import simulate
-from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.engine.timeline import Timeline
+from scaleproof.simulator.engine.variation import Variation
 from scaleproof.simulator.prediction.timeline_run import predicted_run
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Use
 from scaleproof.simulator.run.run import Run

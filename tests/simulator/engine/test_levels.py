@@ -16,8 +16,8 @@ from scaleproof.simulator.common.speed_profile import Cycle
 from scaleproof.simulator.engine import levels as orders
 from scaleproof.simulator.engine import replay
 from scaleproof.simulator.engine.durations import durations_s
-from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.engine.levels import LevelOrder, order_of
+from scaleproof.simulator.engine.variation import Variation
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import events, replay
-from scaleproof.simulator.engine.jitter import Variation
+from scaleproof.simulator.engine.variation import Variation
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario

@@ -15,8 +15,8 @@ from scaleproof.simulator import engine
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import events, is_contended, replay
 from scaleproof.simulator.engine.durations import durations_s
-from scaleproof.simulator.engine.jitter import NONE, Variation
 from scaleproof.simulator.engine.timeline import Timeline
+from scaleproof.simulator.engine.variation import NONE, Variation
 from scaleproof.simulator.program import MAIN_STREAM, Path, Program, ProgramBuilder, Use
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario

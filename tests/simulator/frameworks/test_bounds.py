@@ -8,7 +8,7 @@ import pytest
 
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import ABLATIONS, IDEAL, shipped
-from scaleproof.simulator.frameworks.library import names
+from scaleproof.simulator.frameworks.files import names
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator.frameworks.scenarios import VARIED, scenario, trained_by

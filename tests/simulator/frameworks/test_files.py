@@ -11,7 +11,7 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import NotFoundError, ScenarioError
 from scaleproof.simulator.common.units import parse_time_s
 from scaleproof.simulator.frameworks import ABLATIONS, IDEAL, Framework, shipped
-from scaleproof.simulator.frameworks.library import equal_to_shipped, names, supporting
+from scaleproof.simulator.frameworks.files import equal_to_shipped, names, with_features
 from scaleproof.simulator.scenario.load import load
 from tests.simulator.frameworks.scenarios import TEXT, scenario
 
@@ -118,6 +118,6 @@ def test_an_unknown_framework_is_rejected() -> None:
 
 
 def test_supporting_frameworks_are_listed() -> None:
-    assert set(supporting(frozenset({"parameter_server"}))) >= {"tensorflow-1-servers", "gloo-cpu", "ideal"}
-    assert "megatron-core-0.12" not in supporting(frozenset({"zero_3"}))
-    assert supporting(frozenset()) == list(names())
+    assert set(with_features(frozenset({"parameter_server"}))) >= {"tensorflow-1-servers", "gloo-cpu", "ideal"}
+    assert "megatron-core-0.12" not in with_features(frozenset({"zero_3"}))
+    assert with_features(frozenset()) == list(names())

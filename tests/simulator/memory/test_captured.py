@@ -40,13 +40,13 @@ def test_what_a_step_leaves_is_freed_where_it_freed_that_of_the_step_before() ->
 
 def test_lines_of_the_script_are_those_of_the_peak() -> None:
     step = [allocation(1, 64 * MIB, line="train.py:10"), Free(1), allocation(2, 96 * MIB, line="train.py:20"), Free(2)]
-    assert LiveMemory.of([], step).peak.lines_bytes == {"train.py:20": 96 * MIB}
+    assert LiveMemory.from_allocations([], step).peak.lines_bytes == {"train.py:20": 96 * MIB}
 
 
 def test_live_bytes_are_those_of_each_moment_of_the_step() -> None:
     before = [allocation(0, 4, "parameters"), allocation(1, 8, "gradients")]
     step = [Free(1, at=1), allocation(2, 32, line="train.py:20")._replace(at=2), Free(2, at=5)]
-    live = LiveMemory.of(before, step)
+    live = LiveMemory.from_allocations(before, step)
     assert live.holders == ("parameters", "gradients", "activations")
     assert live.live_bytes.tolist() == [[4, 4, 4, 4], [8, 0, 0, 0], [0, 0, 32, 0]]
     assert live.at.tolist() == [0, 1, 2, 5]

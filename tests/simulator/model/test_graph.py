@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.model import T5, Gpt, Layer, Mlp, ResNet, Siamese
-from scaleproof.simulator.model.graph import branches, crossing_elements, graph_of, place_branches
+from scaleproof.simulator.model.graph import boundary_elements, branches, graph_of, place_branches
 from scaleproof.simulator.model.layers import Shard
 from scaleproof.simulator.model.operators import Matmul
 
@@ -46,7 +46,7 @@ def test_towers_run_on_different_devices_and_send_only_embeddings() -> None:
     layers = Siamese(tower=TOWER).build_layers()
     assert place_branches(layers, 2) == [0, 0, 0, 1, 1, 1, 0]
     assert place_branches(layers, 1) == [0] * 7
-    assert [crossing_elements(layers, cut) for cut in range(8)] == [0, 5, 5, 2, 2 + 5, 2 + 5, 2 + 2, 0]
+    assert boundary_elements(layers) == [5, 5, 2, 2 + 5, 2 + 5, 2 + 2, 0]
 
 
 def test_siamese_networks_reject_tensor_parallelism() -> None:
@@ -58,7 +58,7 @@ def test_a_chain_has_no_branches_and_sends_its_outputs() -> None:
     layers = Gpt(layers=3, hidden=4, heads=1, vocabulary=7, sequence=2).build_layers()
     assert branches(layers) == []
     assert place_branches(layers, 4) == [0] * len(layers)
-    assert [crossing_elements(layers, cut) for cut in range(1, len(layers))] == [part.output_elements for part in layers[:-1]]
+    assert boundary_elements(layers)[:-1] == [part.output_elements for part in layers[:-1]]
 
 
 def test_the_encoder_output_is_read_by_all_decoder_layers_and_sent_once() -> None:
@@ -66,7 +66,7 @@ def test_the_encoder_output_is_read_by_all_decoder_layers_and_sent_once() -> Non
     encoded = max(index for index, part in enumerate(layers) if part.name.startswith("encoder"))
     decoder = next(index for index, part in enumerate(layers) if part.name == "decoder1")
     assert encoded < decoder
-    assert crossing_elements(layers, decoder) == 6 * 4 + 3 * 4, "the encoder's output and the first decoder layer's"
+    assert boundary_elements(layers)[decoder - 1] == 6 * 4 + 3 * 4, "the encoder's output and the first decoder layer's"
 
 
 def test_each_fork_has_its_own_branches() -> None:
@@ -86,7 +86,7 @@ def test_each_fork_has_its_own_branches() -> None:
 def test_shortcuts_do_not_count_as_branches() -> None:
     layers = [layer("a", width=7), layer("b", "a"), layer("c", "b", "a")]
     assert branches(layers) == []
-    assert crossing_elements(layers, 2) == 1 + 7
+    assert boundary_elements(layers)[1] == 1 + 7
 
 
 def test_paths_that_exchange_data_do_not_count_as_branches() -> None:

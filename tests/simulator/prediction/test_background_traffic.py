@@ -158,7 +158,7 @@ def test_tenants_on_unused_links_are_rejected(small: Make) -> None:
 
 
 def test_too_many_switches_of_tenants_are_rejected(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaleproof.simulator.engine.background_traffic._MOST_SWITCHES", 1000)
+    monkeypatch.setattr("scaleproof.simulator.engine.events._MOST_SWITCHES", 1000)
     with pytest.raises(FieldError, match=r"more than 1,000 times; give longer periods"):
         timed(small(SERVERS, "unevenness={tenants: [{share: 0.5, lasts: 1 ns, period: 2 ns}]}"))
 

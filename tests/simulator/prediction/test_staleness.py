@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scaleproof.simulator.common.consistency import Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import Timeline, simulate
-from scaleproof.simulator.engine.jitter import Variation
+from scaleproof.simulator.engine.variation import Variation
 from scaleproof.simulator.prediction.staleness import summary, window_of
 from scaleproof.simulator.prediction.timeline_run import predicted_run
 from scaleproof.simulator.program import Path, Program, ProgramBuilder

@@ -11,8 +11,8 @@ from scaleproof.simulator.program import Kind, Path, Program, ProgramBuilder, Us
 
 def test_csr_returns_its_lists() -> None:
     lists = [[3, 1], [], [2]]
-    assert CsrLists.of(lists).lists() == lists
-    assert CsrLists.of([]).lists() == []
+    assert CsrLists.from_lists(lists).lists() == lists
+    assert CsrLists.from_lists([]).lists() == []
 
 
 LISTS = st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=8)
@@ -20,7 +20,7 @@ LISTS = st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=8)
 
 @given(LISTS, st.data())
 def test_csr_takes_and_extends_lists(lists: list[list[int]], data: st.DataObject) -> None:
-    csr = CsrLists.of(lists)
+    csr = CsrLists.from_lists(lists)
     which = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=9)) if lists else []
     assert csr.take(np.array(which, dtype=np.int64)).lists() == [lists[i] for i in which]
     more = data.draw(st.lists(st.integers(-1, 9), min_size=len(lists), max_size=len(lists)))

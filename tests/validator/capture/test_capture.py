@@ -76,7 +76,7 @@ def test_memory_of_states_is_that_of_theory(gpt: Capture) -> None:
     tensors = 5 + 12 * LAYERS
     # Adam's two moments, and a number of steps per tensor
     assert size_bytes(at_begin, Category.OPTIMIZER_STATES) == 8 * PARAMETERS + 4 * tensors
-    peak = LiveMemory.of(*allocations_of(one)).peak
+    peak = LiveMemory.from_allocations(*allocations_of(one)).peak
     assert peak.holders_bytes["parameters"] == 4 * PARAMETERS
     assert peak.size_bytes == sum(peak.holders_bytes.values()) == sum(peak.lines_bytes.values())
     assert peak.size_bytes == sum(peak.modules_bytes.values())

@@ -36,7 +36,7 @@ def test_flat_parameters_are_gathered_for_both_passes_and_their_gradients_scatte
     # two blocks, the last of which stays gathered between the passes
     assert (names.count("all_gather"), names.count("reduce_scatter")) == (4, 2)
     assert one.parameters == 2 * (8 * WIDTH**2 + 5 * WIDTH)
-    modules = LiveMemory.of(*allocations_of(one)).peak.modules_bytes
+    modules = LiveMemory.from_allocations(*allocations_of(one)).peak.modules_bytes
     assert {"0", "1"} <= {module.partition(".")[0] for module in modules}
 
 

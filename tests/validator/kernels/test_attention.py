@@ -9,7 +9,7 @@ import pytest
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels.attention import flash_s
-from scaleproof.simulator.cluster.device.kernels.attention_rates import AttentionRates, Preparation, general
+from scaleproof.simulator.cluster.device.kernels.rates import AttentionRates, Preparation, generation_attention_rates
 from scaleproof.simulator.model.operators import Attention
 from scaleproof.validator.kernels.attention import (
     AttentionShapes,
@@ -79,7 +79,7 @@ def test_a_fit_recovers_the_rates_of_backward_passes() -> None:
     assert rates.backward_moved == pytest.approx(20.0, rel=0.05)
     noisy, exact = fit_attention(drawn(60, 0.03, 30, true, "flash-2")), drawn(400, 0.0, 400, true, "flash-2")
     assert np.median(np.abs(log_errors(noisy, exact))) < 0.05
-    known = general("flash-2", "hopper")
+    known = generation_attention_rates("flash-2", "hopper")
     forward = fit_attention(drawn(200, 0.0, 0, true, "flash-2"))
     assert known is not None
     assert known.backward_product_share is not None

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.kernels.product_rates import LOG_ERROR, ProductRates
+from scaleproof.simulator.cluster.device.kernels.rates import PRODUCT_LOG_ERROR, ProductRates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
 from scaleproof.validator.kernels.data_sheet import DataSheet, MeasuredProducts, fit_constants
@@ -156,4 +156,4 @@ def test_a_left_out_gpu_is_predicted_from_its_data_sheet(gpu: str) -> None:
         if name == gpu:
             found = table.errors(constants)
             assert np.median(errors(found)) < 0.12
-            assert 0.75 < inside(found, LOG_ERROR) < 0.99
+            assert 0.75 < inside(found, PRODUCT_LOG_ERROR) < 0.99

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from scaleproof.simulator.captured.replicas import Replicas  # noqa: E402
+from scaleproof.simulator.captured.groups import Replicas  # noqa: E402
 from scaleproof.simulator.common.allocations import Allocation, Free  # noqa: E402
 from scaleproof.simulator.memory.captured import replayed  # noqa: E402
 from scaleproof.simulator.memory.live_memory import LiveMemory  # noqa: E402
@@ -59,7 +59,7 @@ def test_processors_allocate_the_bytes_of_tensors() -> None:
 
 
 def test_a_pipeline_without_replicas_has_an_axis_of_one() -> None:
-    assert Replicas.of(1, 2, [[0], [0, 1]]) == Replicas(1)
+    assert Replicas.from_groups(1, 2, [[0], [0, 1]]) == Replicas(1)
 
 
 def test_the_host_s_time_is_what_passes_between_recorded_calls() -> None:

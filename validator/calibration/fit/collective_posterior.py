@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.cluster.collectives.cost import chosen_nccl, modelled_costing, transport_of
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.cluster.collectives.nccl import constants
 from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust
 from scaleproof.simulator.cluster.quantities import DEVIATIONS

@@ -9,7 +9,7 @@ from typing import Any, Final, cast, get_args
 
 import numpy as np
 
-from scaleproof.simulator.cluster.collectives.algorithms import Op, bus_factor
+from scaleproof.simulator.cluster.collectives.groups import Op, bus_factor
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, format_share
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.cluster_file.section import Section, count, interval, rate_text, seconds_text, timed

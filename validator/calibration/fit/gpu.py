@@ -10,9 +10,8 @@ import numpy as np
 
 from scaleproof.simulator import frameworks
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
-from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Kernels, Speed
+from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Kernels, Speed, at_power_limit
 from scaleproof.simulator.cluster.device.kernels.products import products_s
-from scaleproof.simulator.cluster.device.power import sustained
 from scaleproof.simulator.common.errors import InputError, RunError
 from scaleproof.simulator.scenario.dump import plain_spec
 from scaleproof.validator.calibration.cluster_file.section import Section, rate_text, seconds_text, timed
@@ -70,7 +69,7 @@ def machine(facts: DeviceFacts, sizes: GpuSizes) -> dict[str, Any]:
     if facts["capability"] == [0, 0] and not sizes.label:
         raise InputError("torch finds no GPU; run this on a machine with one, or in tiny sizes as a dry run")
     known, devices = shipped(facts["name"]), sizes.devices or facts["devices"]
-    kernels = sustained(known.kernels, known.power_limit_W) if known and known.kernels else _unmeasured(facts)
+    kernels = at_power_limit(known.kernels, known.power_limit_W) if known and known.kernels else _unmeasured(facts)
     link = {"bandwidth": rate_text(nominal_Bps(facts["name"]) or _UNKNOWN), "latency": ASSUMED_LATENCY}
     peaks: dict[Any, float] = known.peak_flops if known else {"fp32": _UNKNOWN}
     return {
@@ -186,8 +185,8 @@ def _kernels(
     precision = next((p for p in _FITTED_FIRST if p in timed_in and p in peak_flops), None)
     if precision is not None:
         speed = Speed(kernels, peak_flops[precision], memory_Bps, ELEMENT_BYTES[precision])
-        tile, sustained = fitted_shares(speed, [point for point in products if _precision(point) == precision])
-        kernels = kernels.model_copy(update={"tile_share": tile, "sustained_share": sustained})
+        tile, at_power_limit = fitted_shares(speed, [point for point in products if _precision(point) == precision])
+        kernels = kernels.model_copy(update={"tile_share": tile, "sustained_share": at_power_limit})
     return kernels
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.imports import protobuf
 from scaleproof.validator.calibration.imports.kineto import DeviceWork, Trace, TracedCollective, TraceSpan

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.simulator.cluster.collectives.algorithms import Op, bus_factor
+from scaleproof.simulator.cluster.collectives.groups import Op, bus_factor
 from scaleproof.simulator.cluster.quantities import format_share
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_Bps, format_bytes, format_percent, format_time_s

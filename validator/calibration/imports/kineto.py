@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.imports.json_stream import read_list
 from scaleproof.validator.calibration.imports.names import collective, collective_of_kernel, element_bytes, is_communication

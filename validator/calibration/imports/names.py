@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from scaleproof.simulator.cluster.collectives.algorithms import OPS, Op
+from scaleproof.simulator.cluster.collectives.groups import OPS, Op
 
 # Names in nccl-tests, torch's profiler (c10 and C++ names) and Chakra.
 _ELEMENT_BYTES: Final = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from scaleproof.simulator.cluster.collectives.algorithms import OPS, Op, bus_factor
+from scaleproof.simulator.cluster.collectives.groups import OPS, Op, bus_factor
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.validator.calibration.imports.merging import CONTRADICTION, SourcedPoint, merged

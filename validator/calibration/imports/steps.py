@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from scaleproof.simulator.cluster.collectives.algorithms import OPS, Op
+from scaleproof.simulator.cluster.collectives.groups import OPS, Op
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.intervals import TimeIntervals
 from scaleproof.simulator.common.units import format_bytes, format_time_s

@@ -19,7 +19,7 @@ from scaleproof.simulator.analysis.planner.estimate.configurations import Config
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, distinct
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, StageCut, plans_of
 from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPlacement, TransferTimes
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.parallelism.mesh import ORDER, DeviceMesh
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import V_SHAPED

@@ -20,7 +20,7 @@ from scaleproof.simulator.analysis.planner.estimate.gradient_sync import SyncTim
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, StageCut
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import pass_windows, stages_of
 from scaleproof.simulator.analysis.planner.estimate.transfer_times import StageMessages
-from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
 from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, ContendedResources
 from scaleproof.simulator.strategy.data_parallel.power import joules_per_bus_byte

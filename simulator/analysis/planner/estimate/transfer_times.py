@@ -13,7 +13,7 @@ from scaleproof.simulator.analysis.planner.estimate.configurations import Config
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers
 from scaleproof.simulator.analysis.planner.estimate.layer_times import plans_of
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.parallelism.mesh import DeviceMesh

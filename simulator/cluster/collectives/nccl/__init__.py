@@ -10,7 +10,14 @@ from scaleproof.simulator.cluster.collectives.nccl.facts import (
     facts_of,
     rccl_facts_of,
 )
-from scaleproof.simulator.cluster.collectives.nccl.timing import Choice, PointToPoint, Timing, choices, chosen, point_to_point
+from scaleproof.simulator.cluster.collectives.nccl.timing import (
+    Choice,
+    PointToPoint,
+    Timing,
+    choices,
+    nccl_choice,
+    point_to_point,
+)
 from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates
 
 __all__ = [
@@ -26,10 +33,10 @@ __all__ = [
     "candidates",
     "channels",
     "choices",
-    "chosen",
     "constants_of",
     "default_transport",
     "facts_of",
+    "nccl_choice",
     "point_to_point",
     "rccl_facts_of",
 ]

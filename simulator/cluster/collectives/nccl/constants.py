@@ -114,7 +114,7 @@ class TimingConstants:
         inside_s = self.launch_s + self.inside_step_s[0] + self.peer_s
         return inside_s, self.launch_s + self.between_step_s[0] + self.post_s + self.peer_s
 
-    def of(self, protocol: Protocol) -> tuple[float, float, float, float]:
+    def for_protocol(self, protocol: Protocol) -> tuple[float, float, float, float]:
         """Step inside, step between, share inside and share between of a protocol."""
         index = PROTOCOLS.index(protocol)
         return self.inside_step_s[index], self.between_step_s[index], self.inside_share[index], self.between_share[index]

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.cluster.collectives.link_traffic import FurtherSteps, Traffic, traffic
 from scaleproof.simulator.cluster.network.links import Link, Node
 from scaleproof.simulator.common.spec import Spec

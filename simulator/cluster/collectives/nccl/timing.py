@@ -18,13 +18,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from scaleproof.simulator.cluster.collectives.algorithms import Op
-from scaleproof.simulator.cluster.collectives.link_traffic import Traffic
-from scaleproof.simulator.cluster.collectives.nccl import collnet
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants
 from scaleproof.simulator.cluster.collectives.nccl.facts import GroupLinks, Nccl, Protocol
-from scaleproof.simulator.cluster.collectives.nccl.symmetric import SymmetricCurve
-from scaleproof.simulator.cluster.collectives.nccl.tuner import NETWORK_SHARE, Case, Curve, candidates, link_share
+from scaleproof.simulator.cluster.collectives.nccl.tuner import (
+    NETWORK_SHARE,
+    Case,
+    Curve,
+    SymmetricCurve,
+    candidates,
+    collnet_heads_factor,
+    link_share,
+)
 
 # enqueue.cc: messages to one rank up to this size use LL, larger ones Simple (NCCL_P2P_LL_THRESHOLD).
 _PAIRWISE_LL_BYTES: Final = 16384.0
@@ -81,7 +86,7 @@ def choices(op: Op, links: GroupLinks, facts: Nccl, constants: TimingConstants, 
     ]
 
 
-def chosen(choices: Sequence[Choice], size_bytes: float) -> Choice:
+def nccl_choice(choices: Sequence[Choice], size_bytes: float) -> Choice:
     """What NCCL's tuner chooses for a size: the least estimate."""
     best, best_s = choices[0], math.inf
     if len(choices) > 1:
@@ -98,7 +103,7 @@ def timing(case: Case, protocol: Protocol, constants: TimingConstants) -> Timing
     if case.is_symmetric:
         return _symmetric_timing(case, constants)
     traffic, crosses = case.traffic, case.group.nodes > 1
-    inside_s, between_s, inside_share, between_share = constants.of(protocol)
+    inside_s, between_s, inside_share, between_share = constants.for_protocol(protocol)
     chunk_s = _chunk_s(protocol, crosses, constants)
     if case.is_nvls:
         inside_s, inside_share = constants.nvls_step_s, constants.nvls_share
@@ -106,7 +111,8 @@ def timing(case: Case, protocol: Protocol, constants: TimingConstants) -> Timing
             inside_s, inside_share = inside_s * constants.registered_step, inside_share * constants.registered_rate
             chunk_s = chunk_s if crosses else 0.0  # buffers are not copied in pieces
     elif case.algorithm == "ring":
-        inside_share /= 1 + constants.local_step / _sends(traffic)
+        # by the steps in which a rank sends
+        inside_share /= 1 + constants.local_step / max(1, traffic.inside_steps + traffic.between_steps)
     latency_s = constants.launch_s + traffic.inside_steps * inside_s + _excess_s(case, constants)
     if not case.uses_network_switches:
         latency_s += traffic.between_steps * between_s
@@ -115,7 +121,7 @@ def timing(case: Case, protocol: Protocol, constants: TimingConstants) -> Timing
         between_share *= constants.sharp_share
         if case.algorithm == "collnet_direct":
             latency_s += 2 * (case.group.per_node - 1) * constants.peer_s
-            inside_share /= collnet.heads_factor(case.links)
+            inside_share /= collnet_heads_factor(case.links)
     return Timing(latency_s, 1 / case.rate_Bps(protocol, inside_share, between_share), chunk_s, case.links.hosts_s(traffic))
 
 
@@ -143,11 +149,6 @@ def _chunk_s(protocol: Protocol, crosses: bool, constants: TimingConstants) -> f
     return chunk_s if protocol == "simple" else chunk_s * constants.line_chunk
 
 
-def _sends(traffic: Traffic) -> int:
-    """Number of steps of a ring in which a rank sends."""
-    return max(1, traffic.inside_steps + traffic.between_steps)
-
-
 def pairwise(case: Case, constants: TimingConstants) -> Choice:
     """Concurrent messages to all peers: one step inside and one between nodes; the proxy posts each remote message.
 
@@ -155,7 +156,7 @@ def pairwise(case: Case, constants: TimingConstants) -> Choice:
     on NCCL 2.12).
     """
     op, facts, group, traffic = case.op, case.facts, case.group, case.traffic
-    _, _, inside_share, between_share = constants.of("simple")
+    _, _, inside_share, between_share = constants.for_protocol("simple")
     peers = group.size - 1 if op == "alltoall" else 1
     inside_s = traffic.inside_s / (link_share(facts) * inside_share) * (1 + constants.local_step / peers)
     per_byte_s = max(inside_s, traffic.between_s / (NETWORK_SHARE * between_share))
@@ -178,7 +179,7 @@ def _messages_latency_s(constants: TimingConstants, protocol: Protocol, inside: 
 
     inside: 1 if there are messages inside the node, else 0; remote: number of messages to other nodes.
     """
-    inside_s, between_s, _, _ = constants.of(protocol)
+    inside_s, between_s, _, _ = constants.for_protocol(protocol)
     between = between_s + remote * constants.post_s if remote else 0.0
     return constants.launch_s + inside * inside_s + between
 
@@ -208,7 +209,7 @@ def point_to_point(
     """Parameters of a message between two ranks. crosses: whether they are on different nodes. links_s: latency of the links
     alone."""
     protocol: Protocol = "ll" if size_bytes <= _PAIRWISE_LL_BYTES else "simple"
-    _, _, inside_share, between_share = constants.of("simple")
+    _, _, inside_share, between_share = constants.for_protocol("simple")
     latency_s = _messages_latency_s(constants, protocol, int(not crosses), int(crosses)) + constants.peer_s
     latency_s += max(0.0, links_s - constants.known_latencies_s[crosses])
     chunk_s = _chunk_s(protocol, crosses, constants)

@@ -13,11 +13,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op, bus_factor, names_for
+from scaleproof.simulator.cluster.collectives.algorithms import names_for
+from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor
 from scaleproof.simulator.cluster.collectives.link_traffic import FurtherSteps, Traffic
-from scaleproof.simulator.cluster.collectives.nccl import collnet, symmetric
 from scaleproof.simulator.cluster.collectives.nccl.facts import PROTOCOLS, GroupLinks, Nccl, Protocol, channels
-from scaleproof.simulator.cluster.collectives.nccl.symmetric import SymmetricCurve
 
 # tuning.cc, baseLatencies, then hwLatencies: seconds to start, and per step, by protocol (LL, LL128, Simple).
 _US: Final = 1e-6
@@ -77,14 +76,14 @@ def candidates(op: Op, links: GroupLinks, facts: Nccl) -> list[str]:
     group = links.group
     if op in ("alltoall", "sendrecv"):
         return ["pairwise"]
-    if kernels := symmetric.candidates(op, links, facts):
+    if kernels := symmetric_kernels(op, links, facts):
         return kernels
     algorithms = ["ring", "tree"]
     if facts.has_nvls_on(group) and facts.is_at_least(2, 18):
         algorithms.append("nvls" if group.nodes == 1 else "nvls_tree")
     if group.per_node == 1 and facts.generation != "cdna" and facts.is_at_least(2, 23):
         algorithms.append("pat")
-    return names_for(op, [*algorithms, *collnet.candidates(op, links, facts)])
+    return names_for(op, [*algorithms, *collnet_algorithms(op, links, facts)])
 
 
 @dataclass(frozen=True)
@@ -173,9 +172,9 @@ class Case:
         """Duration by size with a protocol. NCCL applies its tree correction to trees; here NVLS, which passes chunks through
         several stages too, gets it as well."""
         if self.is_symmetric:
-            return symmetric.expected(self.algorithm, self.op, self.links, self.facts)
+            return symmetric_curve(self.algorithm, self.op, self.links, self.facts)
         if self.uses_network_switches:
-            return Curve(collnet.expected_latency_s(self.algorithm, self.links, self.facts), self._collnet_Bps())
+            return Curve(collnet_latency_s(self.algorithm, self.links, self.facts), self._collnet_Bps())
         latency_s, rate_Bps = (
             self._latency_s(protocol),
             self.rate_Bps(protocol) * (_PAT_SHARE if self.algorithm == "pat" else 1.0),
@@ -246,7 +245,7 @@ class Case:
         port_share = _NVLS_SHARE[self.facts.generation] if self.is_nvls else 1.0
         inside_Bps = math.inf if node_link is None else node_link.bandwidth_Bps * link_share(self.facts) * port_share
         between_Bps = network.bandwidth_Bps * NETWORK_SHARE * self.links.heads / self.links.cards
-        return collnet.expected_Bps(self.algorithm, self.op, self.links, self.facts, inside_Bps, between_Bps)
+        return collnet_Bps(self.algorithm, self.op, self.links, self.facts, inside_Bps, between_Bps)
 
     @property
     def _ll_max_Bps(self) -> float:
@@ -275,3 +274,151 @@ def _latencies_us(facts: Nccl) -> tuple[_Latencies, dict[str, _Latencies]]:
 def link_share(facts: Nccl) -> float:
     """Effective over nominal bandwidth of a link inside a node, as NCCL expects it."""
     return _NVLINK_SHARE[facts.generation] if facts.interconnect == "nvlink" else _PCIE_SHARE
+
+
+# Symmetric kernels: one-sided collectives of ranks on one NVLink domain, whose buffers are in windows of symmetric memory. NCCL
+# has them from 2.27 on. Which one runs follows from its model in src/sym_kernels.cc, 2.28; how long it takes does not.
+_SYMMETRIC_OPS: Final[tuple[Op, ...]] = ("all_reduce", "all_gather", "reduce_scatter")
+# sym_kernels.cc: GB/s counted in 2^30 bytes, here in bytes per microsecond.
+_BINARY_GBps: Final = 2**30 / 1e6
+_MOST_BLOCKS: Final = 64
+# Blocks of multimem kernels of all ranks together, by generation.
+_MULTIMEM_BLOCKS: Final = {"hopper": 16, "blackwell": 32}
+# Time by which a kernel counts as longer for each processor that it occupies.
+_EACH_BLOCK: Final = 0.025
+# The fewest blocks are taken that need at most this much longer than the most.
+_TOLERATED: Final = 1.025
+# Bytes that LL counts as, and buffers from which on its kernels cannot count.
+_LL_BYTES: Final = 9
+_LL_MOST_BYTES: Final = 2**31
+# Rate of a block of multimem gathers and scatters over ranks times that of others, which makes NCCL prefer multimem.
+_MULTIMEM_GAIN: Final = 0.55
+
+
+def symmetric_kernels(op: Op, links: GroupLinks, facts: Nccl) -> list[str]:
+    """The symmetric kernels that NCCL has for an operation on a group; none if it has no windows on one NVLink domain."""
+    is_available = facts.buffers == "symmetric" and facts.is_at_least(2, 27) and facts.generation != "cdna"
+    if not is_available or op not in _SYMMETRIC_OPS or links.group.nodes > 1 or facts.interconnect != "nvlink":
+        return []
+    return ["symmetric_ll", "symmetric_direct", *(["symmetric_multimem"] if facts.has_nvls_on(links.group) else [])]
+
+
+@dataclass(frozen=True)
+class SymmetricCurve:
+    """Duration of a symmetric kernel as NCCL estimates it, as a function of its size; longer the more processors it occupies.
+
+    base_us: of the smallest sizes. bus: bytes sent or received by a rank, per byte of the size. block_rate, peak: bytes per
+    microsecond of a block, and at most. blocks: most blocks. most_bytes: the sizes that it can have.
+    """
+
+    base_us: float
+    bus: float
+    block_rate: float
+    gain: float
+    peak: float
+    blocks: int
+    most_bytes: float = math.inf
+
+    def seconds(self, size_bytes: float) -> float:
+        """Estimated duration in seconds, by which NCCL compares symmetric kernels."""
+        if size_bytes >= self.most_bytes:
+            return math.inf
+        most_us = self._blocks_us(size_bytes, self.blocks)
+        few = next(n for n in range(1, self.blocks + 1) if self._blocks_us(size_bytes, n) <= _TOLERATED * most_us)
+        return _US * self._blocks_us(size_bytes, few) * (1 + _EACH_BLOCK * few)
+
+    def _blocks_us(self, size_bytes: float, blocks: int) -> float:
+        """Microseconds with a number of blocks, by smooth versions of a minimum of rates and of a sum of times."""
+        peak, smooth = self.peak, self.block_rate
+        rate = peak - smooth * math.log1p(math.expm1(peak / smooth) * math.exp(-blocks * self.block_rate * self.gain / smooth))
+        over = size_bytes * self.bus / rate - 1
+        return self.base_us + (over if over > 100 else math.log1p(math.exp(over)))
+
+
+def symmetric_curve(algorithm: str, op: Op, links: GroupLinks, facts: Nccl) -> SymmetricCurve:
+    """The estimate of NCCL for a symmetric kernel."""
+    ranks, is_sum = links.group.size, op == "all_reduce"
+    is_blackwell = facts.generation == "blackwell"
+    block_rate = (55 if is_blackwell else 65 if is_sum else 44) * _BINARY_GBps
+    peak = (600 if is_blackwell else 320) * _BINARY_GBps
+    if algorithm == "symmetric_ll":
+        base_us = (8.5 if op == "all_gather" else 11.0) if is_blackwell else 4.5
+        bus = _LL_BYTES * (ranks if is_sum else 1.0)
+        return SymmetricCurve(base_us, bus, block_rate, 1.0, peak, _MOST_BLOCKS, _LL_MOST_BYTES)
+    base_us = (19.5 if is_sum else 13.0) if is_blackwell else 7.8
+    if algorithm == "symmetric_direct":
+        bus = (2 if is_sum else 1) * (ranks - 1) / ranks
+        return SymmetricCurve(base_us, bus, block_rate, 1.0, peak, _MOST_BLOCKS)
+    blocks = -(-_MULTIMEM_BLOCKS[facts.generation] // ranks)
+    if is_sum:
+        return SymmetricCurve(base_us, 1 + 1 / ranks, block_rate, ranks, (1000 if is_blackwell else 480) * _BINARY_GBps, blocks)
+    return SymmetricCurve(base_us, (ranks - 1) / ranks, block_rate, _MULTIMEM_GAIN * ranks, peak, blocks)
+
+
+# CollNet: algorithms on networks whose switches reduce (SHARP). Limits of ranks are those of src/enqueue.cc.
+# hwLatencies: inside nodes and between them, of Simple; with one rank per node that of a tree.
+_INSIDE_US: Final = {"collnet_direct": 3.7, "collnet_chain": 2.8, "nvls": 25.0}
+_BETWEEN_US: Final = {"collnet_direct": 31.0, "collnet_chain": 30.0, "nvls": 18.0}
+_ONE_PER_NODE_US: Final = 14.0
+# "arity serialization latency" of each message between the ranks of a node
+_EACH_PEER_US: Final = 0.4
+# Most ranks of a node with CollNetDirect (NCCL_MAX_DIRECT_ARITY + 1), and with NVLS but for all-reduces (NCCL_MAX_NVLS_ARITY).
+_MOST_DIRECT: Final = 8
+_MOST_NVLS: Final = 32
+# Share of the rate expected of CollNetDirect on Hopper and later GPUs, and of the network's rate in gathers and scatters.
+_HOPPER_SHARE: Final = 0.85
+_GATHER_SHARE: Final = 0.9
+
+
+def collnet_algorithms(op: Op, links: GroupLinks, facts: Nccl) -> list[str]:
+    """The algorithms on the network's switches that NCCL has for an operation; none if the switches do not reduce.
+
+    CollNetDirect needs NVSwitch. Gathers and scatters need a network card for each rank, and a plugin that offers them.
+    """
+    if not links.reduces or facts.generation == "cdna":
+        return []
+    per_node, node_link = links.group.per_node, links.node.link
+    is_sum, each_has_card = op == "all_reduce", links.heads == links.group.per_node
+    found = ["collnet_chain"] if is_sum else []
+    is_switched = facts.interconnect == "nvlink" and node_link is not None and node_link.topology.kind == "switch"
+    if is_switched and per_node <= _MOST_DIRECT and (is_sum or (each_has_card and facts.is_at_least(2, 20))):
+        found.append("collnet_direct")
+    gathers_by_nvls = each_has_card and per_node <= _MOST_NVLS and facts.is_at_least(2, 27)
+    if facts.has_nvls_on(links.group) and facts.is_at_least(2, 18) and (is_sum or gathers_by_nvls):
+        found.append("nvls")
+    return found
+
+
+def collnet_heads_factor(links: GroupLinks) -> float:
+    """Time of CollNetDirect over that on nodes with a network card for each rank: ranks without send all their data."""
+    return 1 + (links.group.per_node / links.heads - 1) / 2
+
+
+def collnet_latency_s(algorithm: str, links: GroupLinks, facts: Nccl) -> float:
+    """Seconds that the tuner expects of the smallest sizes."""
+    others = links.group.per_node - 1
+    inside_us = _INSIDE_US[algorithm]
+    if algorithm == "collnet_direct":
+        inside_us = 2 * (min(1, others) * inside_us + others * _EACH_PEER_US)
+    elif algorithm == "collnet_chain":
+        inside_us *= 2 * others
+    between_us = _BETWEEN_US[algorithm] if others else _ONE_PER_NODE_US
+    return _US * (inside_us + between_us) + facts.network_latency_s
+
+
+def collnet_Bps(algorithm: str, op: Op, links: GroupLinks, facts: Nccl, inside_Bps: float, between_Bps: float) -> float:
+    """Algorithm bandwidth that the tuner expects. It counts half of the bus bandwidth, as if data crossed the network twice.
+
+    inside_Bps, between_Bps: of a rank inside its node, and of a node's cards, as NCCL expects them.
+    """
+    group = links.group
+    others = (links.heads - 1) / links.heads
+    if algorithm == "nvls" and op == "all_reduce":
+        bus_Bps = min(2 * others * inside_Bps, between_Bps)
+        return bus_Bps * group.size / (2 * (group.size - 1))
+    if op != "all_reduce":
+        return min(others * inside_Bps, _GATHER_SHARE * between_Bps) if others else _GATHER_SHARE * between_Bps
+    bus_Bps = min(inside_Bps, between_Bps)
+    if algorithm == "collnet_direct":
+        bus_Bps *= (_HOPPER_SHARE if facts.generation in ("hopper", "blackwell") else 1.0) / collnet_heads_factor(links)
+    return bus_Bps / 2

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.device.kernels.attention_rates import NARROW, AttentionRates
 from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Kernels, Speed
+from scaleproof.simulator.cluster.device.kernels.rates import NARROW_HEAD, AttentionRates
 from scaleproof.simulator.model.operators import Attention
 
 Values = NDArray[np.float64]
@@ -166,9 +166,9 @@ def _sustained_share(rates: AttentionRates, speed: Speed) -> float:
 
 def _slowdown(rates: AttentionRates, width: Amount) -> Amount:
     """Slowdown factor of wide heads."""
-    if not isinstance(width, np.ndarray) and width <= NARROW:
+    if not isinstance(width, np.ndarray) and width <= NARROW_HEAD:
         return 1.0
-    points = {NARROW: 1.0} | rates.slowdowns
+    points = {NARROW_HEAD: 1.0} | rates.slowdowns
     widths = sorted(points)
     found: Values = np.interp(np.atleast_1d(width), widths, [points[one] for one in widths])
     return found if isinstance(width, np.ndarray) else float(found[0])
@@ -177,8 +177,8 @@ def _slowdown(rates: AttentionRates, width: Amount) -> Amount:
 def _rows(rates: AttentionRates, width: Amount) -> Amount:
     """Queries of a block, of heads of a width."""
     if isinstance(width, np.ndarray):
-        return np.where(width > NARROW, float(rates.wide_block_rows), float(rates.block_rows))
-    return float(rates.wide_block_rows if width > NARROW else rates.block_rows)
+        return np.where(width > NARROW_HEAD, float(rates.wide_block_rows), float(rates.block_rows))
+    return float(rates.wide_block_rows if width > NARROW_HEAD else rates.block_rows)
 
 
 def _in_order_s(waves: Amount, longest_s: Amount, shortest_s: Amount) -> Amount:

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.device.kernels.mixture_rates import HALF_RANGES, MIDDLES, MixtureRates
 from scaleproof.simulator.cluster.device.kernels.parameters import Speed
 from scaleproof.simulator.cluster.device.kernels.products import products_s
+from scaleproof.simulator.cluster.device.kernels.rates import MIXTURE_HALF_RANGES, MIXTURE_MIDDLES, MixtureRates
 
 Values = NDArray[np.float64]
 
@@ -74,6 +74,6 @@ def parts_s(work: ExpertWork, speed: Speed, operand_bytes: int) -> Parts:
 def _terms(work: ExpertWork, rows: Values, experts: Values) -> Values:
     """Terms of the correction of each mixture, shape (mixtures, terms)."""
     logs = np.log2(np.stack([rows / experts, experts, work.hidden, work.inter, work.imbalance]))
-    places = np.clip((logs - np.array(MIDDLES)[:, None]) / np.array(HALF_RANGES)[:, None], -1, 1)
+    places = np.clip((logs - np.array(MIXTURE_MIDDLES)[:, None]) / np.array(MIXTURE_HALF_RANGES)[:, None], -1, 1)
     first, second = np.triu_indices(len(places))
     return np.concatenate([np.ones_like(places[:1]), places, places[first] * places[second]]).T

@@ -1,21 +1,32 @@
-"""Parameters of a device's kernel model, and its peaks at one precision."""
+"""Parameters of a device's kernel model, its peaks at one precision, and the share of them that a power limit sustains.
+
+A device at its limit lowers its clock. Dynamic power is C V² f: it grows with the cube of the clock where the voltage
+follows the clock, and in proportion to it where the voltage is at its floor. Published products agree with the cube above
+the limit at which a device was measured. Below it they do not decide between both, and the rate is taken to be proportional
+to the limit.
+"""
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from scaleproof.simulator.cluster.device.kernels.attention_rates import BEST, AttentionRates, best, general
 from scaleproof.simulator.cluster.device.kernels.cpu_core import SerialCosts
-from scaleproof.simulator.cluster.device.kernels.mixture_rates import MixtureRates
-from scaleproof.simulator.cluster.device.kernels.product_rates import (
+from scaleproof.simulator.cluster.device.kernels.rates import (
+    BEST_ATTENTION,
+    AttentionRates,
+    MixtureRates,
     ProductPrecision,
     ProductRates,
-    generation_rates,
+    best_attention_rates,
+    generation_attention_rates,
+    generation_product_rates,
     of_twice_the_bytes,
+    slower,
 )
-from scaleproof.simulator.cluster.device.kernels.rates import slower
+from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Seconds, Watts
 
@@ -101,7 +112,7 @@ class Kernels(Spec):
         """Rates of products at a precision, the device's own or its generation's; None if neither were measured."""
         known = "bf16" if precision == "fp16" else precision
         own = self.products.get(known)  # type: ignore[call-overload]
-        found = own or generation_rates(self.generation, known, self.tile_share, self.generation_slowdown)
+        found = own or generation_product_rates(self.generation, known, self.tile_share, self.generation_slowdown)
         if found is None and known == "tf32" and (narrow := self.product_rates("bf16")) is not None:
             return of_twice_the_bytes(narrow)
         return found
@@ -112,11 +123,11 @@ class Kernels(Spec):
         rates = self.attention.get(implementation)
         if rates is not None:
             return rates
-        shipped = general(implementation, self.generation)
+        shipped = generation_attention_rates(implementation, self.generation)
         if shipped is not None:
             shipped = slower(shipped, self.generation_slowdown)
-        if implementation == BEST:
-            return best([*([shipped] if shipped else []), *self.attention.values()]) or next(
+        if implementation == BEST_ATTENTION:
+            return best_attention_rates([*([shipped] if shipped else []), *self.attention.values()]) or next(
                 iter(self.attention.values()), None
             )
         return shipped or next(iter(self.attention.values()), None)
@@ -154,3 +165,28 @@ class Speed(NamedTuple):
     def reached_Bps(self) -> float:
         """Memory bandwidth that kernels reach."""
         return self.memory_Bps * self.kernels.memory_share
+
+
+@functools.lru_cache(maxsize=256)
+def at_power_limit(kernels: Kernels, power_limit_W: float | None) -> Kernels:
+    """The kernels with the share of the peak that a power limit sustains, from the share at the limit `sustained_at`."""
+    at_W = kernels.sustained_at_W
+    if power_limit_W is None or at_W is None or at_W == power_limit_W:
+        return kernels
+    ratio = power_limit_W / at_W
+    share = kernels.sustained_share * min(ratio, ratio ** (1 / power_constants()["clock_exponent"]))
+    return kernels.model_copy(update={"sustained_share": min(1.0, share), "sustained_at_W": power_limit_W})
+
+
+@functools.lru_cache(maxsize=256)
+def with_peak_share(kernels: Kernels, share: float) -> Kernels:
+    """The kernels with `share` times the shares of the peak that tiles and the power limit sustain."""
+    update = {"tile_share": kernels.tile_share * share, "sustained_share": kernels.sustained_share * share}
+    return kernels.model_copy(update=update)
+
+
+@functools.cache
+def power_constants() -> dict[str, Any]:
+    """The assumptions of scenarios/kernels/power.yaml."""
+    found: dict[str, Any] = yaml_file.shipped(catalog.ROOT / "kernels" / "power.yaml")
+    return found

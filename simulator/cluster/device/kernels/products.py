@@ -204,7 +204,7 @@ class BatchedProduct(NamedTuple):
         return [Product(_rounded(m * load), n, k, 1) for load in self.loads]
 
     @classmethod
-    def of(cls, product: Product) -> BatchedProduct:
+    def from_product(cls, product: Product) -> BatchedProduct:
         """A product that reads both factors once and writes the result once."""
         m, n, k, batch = product
         return cls(product, batch * (m * k + k * n), batch * m * n)

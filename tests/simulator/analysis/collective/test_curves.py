@@ -13,7 +13,7 @@ from scaleproof.simulator.analysis.collective.curves import (
     seconds_on_group,
 )
 from scaleproof.simulator.analysis.collective.time import collective_time
-from scaleproof.simulator.cluster.collectives.algorithms import Group
+from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_cluster
 

@@ -14,8 +14,9 @@ import pytest
 from scaleproof.simulator.analysis.collective.messages import expand, message_time
 from scaleproof.simulator.analysis.collective.time import collective_times
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, OPS, Group, Op
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
+from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.engine import events, is_contended, replay
 from scaleproof.simulator.engine.timeline import Timeline

@@ -12,16 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.simulator.cluster.collectives.algorithms import (
-    ALGORITHMS,
-    NETWORK_SWITCH,
-    NODE_SWITCH,
-    OPS,
-    Group,
-    Op,
-    Round,
-    bus_factor,
-)
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS
+from scaleproof.simulator.cluster.collectives.groups import NETWORK_SWITCH, NODE_SWITCH, OPS, Group, Op, Round, bus_factor
 from scaleproof.simulator.common.errors import InputError
 
 # those for any number of ranks

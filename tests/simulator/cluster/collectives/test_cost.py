@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, OPS, Group, Op, bus_factor, names_for
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, names_for
 from scaleproof.simulator.cluster.collectives.cost import GLOO, collective_cost, library_of
+from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op, bus_factor
 from scaleproof.simulator.common.errors import FieldError, InputError
 from tests.simulator.clusters import plain
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 import pytest
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import OPS, Group, Op
+from scaleproof.simulator.cluster.collectives.algorithms import tree
 from scaleproof.simulator.cluster.collectives.cost import chosen_nccl, collective_cost, timing_constants
-from scaleproof.simulator.cluster.collectives.link_algorithms import tree
+from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op
 from scaleproof.simulator.cluster.collectives.nccl import GroupLinks, candidates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.predict import predict

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, Group, Op
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.cluster.collectives.link_traffic import Traffic, network_loads, traffic, traffic_by_round
 from scaleproof.simulator.cluster.network.links import Link, Node
 from scaleproof.simulator.common.errors import InputError

@@ -18,7 +18,8 @@ from scaleproof.simulator.analysis.collective.time import (
     parse_ranks,
     sweep_sizes,
 )
-from scaleproof.simulator.cluster.collectives.algorithms import OPS, bus_factor, names_for
+from scaleproof.simulator.cluster.collectives.algorithms import names_for
+from scaleproof.simulator.cluster.collectives.groups import OPS, bus_factor
 from scaleproof.simulator.common.errors import InputError
 from tests.simulator.clusters import plain
 

@@ -108,26 +108,22 @@ def test_measured_layers_need_a_duration_for_each_number_of_samples(
 
 
 @pytest.mark.parametrize("fields", [{}, {"kernels": KERNELS}])
-def test_attention_scores_are_a_part_of_the_forward_pass(fields: dict[str, object]) -> None:
+def test_some_operators_are_a_part_of_the_forward_pass(fields: dict[str, object]) -> None:
     own, layer = device(**fields), block(LINEAR, PLAIN)
     forward_s, _ = own.layer_s(layer, 2, "fp32")
     alone_s, _ = own.layer_s(block(PLAIN), 2, "fp32")
-    assert own.scores_s(layer, 2, "fp32") == pytest.approx(alone_s)
+    assert own.share_s(layer, (PLAIN,), 2, "fp32") == pytest.approx(alone_s)
     assert 0 < alone_s < forward_s
-    assert own.scores_s(block(LINEAR), 2, "fp32") == 0
+    assert own.share_s(block(LINEAR), (), 2, "fp32") == 0
 
 
-def test_score_time_of_a_measured_layer_scales_with_its_measurement() -> None:
+def test_share_of_a_measured_layer_scales_with_its_measurement() -> None:
     timed = {"samples": [2], "forward": ["1 s"], "backward": ["1 s"]}
     measured = {"signature": "kind of block", "precision": "fp32", **timed}
     own, layer = device(kernels=KERNELS), block(LINEAR, PLAIN)
-    share = own.scores_s(layer, 2, "fp32") / own.layer_s(layer, 2, "fp32")[0]
-    assert device(kernels=KERNELS, measured_layers=[measured]).scores_s(layer, 2, "fp32") == pytest.approx(share)
-
-
-def test_flash_attention_has_no_score_recomputation_time() -> None:
-    flash = Attention("attention", 8, 8, 128, 128, 64, 64, flash=True)
-    assert device(kernels=KERNELS).scores_s(block(LINEAR, flash), 2, "fp32") == 0
+    share = own.share_s(layer, (PLAIN,), 2, "fp32") / own.layer_s(layer, 2, "fp32")[0]
+    measured_s = device(kernels=KERNELS, measured_layers=[measured]).share_s(layer, (PLAIN,), 2, "fp32")
+    assert measured_s == pytest.approx(share)
 
 
 def test_equal_layers_are_timed_once() -> None:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.cluster.device.generations import deviation
+from scaleproof.simulator.cluster.device.device import Device, kernels_deviation
 from scaleproof.simulator.cluster.device.kernels.products import TILES
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import ScenarioError
@@ -105,9 +104,7 @@ def test_the_missing_fact_is_named(tmp_path: Path, changes: dict[str, Any], mess
 
 
 def test_files_with_all_parameters_read_no_generation(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scaleproof.simulator.cluster.device import generations
-
-    monkeypatch.setattr(generations, "_data", lambda name: pytest.fail(name))
+    monkeypatch.setattr("scaleproof.simulator.cluster.device.device._kernels_data", lambda name: pytest.fail(name))
     assert shipped("h100-80gb-sxm").kernels is not None
 
 
@@ -138,9 +135,9 @@ def test_the_widths_follow_from_how_much_best_shapes_differ() -> None:
     together = [log for values in logs.values() for log in values]
     squares = sum(float(((np.array(values) - np.mean(values)) ** 2).sum()) for values in logs.values())
     within, overall = math.sqrt(squares / (len(together) - len(logs))), float(np.std(together, ddof=1))
-    model = deviation("measured")
-    assert deviation("data sheet") == pytest.approx(math.hypot(model, within), abs=0.01)
-    assert deviation("assumed") == pytest.approx(math.hypot(model, overall), abs=0.01)
+    model = kernels_deviation("measured")
+    assert kernels_deviation("data sheet") == pytest.approx(math.hypot(model, within), abs=0.01)
+    assert kernels_deviation("assumed") == pytest.approx(math.hypot(model, overall), abs=0.01)
 
 
 def test_every_shipped_device_states_what_was_assumed() -> None:

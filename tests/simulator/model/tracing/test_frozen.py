@@ -17,7 +17,7 @@ from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, MemoryBound
 from scaleproof.simulator.model.recompute import Recompute
-from scaleproof.simulator.model.tracing.torch_module import trace
+from scaleproof.simulator.model.traced import trace
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.prediction.accounting import flops_per_sample

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import ScenarioError
-from scaleproof.simulator.model.transformer.expert_imbalance import Dirichlet, Distribution, Multinomial, Zipf, fullest_loads
-from scaleproof.simulator.model.transformer.experts import Experts
+from scaleproof.simulator.model.transformer.experts import Dirichlet, Distribution, Experts, Multinomial, Zipf, fullest_loads
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load

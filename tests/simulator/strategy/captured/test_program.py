@@ -7,10 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from scaleproof.simulator.captured.kernels import KernelTime, Known
-from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, Recorded, Wait
-from scaleproof.simulator.cluster.collectives.algorithms import Group
+from scaleproof.simulator.captured.kernels import Certainty, KernelTime
+from scaleproof.simulator.captured.trace import (
+    Event,
+    IssuedCollective,
+    IssuedMessage,
+    Launch,
+    RankTrace,
+    RecordedEvent,
+    Wait,
+)
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
+from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import InputError
@@ -20,8 +28,7 @@ from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.prediction.timeline_run import predicted_run
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.read import load_cluster
-from scaleproof.simulator.strategy.captured.program import compile_traces
-from scaleproof.simulator.strategy.captured.rank_tasks import HostCosts, longest_s
+from scaleproof.simulator.strategy.captured.program import HostCosts, assemble, longest_s
 from scaleproof.simulator.strategy.job import Job
 
 CLUSTER = load_cluster(catalog.find_part("cluster", "dgx-h100", catalog.ROOT))
@@ -30,7 +37,7 @@ NO_HOST = HostCosts(0.0, 0.0, blocks=False)
 
 
 def kernel(seconds: float, stream: int = 0, phase: Phase = Phase.FORWARD) -> Launch:
-    return Launch(stream, phase, KernelTime(seconds, Known.MEASURED, moves=False))
+    return Launch(stream, phase, KernelTime(seconds, Certainty.MEASURED, moves=False))
 
 
 def all_reduce(size_bytes: float, ranks: Sequence[int], work: int = 0) -> IssuedCollective:
@@ -43,7 +50,7 @@ def timed(*traces: Sequence[Event], host: HostCosts = NO_HOST, ranks: int = 1, j
         RankTrace(f"class {number}", range(number * ranks, (number + 1) * ranks), number * ranks, events)
         for number, events in enumerate(traces)
     ]
-    timeline = simulate_steady(compile_traces(classes, job, host), 4)
+    timeline = simulate_steady(assemble(classes, job, host).program, 4)
     return predicted_run(timeline, samples=1, scenario="", strategy="captured")
 
 
@@ -58,13 +65,13 @@ def test_a_wait_for_a_stream_orders_two_streams() -> None:
 
 def test_an_event_is_complete_when_the_work_before_it_is() -> None:
     # the other stream waits for the first kernel only, and then overlaps with the second
-    events = [kernel(1.0), Recorded(0, 7), kernel(4.0), Wait(5, "event", 7), kernel(3.0, stream=5), Wait(0, "stream", 5)]
+    events = [kernel(1.0), RecordedEvent(0, 7), kernel(4.0), Wait(5, "event", 7), kernel(3.0, stream=5), Wait(0, "stream", 5)]
     assert timed(events).step_time_s == pytest.approx(5.0)
 
 
 def test_an_event_of_the_step_before_delays_this_step() -> None:
     # the side stream's kernel of a step, which takes longer than the step's other work, must end before the next step's first
-    events = [Wait(0, "event", 7), kernel(1.0), Wait(5, "stream", 0), kernel(3.0, stream=5), Recorded(5, 7)]
+    events = [Wait(0, "event", 7), kernel(1.0), Wait(5, "stream", 0), kernel(3.0, stream=5), RecordedEvent(5, 7)]
     assert timed(events).step_time_s == pytest.approx(4.0)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.cluster.collectives.algorithms import Group
+from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.strategy.layout.link_loads import CollectiveLoad, NetworkShape, modelled_loads, network_shape
 from tests.simulator.clusters import Fields, plain
 

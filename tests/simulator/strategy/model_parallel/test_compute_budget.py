@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from scaleproof.simulator.common.errors import ScenarioError
-from scaleproof.simulator.frameworks.library import names
+from scaleproof.simulator.frameworks.files import names
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator.frameworks.scenarios import scenario

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import Variation, simulate
-from scaleproof.simulator.engine.asynchronous_starts import random_starts_s
 from scaleproof.simulator.engine.events import simulate as by_events
+from scaleproof.simulator.engine.variation import random_starts_s
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.parallelism.parameter_server import Sparse
 from scaleproof.simulator.predict import predict, timed

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.cluster.collectives.cost import modelled_costing
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_cluster

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import Group
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
+from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.cluster.quantities import parse_share
 from scaleproof.simulator.common.units import parse_Bps, parse_bytes, parse_time_s
 from scaleproof.validator.calibration.cluster_file.section import Section

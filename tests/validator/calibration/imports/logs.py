@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scaleproof.simulator.cluster.collectives.algorithms import Op, bus_factor
+from scaleproof.simulator.cluster.collectives.groups import Op, bus_factor
 
 FILES = Path(__file__).parent / "files"
 H100 = "NVIDIA H100 80GB HBM3"

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.imports import nccl_tests
 from scaleproof.validator.calibration.imports.nccl_tests import Machines

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.experiments.elastic import measured
 from scaleproof.validator.experiments.elastic.measured import Loss
 from tests.validator.experiments.elastic import made
 from tests.validator.experiments.elastic.made import KILL, Timeline
 
-JOB = job_of(made)
+JOB = made.job()
 LOSS = Loss(0.0, 0.1, 2.0, 5.0)
 parts = st.floats(0.01, 20.0)
 

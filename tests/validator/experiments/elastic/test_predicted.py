@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.experiments.elastic import measured, predicted
 from scaleproof.validator.experiments.elastic.faults import server_job
 from scaleproof.validator.experiments.elastic.launching import ProcessTimes
@@ -19,7 +18,7 @@ from scaleproof.validator.experiments.elastic.rendezvous import Settings
 from tests.validator.experiments.elastic import made
 from tests.validator.experiments.elastic.made import KILL, Timeline
 
-JOB = job_of(made)
+JOB = made.job()
 NODE = replace(KILL, node=True)
 SETTINGS = Settings(hosts=(2, 3))
 PIECES = Pieces(start_s=6.0, meet_s=0.2, save_s=0.05, digests={})

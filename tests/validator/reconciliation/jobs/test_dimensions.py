@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.communication import label_of
 from scaleproof.simulator.scenario.load import load
 from scaleproof.validator.calibration.imports.kineto import TracedCollective

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from scaleproof.simulator.cluster import Link, Node
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
-from scaleproof.simulator.cluster.collectives.nccl import Adjust, GroupLinks, Nccl, choices, chosen
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
+from scaleproof.simulator.cluster.collectives.nccl import Adjust, GroupLinks, Nccl, choices, nccl_choice
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of
 
 HOPPER, BLACKWELL = Nccl(generation="hopper"), Nccl(generation="blackwell")
@@ -25,9 +25,9 @@ def constants(facts: Nccl = HOPPER) -> TimingConstants:
 def seconds(op: Op, group: GroupLinks, size_bytes: float, facts: Nccl = HOPPER, algorithm: str | None = None) -> float:
     """Seconds of what NCCL chooses, or of one algorithm."""
     usable = choices(op, group, facts, constants(facts), algorithm)
-    return chosen(usable, size_bytes).at(size_bytes).seconds(size_bytes)
+    return nccl_choice(usable, size_bytes).at(size_bytes).seconds(size_bytes)
 
 
 def choice(op: Op, group: GroupLinks, size_bytes: float, facts: Nccl = HOPPER) -> str:
     """The algorithm that NCCL chooses."""
-    return chosen(choices(op, group, facts, constants(facts)), size_bytes).algorithm
+    return nccl_choice(choices(op, group, facts, constants(facts)), size_bytes).algorithm

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
-from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.cluster.collectives.nccl import Nccl, candidates
-from scaleproof.simulator.cluster.collectives.nccl.collnet import expected_Bps, expected_latency_s
+from scaleproof.simulator.cluster.collectives.nccl.tuner import collnet_Bps, collnet_latency_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
@@ -82,14 +82,14 @@ def test_nccl_chooses_reducing_switches_on_many_nodes() -> None:
 def test_the_tuner_expects_what_nccl_publishes() -> None:
     """tuning.cc: 2 · (3.7 + 7 · 0.4) + 31 us; half of eight cards of 48 GB/s, on Hopper 85 % of it."""
     many = links(64, reduces=True)
-    assert expected_latency_s("collnet_direct", many, HOPPER) == pytest.approx(44e-6)
-    assert expected_latency_s("collnet_chain", many, HOPPER) == pytest.approx((2 * 7 * 2.8 + 30) * 1e-6)
-    assert expected_latency_s("nvls", many, HOPPER) == pytest.approx(43e-6)
+    assert collnet_latency_s("collnet_direct", many, HOPPER) == pytest.approx(44e-6)
+    assert collnet_latency_s("collnet_chain", many, HOPPER) == pytest.approx((2 * 7 * 2.8 + 30) * 1e-6)
+    assert collnet_latency_s("nvls", many, HOPPER) == pytest.approx(43e-6)
     for facts, share in ((HOPPER, 0.85), (AMPERE, 1.0)):
-        found = expected_Bps("collnet_direct", "all_reduce", many, facts, 1e15, 8 * 48e9)
+        found = collnet_Bps("collnet_direct", "all_reduce", many, facts, 1e15, 8 * 48e9)
         assert found == pytest.approx(share * 8 * 48e9 / 2)
     # with a card for two ranks each, all data of every second rank go to another one first
-    halved = expected_Bps("collnet_direct", "all_reduce", links(64, reduces=True, cards=4), AMPERE, 1e15, 4 * 48e9)
+    halved = collnet_Bps("collnet_direct", "all_reduce", links(64, reduces=True, cards=4), AMPERE, 1e15, 4 * 48e9)
     assert halved == pytest.approx(4 * 48e9 / 2 / 1.5)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.cluster.collectives.cost import nccl_facts
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.cluster.collectives.nccl import Nccl, candidates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError

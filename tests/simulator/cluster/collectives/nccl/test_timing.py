@@ -13,10 +13,19 @@ from hypothesis import strategies as st
 from scaleproof.simulator.analysis.collective.messages import message_time
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster, Link, Node
-from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, OPS, Group, Op
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS
 from scaleproof.simulator.cluster.collectives.cost import nccl_facts, timing_constants, transport_of
+from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op
 from scaleproof.simulator.cluster.collectives.link_traffic import traffic, traffic_by_round
-from scaleproof.simulator.cluster.collectives.nccl import Adjust, GroupLinks, Nccl, Timing, TimingConstants, choices, chosen
+from scaleproof.simulator.cluster.collectives.nccl import (
+    Adjust,
+    GroupLinks,
+    Nccl,
+    Timing,
+    TimingConstants,
+    choices,
+    nccl_choice,
+)
 from scaleproof.simulator.cluster.collectives.nccl.constants import constants_of
 from scaleproof.simulator.cluster.collectives.nccl.timing import point_to_point
 from scaleproof.simulator.common import catalog
@@ -48,7 +57,7 @@ def links(ranks: int, devices: int = 8, network: str = "3200 Gbit/s") -> GroupLi
 
 def seconds(op: Op, group: GroupLinks, size_bytes: float, algorithm: str | None = None) -> float:
     usable = choices(op, group, HOPPER, constants_of(HOPPER, "infiniband", Adjust()), algorithm)
-    return chosen(usable, size_bytes).at(size_bytes).seconds(size_bytes)
+    return nccl_choice(usable, size_bytes).at(size_bytes).seconds(size_bytes)
 
 
 def test_the_smallest_sizes_take_the_launch_and_the_steps_of_ll() -> None:
@@ -60,7 +69,7 @@ def test_the_smallest_sizes_take_the_launch_and_the_steps_of_ll() -> None:
 
 def test_steps_between_nodes_have_the_latency_of_the_transport() -> None:
     efa, infiniband = (
-        chosen(choices("all_reduce", links(16), HOPPER, constants_of(HOPPER, name, Adjust())), 8).at(8).latency_s
+        nccl_choice(choices("all_reduce", links(16), HOPPER, constants_of(HOPPER, name, Adjust())), 8).at(8).latency_s
         for name in ("efa-1", "infiniband")
     )
     steps = [constants_of(HOPPER, name, Adjust()).between_step_s[0] for name in ("efa-1", "infiniband")]

@@ -8,7 +8,7 @@ import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster, Link, Node
-from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.cluster.collectives.nccl import GroupLinks, Nccl, candidates, facts_of, rccl_facts_of
 from scaleproof.simulator.cluster.collectives.nccl.facts import PROTOCOLS
 from scaleproof.simulator.cluster.collectives.nccl.tuner import Case, Curve

@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster.device.kernels.attention import AttentionWork, attention_s, flash_s, preparation_s, running
-from scaleproof.simulator.cluster.device.kernels.attention_rates import BEST, AttentionRates, general, general_rates
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
+from scaleproof.simulator.cluster.device.kernels.rates import (
+    BEST_ATTENTION,
+    AttentionRates,
+    generation_attention_rates,
+    shipped_attention_rates,
+)
 from scaleproof.simulator.model.operators import Attention
 
 PROCESSORS, PEAK_FLOPS, MEMORY_Bps = 100, 1e15, 3e12
@@ -78,10 +83,10 @@ def test_longer_sequences_take_longer(width: int, tokens: int, more: int, heads:
     assert times[0] <= times[1] * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(general_rates()))
+@pytest.mark.parametrize("name", sorted(shipped_attention_rates()))
 @pytest.mark.parametrize("backward", [False, True])
 def test_shared_key_heads_are_never_slower(name: str, backward: bool) -> None:
-    of = general(name, "hopper")
+    of = generation_attention_rates(name, "hopper")
     assert of is not None
     times = [seconds(of, speed(MEMORY_Bps), backward, key_heads=heads) for heads in (1, 4, 8, 32)]
     assert times == sorted(times)
@@ -97,7 +102,7 @@ def test_exponentials_bound_narrow_heads_and_products_wide_ones() -> None:
 def test_faster_exponentials_shorten_attention_that_they_bound() -> None:
     """Narrow heads have the most exponentials per product; the backward pass has other elementwise work next to them."""
     given, twice = (speed(generation="blackwell", exponential_gain=gain) for gain in (1, 2))
-    of = general("cudnn", "blackwell")
+    of = generation_attention_rates("cudnn", "blackwell")
     assert of is not None
 
     def gain(width: int, backward: bool = False) -> float:
@@ -164,10 +169,10 @@ def test_shares_of_a_device_win_over_rates() -> None:
 
 @pytest.mark.parametrize("generation", ["ampere", "ada", "hopper", "blackwell"])
 def test_the_fastest_implementation_is_no_slower_than_any_that_trains(generation: str) -> None:
-    best = general(BEST, generation)
+    best = generation_attention_rates(BEST_ATTENTION, generation)
     assert best is not None
     on = speed(MEMORY_Bps, generation=generation, launch="3 us")
-    for name, of in general_rates().items():
+    for name, of in shipped_attention_rates().items():
         if generation in of and of[generation].preparation is None:
             for tokens, width, backward in itertools.product((256, 2048, 16384), (64, 128, 256), (False, True)):
                 shape = {"queries": tokens, "keys": tokens, "width": width, "value_width": width}
@@ -177,7 +182,7 @@ def test_the_fastest_implementation_is_no_slower_than_any_that_trains(generation
 def test_a_measured_implementation_stands_for_those_that_are_not_known() -> None:
     """The device's own rates come first, then its generation's, then those of the first implementation that was measured."""
     own = rates(product_share=0.3)
-    for generation, expected in (("hopper", general("cudnn", "hopper")), ("cdna", own)):
+    for generation, expected in (("hopper", generation_attention_rates("cudnn", "hopper")), ("cdna", own)):
         kernels = speed(generation=generation).kernels.model_copy(update={"attention": {"flash-2": own}})
         assert kernels.attention_rates("flash-2") == own
         assert kernels.attention_rates("cudnn") == expected
@@ -187,13 +192,13 @@ def test_a_measured_implementation_stands_for_those_that_are_not_known() -> None
 def test_the_fastest_implementation_may_be_a_measured_one() -> None:
     own = rates(product_share=1.5, block_rows=64)
     kernels = speed(generation="hopper").kernels.model_copy(update={"attention": {"flash-2": own}})
-    fastest = kernels.attention_rates(BEST)
+    fastest = kernels.attention_rates(BEST_ATTENTION)
     assert fastest is not None
     assert fastest.product_share == 1.5
-    assert general("flash-3", "hopper") is not None
+    assert generation_attention_rates("flash-3", "hopper") is not None
 
 
 def test_no_rates_are_known_of_other_generations() -> None:
-    assert general("flash-2", "kepler") is None
-    assert general(BEST, "kepler") is None
-    assert general("flash-9", "hopper") is None
+    assert generation_attention_rates("flash-2", "kepler") is None
+    assert generation_attention_rates(BEST_ATTENTION, "kepler") is None
+    assert generation_attention_rates("flash-9", "hopper") is None

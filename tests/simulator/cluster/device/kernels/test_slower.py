@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster import Device
 from scaleproof.simulator.cluster.device.device import Precision
-from scaleproof.simulator.cluster.device.kernels.attention_rates import general_rates
 from scaleproof.simulator.cluster.device.kernels.products import products_s
-from scaleproof.simulator.cluster.device.kernels.rates import slower
+from scaleproof.simulator.cluster.device.kernels.rates import shipped_attention_rates, slower
 from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common.catalog import ROOT
 from scaleproof.simulator.frameworks import Execution, TrainingWork
@@ -79,7 +78,7 @@ def test_products_in_bursts_take_longer_by_the_slowdown_of_the_device(device: st
 
 
 def test_slower_rates_have_longer_times_and_the_same_shares() -> None:
-    rates = general_rates()["trtllm"]["ampere"]
+    rates = shipped_attention_rates()["trtllm"]["ampere"]
     changed = slower(rates, 2.0)
     assert rates.launch_s is not None
     assert (changed.block_s, changed.launch_s) == (2 * rates.block_s, 2 * rates.launch_s)

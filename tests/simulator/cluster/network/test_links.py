@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scaleproof.simulator.cluster.network.nics import one_card_warning
+from scaleproof.simulator.cluster.network.links import one_card_warning
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.predict import timed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from scaleproof.simulator.cluster.device.kernels.attention_rates import BEST, USUAL
+from scaleproof.simulator.cluster.device.kernels.rates import BEST_ATTENTION, USUAL_ATTENTION
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.common.part_reference import resolve
@@ -49,7 +49,7 @@ def names() -> tuple[str, ...]:
     return tuple(catalog.names("frameworks"))
 
 
-def supporting(features: frozenset[str]) -> list[str]:
+def with_features(features: frozenset[str]) -> list[str]:
     """Names of the shipped frameworks that support all `features`, sorted."""
     return [name for name in names() if features <= set(shipped(name).supports)]
 
@@ -58,7 +58,7 @@ def supporting(features: frozenset[str]) -> list[str]:
 def attention_versions() -> tuple[str, ...]:
     """Implementations of flash attention that shipped frameworks run, sorted."""
     named = {version for name in names() for version in shipped(name).attention.values()}
-    return tuple(sorted((named | {USUAL}) - {BEST, "none"}))
+    return tuple(sorted((named | {USUAL_ATTENTION}) - {BEST_ATTENTION, "none"}))
 
 
 def renamed(framework: Framework) -> Framework:

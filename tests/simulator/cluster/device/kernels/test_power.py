@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.cluster.device.kernels.parameters import Kernels
-from scaleproof.simulator.cluster.device.power import constants, sustained
+from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, at_power_limit, power_constants
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
@@ -24,18 +23,18 @@ KERNELS = Kernels.model_validate(
 
 
 def share_at(watts: float) -> float:
-    return sustained(KERNELS, watts).sustained_share
+    return at_power_limit(KERNELS, watts).sustained_share
 
 
 def test_the_share_at_the_stated_limit_is_the_stated_one() -> None:
     assert share_at(500) == 0.6
-    assert sustained(KERNELS, None) == KERNELS
+    assert at_power_limit(KERNELS, None) == KERNELS
     unstated = KERNELS.model_copy(update={"sustained_at_W": None})
-    assert sustained(unstated, 100) == unstated
+    assert at_power_limit(unstated, 100) == unstated
 
 
 def test_the_rate_rises_with_the_cube_root_of_the_limit_and_falls_in_proportion() -> None:
-    assert constants()["clock_exponent"] == 3
+    assert power_constants()["clock_exponent"] == 3
     assert share_at(500 * 1.5**3) == pytest.approx(0.6 * 1.5)
     assert share_at(500 * 8) == 1.0, "no more than the peak"
     assert share_at(250) == pytest.approx(0.3)
@@ -52,13 +51,13 @@ def test_the_theory_agrees_with_published_products() -> None:
     and 1,200 W, within a few per cent."""
     pcie = load_device(catalog.ROOT / "devices" / "a100-80gb-pcie.yaml").kernels
     assert pcie is not None
-    assert pcie.sustained_share == sustained(pcie, 300).sustained_share
+    assert pcie.sustained_share == at_power_limit(pcie, 300).sustained_share
     low = pcie.model_copy(update={"sustained_share": 0.5})
-    assert 271.2 / 252.9 < sustained(low, 400).sustained_share / 0.5 < 260 / 230
+    assert 271.2 / 252.9 < at_power_limit(low, 400).sustained_share / 0.5 < 260 / 230
     b200, gb200 = (load_device(catalog.ROOT / "devices" / f"{name}.yaml") for name in ("b200-180gb-sxm", "gb200-186gb"))
     assert b200.kernels is not None
     assert gb200.kernels is not None
-    gained = sustained(b200.kernels, 1200).sustained_share * b200.peak_flops["bf16"]
+    gained = at_power_limit(b200.kernels, 1200).sustained_share * b200.peak_flops["bf16"]
     assert gained == pytest.approx(gb200.kernels.sustained_share * gb200.peak_flops["bf16"], rel=0.04)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.simulator.captured.replicas import Replicas
+from scaleproof.simulator.captured.groups import Replicas
 from scaleproof.simulator.common.errors import FieldError
 
 
 def test_the_axis_of_the_replicas_follows_from_their_groups() -> None:
     # 2 stages × 4 replicas × 2 tensor-parallel ranks
-    assert Replicas.of(4, 16, [(0, 1), (0, 2, 4, 6), (0, 8)]) == Replicas(4, 2)
-    assert Replicas.of(8, 8, [range(8)]) == Replicas(8, 1)
+    assert Replicas.from_groups(4, 16, [(0, 1), (0, 2, 4, 6), (0, 8)]) == Replicas(4, 2)
+    assert Replicas.from_groups(8, 8, [range(8)]) == Replicas(8, 1)
 
 
 def test_groups_of_all_replicas_grow_and_groups_within_one_stay() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import scaleproof
-from scaleproof.commands.interrupts import Terminated, sigterm_raises
+from scaleproof.commands.main import Terminated, sigterm_raises
 
 PREDICT = ["predict", "resnet50-ring-p100"]
 

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
 from scaleproof.simulator.cluster.device.kernels.passes import passes_s
-from scaleproof.simulator.cluster.device.kernels.product_rates import LOG_ERROR, MOST_FALL, NODES, CastRates, ProductRates
 from scaleproof.simulator.cluster.device.kernels.products import products_s
+from scaleproof.simulator.cluster.device.kernels.rates import MOST_FALL, NODES, PRODUCT_LOG_ERROR, CastRates, ProductRates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.model.operators import Matmul
 
@@ -184,7 +184,7 @@ def test_a_device_without_rates_has_those_of_its_generation_relative_to_its_tile
     same, slower = own.product_rates("fp16"), own.model_copy(update={"tile_share": h100.tile_share / 2}).product_rates("bf16")
     assert same is not None
     assert slower is not None
-    assert same == measured.model_copy(update={"state": "data sheet", "log_error": LOG_ERROR})
+    assert same == measured.model_copy(update={"state": "data sheet", "log_error": PRODUCT_LOG_ERROR})
     assert slower.tile_share == pytest.approx(measured.tile_share / 2)
     for other in ({"generation": "volta"}, {"generation": "tpu"}):
         assert own.model_copy(update=other).product_rates("bf16") is None
