@@ -74,6 +74,6 @@ def test_a_second_failure_is_reported() -> None:
 
 
 def test_too_few_steps_are_reported() -> None:
-    every_step = job_of(made, every=1)
+    every_step = made.job(every=1)
     with pytest.raises(RunError, match="too few steps"):
         measured.step_s(Timeline(every_step, 0.5, 0.1).undisturbed(), every_step)
