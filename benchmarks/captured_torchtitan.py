@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.published import described, read_table
-from scaleproof.simulator.published.tables import folder
+from scaleproof.simulator.published.tables import folder, read_table
+from scaleproof.simulator.published.training_runs import described
 from scaleproof.simulator.scenario.load import load
 
 Row = Mapping[str, str]

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.published import Row, described, read_table
+from scaleproof.simulator.published.tables import Row, read_table
+from scaleproof.simulator.published.training_runs import described
 from scaleproof.simulator.scenario.dump import written
 from scaleproof.validator.fitting.posterior import Posterior, fitted
 from scaleproof.validator.published import parallel_map

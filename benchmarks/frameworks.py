@@ -18,8 +18,8 @@ import numpy as np
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.frameworks import ABLATIONS, shipped
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.published import Row, described, read_table
-from scaleproof.simulator.published.tables import folder
+from scaleproof.simulator.published.tables import Row, folder, read_table
+from scaleproof.simulator.published.training_runs import described
 from scaleproof.validator.published import parallel_map
 from scaleproof.validator.published.prediction import Options
 from scaleproof.validator.published.transformer_training import scenario_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from scaleproof.simulator.memory.captured import classes_memory
 from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.run.records import CaptureFacts
 from scaleproof.simulator.run.run import Run
@@ -24,6 +23,7 @@ def with_capture_facts(run: Run, scenario: Scenario) -> Run:
     if not isinstance(strategy, CapturedStrategy):
         return run
     # another run needs neither the allocator nor the reading of captures
+    from scaleproof.simulator.memory.captured import classes_memory
 
     known = strategy.script.coverage(scenario.cluster.device, scenario.framework)
     fullest = max(classes_memory(scenario), key=lambda one: one.served.reserved_bytes).live.peak

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from scaleproof.simulator.common.errors import InputError, ScaleproofError, UnitError, printable
 from scaleproof.simulator.common.units import parse_bytes, parse_count, parse_time_s
 from scaleproof.simulator.prediction.accounting import tokens_per_sample
-from scaleproof.simulator.published import described
 from scaleproof.simulator.published.tables import Cells, opened
+from scaleproof.simulator.published.training_runs import described
 from scaleproof.simulator.scenario.fields import field_named
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.imports.reading import ImportNotes

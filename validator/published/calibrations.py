@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 import yaml
 
-from scaleproof.simulator.published import described
 from scaleproof.simulator.published.tables import Row, folder, read_table
+from scaleproof.simulator.published.training_runs import described
 from scaleproof.validator.fitting.observations import ObservedRun
 from scaleproof.validator.fitting.posterior import Posterior, fitted
 from scaleproof.validator.published import parallel_map

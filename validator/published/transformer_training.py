@@ -13,7 +13,7 @@ from scaleproof.simulator.common.catalog import PUBLISHED
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed_with_interval
-from scaleproof.simulator.published import Described, described
+from scaleproof.simulator.published.training_runs import Described, described
 from scaleproof.simulator.uncertainty.error_model import (
     case_of_memory,
     case_of_scenario,

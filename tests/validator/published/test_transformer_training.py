@@ -13,8 +13,8 @@ import scaleproof
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import ABLATIONS, shipped
 from scaleproof.simulator.predict import predict as predicted_run
-from scaleproof.simulator.published import described, read_table
-from scaleproof.simulator.published.tables import folder
+from scaleproof.simulator.published.tables import folder, read_table
+from scaleproof.simulator.published.training_runs import described
 from scaleproof.simulator.scenario.load import load
 from scaleproof.validator.published.calibrations import MOST_GPUS, MOST_RUNS, calibrations, chosen, posteriors
 from scaleproof.validator.published.prediction import ROW_COLUMNS, Options, Prediction

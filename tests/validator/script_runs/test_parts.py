@@ -53,7 +53,7 @@ def test_attention_of_gpus_has_the_results_of_the_processors() -> None:
 
 def test_processors_allocate_the_bytes_of_tensors() -> None:
     before, step = [Allocation(1, 1000, 0, "parameters", "", "")], [Allocation(2, 700, 0, "working", "", ""), Free(2)]
-    assert LiveMemory.of(before, step).peak.size_bytes == 1700
+    assert LiveMemory.from_allocations(before, step).peak.size_bytes == 1700
     # rounded as the caching allocator does
     assert replayed(before, step).allocated_bytes == 1024 + 1024
 
