@@ -36,19 +36,19 @@ class FullestPasses:
         """kind, chunk: of the passes in order. groups: of the chunks. splits: whether gradients of weights are computed in
         separate passes."""
         self.columns, is_in = columns(splits), np.eye(max(groups) + 1, dtype=np.int64)[list(groups)]
-        own = (chunk[:, None] == np.arange(len(groups))).astype(np.int64)
-        is_back = kind == Pass.BACKWARD
+        is_back, own = kind == Pass.BACKWARD, chunk[:, None] == np.arange(len(groups))
         first = np.zeros(len(kind), dtype=np.bool_)
         if not splits:
-            first[np.argmax(own * is_back[:, None], axis=0)] = True
+            first[np.argmax(own & is_back[:, None], axis=0)] = True
         kinds = {
             "forward": kind == Pass.FORWARD, "making": first, "adding": is_back & ~first, "input": kind == Pass.INPUT,
         }  # fmt: skip
-        changes = {"kept": _KEPT[kind], "left": _LEFT[kind], "gradients": first.astype(np.int64)}
-        own_changes = [changes[name][:, None] * own for name in self.columns if name in changes]
+        passes = np.concatenate([(kinds[name][:, None] & own) @ is_in for name in self.columns if name in kinds], axis=1)
+        kept, left = changes(kind, chunk, len(groups))
+        own_changes = kept, left if splits else first[:, None] & own
         after = [np.cumsum(change, axis=0) for change in own_changes]
-        counts = np.concatenate([(total - own) @ is_in for total, own in zip(after, own_changes, strict=True)], axis=1)
-        passes = np.concatenate([(kinds[name][:, None] * own) @ is_in for name in self.columns if name in kinds], axis=1)
+        before = [total - change for total, change in zip(after, own_changes, strict=True)]
+        counts = np.concatenate([one @ is_in for one in before], axis=1)
         code = np.where(passes.any(axis=1), passes.argmax(axis=1), -1)
         self.candidates: Counts = np.concatenate(
             [_fullest(passes[code == one], counts[code == one]) for one in np.unique(code).tolist()]
@@ -64,6 +64,13 @@ class FullestPasses:
 def columns(splits: bool) -> tuple[str, ...]:
     """The columns of candidates. splits: whether gradients of weights are computed in separate passes."""
     return ("forward", "adding", "input", "kept", "left") if splits else ("forward", "making", "adding", "kept", "gradients")
+
+
+def changes(kind: Counts, chunk: Counts, chunks: int) -> Counts:
+    """Changes by passes of the numbers of microbatches with live activations, and of those of which only the inputs of weights'
+    gradients are live, by chunk; shape (2, passes, chunks)."""
+    own = chunk[:, None] == np.arange(chunks)
+    return np.array([_KEPT[kind][:, None] * own, _LEFT[kind][:, None] * own])
 
 
 def fullest_passes(

@@ -53,7 +53,7 @@ class MemoryInputs:
         self.makes_gradients = software.gradients == "made" and self.servers == 0
 
     def fullest_passes(self, rank: int, groups: tuple[int, ...]) -> FullestPasses:
-        """What is in flight on a pipeline rank before its passes. groups: of equal chunks, by chunk."""
+        """The passes in which a pipeline rank may be the fullest. groups: of equal chunks, by chunk."""
         plan = self.plan
         return fullest_passes(plan.schedule, plan.stages, rank, plan.microbatches, groups, self._pass_times)
 

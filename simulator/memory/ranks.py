@@ -91,7 +91,7 @@ class PipelineRank:
         return holders
 
     def fullest_passes(self, number: int) -> FullestPasses:
-        """What is in flight on rank `number` before its passes."""
+        """The passes in which rank `number` may be the fullest."""
         return self.setting.fullest_passes(number, tuple(range(len(self.own.chunks))))
 
     def layer_sizes(self, chunk: int) -> list[LayerSizes]:
@@ -104,8 +104,7 @@ class PipelineRank:
 
     @cached_property
     def _passes(self) -> Bytes:
-        """Bytes by holder at the peak of each kind of pass, and those that passes add, shape (columns · chunks,
-        holders)."""
+        """Bytes by holder at the peak of each kind of pass, and those that passes add, shape (columns · chunks, holders)."""
         found = []
         for chunk in range(len(self.own.chunks)):
             groups = grouped(self.layer_sizes(chunk))

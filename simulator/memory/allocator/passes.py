@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.memory.fullest_passes import changes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.step import RankPass
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
@@ -22,23 +23,17 @@ def rank_passes(setting: MemoryInputs, rank: int) -> list[RankPass]:
     plan = setting.plan
     passes = order(plan.schedule, plan.stages, plan.microbatches, plan.chunks, pass_times(plan, setting.job))
     kind, chunk, microbatch = (values[rank][passes.kind[rank] >= 0] for values in passes[:3])
-    kept = without_repetitions(kind * plan.chunks + chunk, changes(kind, chunk, plan.chunks), 3 * plan.stages * plan.chunks)
+    changed, longest = changes(kind, chunk, plan.chunks), 3 * plan.stages * plan.chunks
+    kept = without_repetitions(kind * plan.chunks + chunk, changed, longest)
     return [RankPass(Pass(kind[at]), int(chunk[at]), int(microbatch[at])) for at in kept]
-
-
-def changes(kind: NDArray[np.int64], chunk: NDArray[np.int64], chunks: int) -> NDArray[np.int64]:
-    """Changes by each pass of the numbers of microbatches with live activations, and with missing gradients of weights, by
-    chunk; shape (passes, 2 · chunks)."""
-    result = np.zeros((len(kind), 2 * chunks), dtype=np.int64)
-    rows = np.arange(len(kind))
-    result[rows, chunk] = np.select([kind == Pass.FORWARD, kind == Pass.WEIGHT], [1, 0], -1)
-    result[rows, chunks + chunk] = np.select([kind == Pass.INPUT, kind == Pass.WEIGHT], [1, -1], 0)
-    return result
 
 
 def without_repetitions(codes: NDArray[np.int64], changed: NDArray[np.int64], longest: int) -> NDArray[np.int64]:
     """Indices of passes without the repetitions of the sequence that saves the most, of at most `longest` passes, which leaves
-    the numbers of microbatches in flight as they were. codes: equal for passes that allocate the same."""
+    the numbers of microbatches in flight as they were.
+
+    codes: equal for passes that allocate the same. changed: changes of those numbers, by pass in the second axis.
+    """
     best = range(0)
     for period in range(1, min(longest, len(codes) // (_KEPT_REPETITIONS + 1)) + 1):
         differs = np.flatnonzero(codes[period:] != codes[:-period])
@@ -46,7 +41,7 @@ def without_repetitions(codes: NDArray[np.int64], changed: NDArray[np.int64], lo
         at = int(np.argmax(np.diff(edges)))
         begin, equal = int(edges[at]) + 1, int(edges[at + 1] - edges[at]) - 1
         dropped = (equal // period + 1 - _KEPT_REPETITIONS) * period
-        if dropped > len(best) and not changed[begin : begin + period].sum(axis=0).any():
+        if dropped > len(best) and not changed[:, begin : begin + period].sum(axis=1).any():
             first = begin + _KEPT_REPETITIONS * period
             best = range(first, first + dropped)
     return np.delete(np.arange(len(codes)), best)

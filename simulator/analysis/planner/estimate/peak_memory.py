@@ -100,12 +100,13 @@ class _EquivalentRows(NamedTuple):
     ranks: Sequence[RankKind]
 
     def fullest_passes(self, kind: RankKind, groups: tuple[int, ...]) -> Iterator[tuple[slice, FullestPasses]]:
-        """What is in flight on a rank of a kind, each with the rows that have it. groups: of equal chunks, by chunk."""
+        """The passes in which a rank of a kind may be the fullest, with the rows that have them. groups: of equal chunks, by
+        chunk."""
         found = [
             (begin, fullest_passes(self.schedule, self.stages, kind.first, number, groups, self.times))
             for begin, number in zip(self.begins.tolist(), self.microbatches[self.begins].tolist(), strict=True)
         ]
-        # the same is in flight with large numbers of microbatches
+        # they are the same for large numbers of microbatches
         grouped = [next(same) for _, same in itertools.groupby(found, key=lambda one: id(one[1]))]
         ends = [*(begin for begin, _ in grouped[1:]), len(self.rows)]
         for (begin, own), end in zip(grouped, ends, strict=True):
