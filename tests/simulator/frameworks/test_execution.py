@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -10,7 +12,7 @@ from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
 from scaleproof.simulator.common.catalog import ROOT
 from scaleproof.simulator.common.units import parse_time_s
-from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork, shipped
+from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork, execution_of, shipped
 from scaleproof.simulator.frameworks.framework import PerPass
 from scaleproof.simulator.model import Gpt
 from scaleproof.simulator.model.layers import Layer
@@ -218,3 +220,20 @@ def test_a_device_that_was_measured_already_contains_its_software() -> None:
     for framework in (IDEAL, MEGATRON, shipped("megatron-deepspeed-2022")):
         assert Execution(flat, framework, WORK).layer_s(layer, 2) == flat.layer_s(layer, 2, "bf16")
         assert Execution(flat, framework, WORK).optimizer_s(1e6) == flat.optimizer_s(1e6, "adam", "bf16")
+
+
+def test_costs_are_computed_once_for_a_layer_and_not_shared_by_layers_with_its_signature() -> None:
+    """Layers that share weights with another device have the signature of those that do not, but tensors of their own."""
+    execution = execution_of(device(), MEGATRON, WORK)
+    layer = block(1024)
+    other = replace(layer, tensors=layer.tensors * 3)
+    calls: list[Layer] = []
+
+    def tensors(one: Layer) -> Sequence[float]:
+        return execution.once(one, "tensors", lambda _: calls.append(one) or (float(len(one.tensors)),))  # type: ignore[func-returns-value]
+
+    assert [tensors(one)[0] for one in (layer, other, layer, other)] == [
+        len(one.tensors) for one in (layer, other, layer, other)
+    ]
+    assert calls == [layer, other]
+    assert execution_of(device(), MEGATRON, WORK) is execution
