@@ -229,11 +229,14 @@ def test_costs_are_computed_once_for_a_layer_and_not_shared_by_layers_with_its_s
     other = replace(layer, tensors=layer.tensors * 3)
     calls: list[Layer] = []
 
-    def tensors(one: Layer) -> Sequence[float]:
-        return execution.once(one, "tensors", lambda _: calls.append(one) or (float(len(one.tensors)),))  # type: ignore[func-returns-value]
+    def tensors(one: Layer) -> float:
+        def counted(_: Execution) -> Sequence[float]:
+            calls.append(one)
+            return (float(len(one.tensors)),)
 
-    assert [tensors(one)[0] for one in (layer, other, layer, other)] == [
-        len(one.tensors) for one in (layer, other, layer, other)
-    ]
+        return execution.once(one, "tensors", counted)[0]
+
+    layers = [layer, other, layer, other]
+    assert [tensors(one) for one in layers] == [len(one.tensors) for one in layers]
     assert calls == [layer, other]
     assert execution_of(device(), MEGATRON, WORK) is execution
