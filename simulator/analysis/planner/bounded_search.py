@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from scaleproof.simulator.analysis.planner.candidates import Candidates
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.words import layout
-from scaleproof.simulator.engine import NEGLIGIBLE, NONE, Timeline, Variation, busiest_s, replay, shares_negligibly, simulate_steady
+from scaleproof.simulator.engine import (
+    NEGLIGIBLE,
+    NONE,
+    Timeline,
+    Variation,
+    busiest_s,
+    replay,
+    shares_negligibly,
+    simulate_steady,
+)
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.run.accounting import accounted

@@ -1,26 +1,14 @@
-"""Placements: configurations with equally placed ranks share one, which counts the ranks of a node that send together."""
+"""Rank placements: the ranks of a node that send together."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from scaleproof.simulator.analysis.planner.estimate import every
-from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPlacement, RankPlacements
-from scaleproof.simulator.analysis.planner.space import space
+from scaleproof.simulator.analysis.planner.estimate.layer_times import RankPlacement
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy.plan import Plan
 
 SCENARIO = load("megatron-175b-3d-selene", ("batch=64", "cluster.nodes=8", "strategy={kind: hybrid, tensor: 8, workers: 8}"))
-
-
-def test_placement_is_computed_for_each_configuration() -> None:
-    some = every(replace(space(SCENARIO, 64), chunks=(1, 2), samples=(1, 2)))
-    found = RankPlacements.of(some, SCENARIO.job())
-    for row in range(0, len(some), 97):
-        plan = some.scenario(row).strategy.plan
-        assert found.all[found.code[row]] == RankPlacement.of(plan, SCENARIO.job())
 
 
 # a node has eight devices
