@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,6 +175,14 @@ class Configurations:
     sequence_parallel = _Column()
     bucket = _Column()
     order = _Column()
+
+    @classmethod
+    def of(cls, space: Space, rows: Sequence[Values]) -> Self:
+        """The configurations of some rows."""
+        shapes, rests = (
+            {name: np.array([row[name] for row in rows], dtype=np.int64) for name in names} for names in (_SHAPE, _REST)
+        )
+        return cls(space, shapes, rests, np.arange(len(rows)), np.arange(len(rows)))
 
     def __len__(self) -> int:
         return len(self.shape)
