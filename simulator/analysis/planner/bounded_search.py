@@ -46,6 +46,8 @@ _MOST_PREDICTIONS: Final = 60
 _MOST_UNPROVED: Final = 60
 # Kinds of configurations that are replayed for each that is returned: where links are shared, estimates may be far off.
 _REPLAYED_PER_CHOICE: Final = 2
+# Number of nodes of networks with different links up to which replays compile them.
+_MOST_FOLDED: Final = 256
 # Number of riskier configurations that are predicted.
 _MOST_RISKIER: Final = 3
 
@@ -165,8 +167,8 @@ class BoundedSearch:
         sharing is negligible, it is the prediction, which is kept."""
         self._progress(f"replaying {layout(self._configurations.row(row))}")
         scenario, busy_s, is_exact = self._configurations.scenario(row), 0.0, False
-        # links of other networks are folded for the engine that shares them, which takes much longer than the replay
-        shares_links = scenario.cluster.is_uniform
+        # equivalent links of large networks are folded for the engine that shares them, which takes longer than the replay
+        shares_links = scenario.cluster.is_uniform or scenario.cluster.nodes <= _MOST_FOLDED
         served = self._configurations.is_served(row)
 
         def simulate(program: Program, steps: int, variation: Variation = NONE) -> Timeline:

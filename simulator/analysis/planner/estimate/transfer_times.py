@@ -16,7 +16,7 @@ from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 
 # Size of a sum whose time is mostly bandwidth.
 _LARGE_BYTES: Final = 2.0**28
-# Maximum number of stages whose sums are timed where they share links; they represent all others.
+# Maximum number of other stages whose sums on a network of different links are examined; they represent all others.
 _MOST_SHARING: Final = 4
 # Node and device.
 Place = tuple[int, int]
@@ -94,15 +94,16 @@ class TransferTimes:
         if cluster.is_uniform:
             all_uses = {link: stages * use for link, use in own_uses.items()}
         else:
-            all_uses = dict.fromkeys(own_uses, 0.0)
-            _, stage, count = np.unique(endpoints, axis=0, return_index=True, return_counts=True)
-            some = np.unique(np.linspace(0, len(stage) - 1, min(len(stage), _MOST_SHARING)).astype(np.int64))
-            scale = count.sum() / count[some].sum()
-            for number in some.tolist():
-                uses = _by_resource(self._large_sum(grid.replicas_of(int(stage[number])), concurrent))
+            own = (endpoints == endpoints[0]).all(axis=1)
+            others, all_uses = np.flatnonzero(~own), {link: int(own.sum()) * use for link, use in own_uses.items()}
+            _, at, count = np.unique(endpoints[others], axis=0, return_index=True, return_counts=True)
+            # some represent all
+            some = np.unique(np.linspace(0, len(at) - 1, min(len(at), _MOST_SHARING)).astype(np.int64))
+            scale = count.sum() / count[some].sum() if len(some) else 0.0
+            for stage, stages in zip(others[at[some]].tolist(), count[some].tolist(), strict=True):
+                uses = _by_resource(self._large_sum(grid.replicas_of(stage), concurrent))
                 for link in own_uses:
-                    all_uses[link] += scale * int(count[number]) * uses.get(link, 0.0)
-            all_uses = {link: max(use, own_uses[link]) for link, use in all_uses.items()}
+                    all_uses[link] += scale * stages * uses.get(link, 0.0)
         # stages end their passes one after another, so that about half of the others sum at the same time
         alone_Bps, shared_Bps = (
             min([path.max_Bps, *(self.resources.capacity[link] / use for link, use in uses.items())])
