@@ -230,6 +230,12 @@ class Configurations:
         used: Numbers = np.array([placed(cluster, plan).node.devices for plan in plans], dtype=np.int64)[degrees.code]
         return used
 
+    def nodes(self) -> Numbers:
+        """Number of nodes that each configuration needs."""
+        ranks = self.tensor * self.context * self.stages * self.workers
+        nodes: Numbers = -(-ranks // self.used_devices)
+        return nodes
+
     def by_used_devices(self) -> Iterator[tuple[Numbers, Configurations]]:
         """Rows whose ranks use the same number of devices of each node, and these configurations on nodes used so."""
         cluster, used = self.space.scenario.cluster, self.used_devices
