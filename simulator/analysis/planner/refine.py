@@ -22,6 +22,8 @@ Numbers = NDArray[np.int64]
 # Maximum number of configurations that are refined, and the range of block counts that are tried around the guess.
 _MAX_REFINED: Final = 8
 _REACH: Final = 3
+# Largest guess relative to the best time so far: time is not quite linear in the number of recomputed blocks.
+_GUESS: Final = 1.02
 _EVERY: Final = (2, 3, 4)
 # Modules to recompute; all combinations of those that a model has are tried.
 _MODULES: Final = ("core_attn", "layernorm", "mlp", "moe_act", "mla_up_proj")
@@ -40,7 +42,7 @@ def refined(candidates: Candidates, expected_s: Times, memory_bytes: Times, capa
         begin = rows.stop
         if isinstance(part, Configurations) and len(part):
             in_part = _promising(part, expected_s[rows], memory_bytes[rows], capacity_bytes)
-            promising += ((row, number) for row in in_part if row.guess_s < best_s)
+            promising += ((row, number) for row in in_part if row.guess_s < _GUESS * best_s)
     promising = sorted(promising)[:_MAX_REFINED]
     parts = ((part, [row for row, number in promising if candidates.parts[number] is part]) for part in candidates.parts)
     return Candidates.all_of(*(_finer(part, rows) for part, rows in parts if rows and isinstance(part, Configurations)))
