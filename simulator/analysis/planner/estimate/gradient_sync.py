@@ -101,12 +101,9 @@ class SyncTimes:
             *(values[name] for name in ("tensor", "expert", "expert_tensor")),
             values["stages"] > 1 and schedule not in V_SHAPED,
         )
-        # with ZeRO's stage 1 gradients are divided into buckets as without ZeRO, unless parameters are gathered during the next
-        # step, or gradients are summed whole
-        is_divided = not (self._space.kept.get("overlap_gather", False) or self._zero_1.sums_whole)
         # how many ranks broadcast the tensors that they own is part of a pattern
         owners = values["workers"] if self._zero_1.owns_tensors and zero == 1 else 0
-        pattern_key = shard, cut.count, values["bucket"], 0 if zero == 1 and is_divided else zero, owners
+        pattern_key = shard, cut.count, values["bucket"], zero, owners
         if pattern_key not in self._patterns:
             self._patterns[pattern_key] = self._patterns_of(values, cut, shard)
         group_key = shard[:3], *(values[name] for name in ("context", "workers", "order", "stages"))

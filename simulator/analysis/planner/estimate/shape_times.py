@@ -33,6 +33,7 @@ class Shape:
     own_stages, stage_counts: of each of `ranks`, its stages, and how many of each kind. timed_ranks: the ranks whose passes are
     timed; equivalent_ranks: for each of `ranks`, the indices among them of those that have equal stages, of which each may be
     the slowest. keeps: whether the parameters gathered before a stage's first pass are kept for the whole step.
+    overlaps_gather: whether updated parameters are gathered during the next forward pass.
     """
 
     def __init__(self, space: Space, stages: int, chunks: int, schedule: ScheduleName, cut: StageCut) -> None:
@@ -41,6 +42,7 @@ class Shape:
         self.splits = self.schedule not in WHOLE
         self.kept, self.reshards = space.kept, space.reshards(stages)
         self.keeps = stages > 1 and not self.reshards
+        self.overlaps_gather = bool(space.kept["overlap_gather"])
         self.stage_of = stages_of(self.schedule, stages, chunks)
         kinds = [tuple(row) for row in cut.kind_of[self.stage_of].tolist()]
         # of ranks with equal stages, the first has the longest way to the last rank and back
@@ -263,7 +265,7 @@ def _next_to_passes(
     sums = ((c.zero >= 2) | (bool(kept.get("overlap", False)) & ~sums_whole)).astype(np.float64)
     # gathers once a step are neglected
     gathers = (c.zero == 3) * (0.0 if shape.keeps else 1.0)
-    step = (c.zero == 1) * float(bool(kept.get("overlap_gather", False)))
+    step = (c.zero == 1) * float(shape.overlaps_gather)
     scatters = (c.zero > 1) | ((c.zero == 1) & (not job.framework.zero_1.owns_tensors))
     ranks = c.workers * c.context
 

@@ -238,7 +238,7 @@ class StageSteps:
         if self.zero >= 2:
             # sums begin once a microbatch has returned to the rank
             collectives_s = passes.microbatches * (counts @ sync.sums_s) + passes.until_back_s[rank] + after_s
-        if shape.kept.get("overlap_gather", False):
+        if shape.overlaps_gather:
             hidden_s = counts @ passes.kinds_s[0]
             return exposed_s + np.maximum(0.0, after_s - hidden_s), least_exposed_s, collectives_s
         return exposed_s + after_s, least_exposed_s + after_s, collectives_s
