@@ -7,20 +7,19 @@ from itertools import groupby
 from typing import Any, Final
 
 from scaleproof.commands.text.tables import table, wrapped
-from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
-from scaleproof.simulator.analysis.planner.settings import Settings
-from scaleproof.simulator.analysis.planner.words import (
+from scaleproof.reports.pages.plan_text import (
+    Settings,
     against_runner_up,
-    degrees,
     fits_words,
     headline,
     is_better,
-    layout,
     nodes_note,
     optimality,
     risk,
     tie_sentence,
 )
+from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
+from scaleproof.simulator.analysis.planner.words import degrees, layout
 from scaleproof.simulator.common.units import (
     format_bytes,
     format_change_s,

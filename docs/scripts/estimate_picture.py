@@ -15,9 +15,9 @@ from matplotlib.patches import FancyBboxPatch, Patch
 
 from scaleproof.simulator.analysis.planner.estimate import every
 from scaleproof.simulator.analysis.planner.estimate.closed_forms import StageTimes, windows
-from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes
+from scaleproof.simulator.analysis.planner.estimate.factorize import distinct
+from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerTimes
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import simulate
-from scaleproof.simulator.analysis.planner.estimate.step_times import PASS_COLUMNS, SYNC_COLUMNS
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
@@ -32,13 +32,15 @@ THROUGH, OWN = "#e07b39", "#2f6fae"
 def counts() -> dict[str, int]:
     """Numbers of configurations of a plan, and of the distinct rows that their times are computed for."""
     found = every(space(load("megatron-175b-3d-selene", ("batch=1536",)), 1024))
-    passes = found.distinct(*PASS_COLUMNS)
+    layers, shape = LayerTimes(found), ("stages", "chunks", "schedule")
+    grouped = found.distinct("tensor", "context", "expert", "expert_tensor", "workers", "zero", "bucket", "order", *shape)
+    divided = found.distinct("tensor", "context", "workers", "order", "microbatches", *shape)
     return {
         "configurations": len(found),
-        "layers": len(LayerPassTimes.of(found.take(passes.first)).jobs),
-        "passes": len(passes),
-        "sync": len(found.distinct(*SYNC_COLUMNS)),
-        "shapes": len(found.distinct("stages", "chunks", "schedule")),
+        "layers": len(layers.bound),
+        "passes": len(distinct(divided.code, layers.code)),
+        "sync": len(grouped),
+        "shapes": len(found.distinct(*shape)),
     }
 
 
@@ -69,7 +71,7 @@ def flow(ax: Axes) -> None:
     box(ax, 37, 17, size, ("messages", "by route and size\ntransfer_times"))
     box(ax, 37, 6, size, ("gradient synchronisation", "patterns × groups of ranks\ngradient_sync"))
     box(ax, 63, 22.5, size, ("passes of a step", f"{number['passes']:,} rows of {shapes}\nclosed_forms, pipeline_times"))
-    box(ax, 63, 6, size, ("collectives of a step", f"{number['sync']:,} rows of {shapes}\nshape_tables"))
+    box(ax, 63, 6, size, ("collectives of a step", f"{number['sync']:,} rows of {shapes}\nshape_times"))
     box(ax, 89, 15, size, ("step times", f"expected and least, {total} each\nstep_times"))
     for y in (28, 17, 6):
         arrow(ax, (22, 17), (26, y))

@@ -9,24 +9,23 @@ from typing import Final, NamedTuple
 from scaleproof.reports.charts import plan_curves
 from scaleproof.reports.charts.runs import breakdown as run_charts
 from scaleproof.reports.pages.evidence_section import evidence_section
-from scaleproof.reports.pages.sections import Page, Section, Sources, pictured
-from scaleproof.reports.pages.text import rate, spaced
-from scaleproof.reports.read import csv_tables, origins
-from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
-from scaleproof.simulator.analysis.planner.settings import Settings
-from scaleproof.simulator.analysis.planner.sizes import best_file, read_plans
-from scaleproof.simulator.analysis.planner.words import (
+from scaleproof.reports.pages.plan_text import (
+    Settings,
     against_runner_up,
-    degrees,
     fits_words,
     headline,
     is_better,
-    layout,
     nodes_note,
     optimality,
     risk,
     tie_sentence,
 )
+from scaleproof.reports.pages.sections import Page, Section, Sources, pictured
+from scaleproof.reports.pages.text import rate, spaced
+from scaleproof.reports.read import csv_tables, origins
+from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
+from scaleproof.simulator.analysis.planner.sizes import best_file, read_plans
+from scaleproof.simulator.analysis.planner.words import degrees, layout
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.units import (
     format_bytes,

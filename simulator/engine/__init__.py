@@ -41,12 +41,12 @@ def simulate_steady(program: Program, steps: int, variation: Variation = NONE, s
     if program.resources.tenancies:
         return events.simulate(program, steps + 1, variation, sample).first(steps)
     timeline = replay.simulate(program, steps, variation, sample)
-    if _is_negligible(timeline, variation, sample):
+    if shares_negligibly(timeline, variation, sample):
         return timeline
     return events.simulate(program, steps + 1, variation, sample).first(steps)
 
 
-def _is_negligible(timeline: Timeline, variation: Variation, sample: int) -> bool:
+def shares_negligibly(timeline: Timeline, variation: Variation = NONE, sample: int = 0) -> bool:
     """Whether sharing delays the last step negligibly; the delay is computed only if its upper bound is not negligible.
 
     Not if all steps are shorter than a resource is busy for one: delays of first order may vanish in waits that sharing fills.
@@ -73,5 +73,5 @@ def later_s(timeline: Timeline, longer: Times, variation: Variation = NONE, samp
 
 __all__ = [
     "NEGLIGIBLE", "NONE", "Timeline", "Variation", "busiest_s", "events", "is_contended", "later_s", "longer_s",
-    "replay", "simulate", "simulate_steady",
+    "replay", "shares_negligibly", "simulate", "simulate_steady",
 ]  # fmt: skip

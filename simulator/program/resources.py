@@ -48,20 +48,20 @@ class Resources:
 
 
 class ResourceTable:
-    """Resources and routes that are being collected."""
+    """Resources and routes that are being collected. names, capacities, incasts: of the resources, by number."""
 
     def __init__(self) -> None:
-        self._names: list[str] = []
-        self._capacity: list[float] = []
-        self._incast: list[float] = []
+        self.names: list[str] = []
+        self.capacities: list[float] = []
+        self.incasts: list[float] = []
         self._routes: dict[tuple[Use, ...], int] = {(): 0}
 
     def add(self, name: str, capacity: float, incast: float = 0.0) -> int:
         """Adds a resource and returns its number."""
-        self._names.append(name)
-        self._capacity.append(capacity)
-        self._incast.append(incast)
-        return len(self._names) - 1
+        self.names.append(name)
+        self.capacities.append(capacity)
+        self.incasts.append(incast)
+        return len(self.names) - 1
 
     def route(self, uses: tuple[Use, ...]) -> int:
         """The number of the route with these uses."""
@@ -70,18 +70,18 @@ class ResourceTable:
     def copy(self) -> ResourceTable:
         """A table with the same resources and routes, to which others can be added."""
         result = ResourceTable()
-        result._names, result._capacity, result._incast = [*self._names], [*self._capacity], [*self._incast]
+        result.names, result.capacities, result.incasts = [*self.names], [*self.capacities], [*self.incasts]
         result._routes = {**self._routes}
         return result
 
     @property
     def capacity(self) -> NDArray[np.float64]:
         """Capacity of each resource."""
-        return np.array(self._capacity, dtype=np.float64)
+        return np.array(self.capacities, dtype=np.float64)
 
     def built(self) -> tuple[Resources, Routes]:
         """All resources and routes."""
-        resources = Resources(tuple(self._names), self.capacity, np.array(self._incast, dtype=np.float64))
+        resources = Resources(tuple(self.names), self.capacity, np.array(self.incasts, dtype=np.float64))
         return resources, Routes.of(list(self._routes))
 
 

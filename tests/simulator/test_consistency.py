@@ -154,9 +154,7 @@ def sent_alone_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
 
 def estimated_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
     """Seconds of a pipeline message by estimates."""
-    times = TransferTimes(known)
-    number = times.message(size_bytes, times.fabric.concurrent_messages(*pair, size_bytes))
-    return float(times.seconds()[number])
+    return TransferTimes(known).message_s(size_bytes, *pair, senders=1, stall_s=0.0)
 
 
 def test_a_sendrecv_uses_the_link_between_its_ranks() -> None:

@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from scaleproof.simulator.analysis.planner.candidates import Candidates
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.words import layout
-from scaleproof.simulator.engine import NEGLIGIBLE, NONE, Timeline, Variation, busiest_s, replay, simulate_steady
+from scaleproof.simulator.engine import (
+    NEGLIGIBLE,
+    NONE,
+    Timeline,
+    Variation,
+    busiest_s,
+    replay,
+    shares_negligibly,
+    simulate_steady,
+)
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.program import Program
@@ -37,6 +46,8 @@ _MOST_PREDICTIONS: Final = 60
 _MOST_UNPROVED: Final = 60
 # Kinds of configurations that are replayed for each that is returned: where links are shared, estimates may be far off.
 _REPLAYED_PER_CHOICE: Final = 2
+# Number of nodes of networks with different links up to which replays compile them.
+_MOST_FOLDED: Final = 256
 # Number of riskier configurations that are predicted.
 _MOST_RISKIER: Final = 3
 
@@ -74,6 +85,7 @@ class BoundedSearch:
         self._configurations, self._objective, self._memory_bytes = candidates, objective, memory_bytes
         self._top, self._progress = top, report_progress
         self._best: dict[Hashable, PlanChoice] = {}
+        self._exact: dict[int, Run] = {}
         self._nodes = candidates.nodes()
         self.replayed = self.predicted = 0
 
@@ -151,26 +163,37 @@ class BoundedSearch:
         return seconds * self._nodes[rows] * per_s
 
     def _replayed(self, row: int) -> float:
-        """A lower bound of the objective: as if nothing were shared, or if the most used resource were busy all the time."""
+        """A lower bound of the objective: as if nothing were shared, or if the most used resource were busy all the time. Where
+        sharing is negligible, it is the prediction, which is kept."""
         self._progress(f"replaying {layout(self._configurations.row(row))}")
-        scenario, busy_s = self._configurations.scenario(row), 0.0
-        # requests to parameter servers may overtake each other, which replay does not model
-        engine = simulate_steady if self._configurations.is_served(row) else replay.simulate
+        scenario, busy_s, is_exact = self._configurations.scenario(row), 0.0, False
+        # equivalent links of large networks are folded for the engine that shares them, which takes longer than the replay
+        shares_links = scenario.cluster.is_uniform or scenario.cluster.nodes <= _MOST_FOLDED
+        served = self._configurations.is_served(row)
 
         def simulate(program: Program, steps: int, variation: Variation = NONE) -> Timeline:
-            nonlocal busy_s
-            busy_s = busiest_s(program) / scenario.strategy.program_steps / (1 + NEGLIGIBLE)
-            return engine(program, steps, variation)
+            nonlocal busy_s, is_exact
+            if served:
+                # requests to parameter servers may overtake each other, which replay does not model
+                is_exact = True
+                return simulate_steady(program, steps, variation)
+            timeline = replay.simulate(program, steps, variation)
+            if shares_links:
+                busy_s = busiest_s(program) / scenario.strategy.program_steps / (1 + NEGLIGIBLE)
+                is_exact = not program.resources.tenancies and shares_negligibly(timeline, variation)
+            return timeline
 
-        run = accounted(timed(scenario, simulate=simulate), scenario)
+        run = accounted(timed(scenario, simulate=simulate, shares_links=shares_links), scenario)
         self.replayed += 1
+        if is_exact:
+            self._exact[row] = run
         return max(self._value(run), float(self._values(np.array([busy_s]), np.array([row]))[0]))
 
     def prediction(self, row: int) -> PlanChoice:
         """A configuration with its prediction."""
         self._progress(f"predicting {layout(self._configurations.row(row))}")
         scenario, memory_bytes = self._configurations.scenario(row), float(self._memory_bytes[row])
-        run = accounted(timed(scenario), scenario)
+        run = self._exact.pop(row, None) or accounted(timed(scenario), scenario)
         self.predicted += 1
         error = memory_error(scenario)
         fits = error and error.below(scenario.cluster.device.capacity_bytes / memory_bytes)

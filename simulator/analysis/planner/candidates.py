@@ -12,11 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate import Configurations, StepTimes, memory_bytes, step_times
-from scaleproof.simulator.analysis.planner.estimate.parameter_servers import (
-    ServerConfigurations,
-    server_memory_bytes,
-    server_step_times,
-)
+from scaleproof.simulator.analysis.planner.estimate.parameter_servers import ServerConfigurations
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import slowed, uncertain
 from scaleproof.simulator.scenario.schema import Scenario
@@ -150,30 +146,16 @@ class Candidates:
 
     def times(self) -> StepTimes:
         """Estimated seconds of a step, and its lower bound, by row."""
-        columns = zip(*(_times(part) for part in self.parts), strict=True)
-        return StepTimes(*(np.concatenate(column)[self.numbers] for column in columns))
+        found = (part.step_times() if isinstance(part, ServerConfigurations) else step_times(part) for part in self.parts)
+        return StepTimes(*(np.concatenate(column)[self.numbers] for column in zip(*found, strict=True)))
 
     def memory_bytes(self) -> Amounts:
         """Estimated bytes of the training rank with the most memory, by row."""
-        memory: Amounts = np.concatenate([_memory_bytes(part) for part in self.parts])[self.numbers]
+        found = [part.memory_bytes() if isinstance(part, ServerConfigurations) else memory_bytes(part) for part in self.parts]
+        memory: Amounts = np.concatenate(found)[self.numbers]
         return memory
 
     def nodes(self) -> Numbers:
         """Number of nodes that each row needs."""
-        nodes: Numbers = np.concatenate([self._nodes(part) for part in self.parts])[self.numbers]
+        nodes: Numbers = np.concatenate([part.nodes() for part in self.parts])[self.numbers]
         return nodes
-
-    def _nodes(self, part: Part) -> Numbers:
-        if isinstance(part, ServerConfigurations):
-            return part.nodes()
-        ranks = part.tensor * part.context * part.stages * part.workers
-        nodes: Numbers = -(-ranks // part.used_devices)
-        return nodes
-
-
-def _times(part: Part) -> StepTimes:
-    return server_step_times(part) if isinstance(part, ServerConfigurations) else step_times(part)
-
-
-def _memory_bytes(part: Part) -> Amounts:
-    return server_memory_bytes(part) if isinstance(part, ServerConfigurations) else memory_bytes(part)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.candidates import Candidates
-from scaleproof.simulator.analysis.planner.estimate import Configurations, every
+from scaleproof.simulator.analysis.planner.estimate import Configurations
 from scaleproof.simulator.analysis.planner.estimate.configurations import COLUMNS
 from scaleproof.simulator.model.recompute import Recompute
 
@@ -22,12 +22,11 @@ Numbers = NDArray[np.int64]
 # Maximum number of configurations that are refined, and the range of block counts that are tried around the guess.
 _MAX_REFINED: Final = 8
 _REACH: Final = 3
+# Largest guess relative to the best time so far: time is not quite linear in the number of recomputed blocks.
+_GUESS: Final = 1.02
 _EVERY: Final = (2, 3, 4)
 # Modules to recompute; all combinations of those that a model has are tried.
 _MODULES: Final = ("core_attn", "layernorm", "mlp", "moe_act", "mla_up_proj")
-# Columns of configurations whose values are indices into a field of the space.
-_LISTED: Final = {"schedule": "schedules", "bucket": "buckets_bytes", "order": "orders"}
-_GIVEN: Final = ("tensor", "context", "expert", "stages", "chunks", "samples", "zero")
 
 
 def refined(candidates: Candidates, expected_s: Times, memory_bytes: Times, capacity_bytes: float) -> Candidates:
@@ -36,17 +35,17 @@ def refined(candidates: Candidates, expected_s: Times, memory_bytes: Times, capa
     expected_s, memory_bytes: estimated seconds of a step and bytes of the fullest rank, by row of `candidates`; some rows fit.
     """
     best_s = float(expected_s[memory_bytes <= capacity_bytes].min())
-    promising: list[tuple[_Promising, Configurations]] = []
+    promising: list[tuple[_Promising, int]] = []
     begin = 0
-    for part in candidates.parts:
+    for number, part in enumerate(candidates.parts):
         rows = slice(begin, begin + len(part))
         begin = rows.stop
         if isinstance(part, Configurations) and len(part):
             in_part = _promising(part, expected_s[rows], memory_bytes[rows], capacity_bytes)
-            promising += ((row, part) for row in in_part if row.guess_s < best_s)
-    promising.sort(key=lambda pair: pair[0].guess_s)
-    parts = [_finer(part, row) for row, part in promising[:_MAX_REFINED]]
-    return Candidates.all_of(*(part for part in parts if len(part)))
+            promising += ((row, number) for row in in_part if row.guess_s < _GUESS * best_s)
+    promising = sorted(promising)[:_MAX_REFINED]
+    parts = ((part, [row for row, number in promising if candidates.parts[number] is part]) for part in candidates.parts)
+    return Candidates.all_of(*(_finer(part, rows) for part, rows in parts if rows and isinstance(part, Configurations)))
 
 
 class _Promising(NamedTuple):
@@ -88,21 +87,20 @@ def _promising(part: Configurations, expected_s: Times, memory_bytes: Times, cap
             yield _Promising(float(guess_s[at]), float(share[at]), int(rows[at]))
 
 
-def _finer(part: Configurations, promising: _Promising) -> Configurations:
-    """One configuration with every finer form of recomputation that its framework supports."""
-    space = part.space
-    values = {name: int(getattr(part, name)[promising.row]) for name in COLUMNS}
-    fields: dict[str, Any] = {name: (values[name],) for name in _GIVEN}
-    fields |= {field: (getattr(space, field)[values[name]],) for name, field in _LISTED.items()}
-    fields |= {
-        "ranks": (values["tensor"] * values["context"] * values["stages"] * values["workers"],),
-        "expert_tensor": (values["expert_tensor"] or None,),
-        "sequence_parallel": (bool(values["sequence_parallel"]),),
-    }
-    blocks = sum(not layer.pinned_to_end for layer in space.scenario.model.build_layers())
-    per_stage = -(-blocks // (values["stages"] * values["chunks"]))
-    forms = _forms(space.scenario.framework.recomputes, per_stage, math.ceil(promising.share * per_stage))
-    return every(replace(space, recompute=tuple(map(Recompute.model_validate, forms)), **fields))
+def _finer(part: Configurations, promising: Sequence[_Promising]) -> Configurations:
+    """Some configurations with every finer form of recomputation that their framework supports."""
+    space, supported = part.space, part.space.scenario.framework.recomputes
+    forms, rows = list(space.recompute), list[dict[str, int]]()
+    for one, values in zip(promising, part.values(np.array([one.row for one in promising])), strict=True):
+        layers = space.layers(space.plan(values).shard) or []
+        blocks = sum(not layer.pinned_to_end for layer in layers)
+        per_stage = -(-blocks // (values["stages"] * values["chunks"]))
+        for given in _forms(supported, per_stage, math.ceil(one.share * per_stage)):
+            form = Recompute.model_validate(given)
+            if form.suits(layers):
+                forms += [form] * (form not in forms)
+                rows.append({**values, "recompute": forms.index(form)})
+    return Configurations.of(replace(space, recompute=tuple(forms)), rows)
 
 
 def _forms(supported: Sequence[str], blocks: int, guess: int) -> Iterator[dict[str, Any]]:

@@ -14,11 +14,12 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.engine import Variation, replay, simulate_steady
 from scaleproof.simulator.engine.durations import durations_s, rates
+from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.prediction.steps import STEPS
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 from scaleproof.simulator.run.breakdown import slope, slopes
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import Strategy, compile_step, priced
+from scaleproof.simulator.strategy import compile_step, priced
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.error_model import case_of_scenario

@@ -74,21 +74,21 @@ def unit(link: Link) -> Link:
     return link.model_copy(update={"bandwidth_Bps": 1.0, "latency_s": 0.0})
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=4096)
 def _traffic(algorithm: str, op: Op, group: Group, node: Node, network: Link | None, rotate: bool) -> Traffic:
     described = ALGORITHMS[algorithm]
     links = _UsedLinks(op, group, node, network, rotate and not described.at_once)
     return links.traffic(described.rounds(op, group), described.at_once)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=4096)
 def traffic_by_round(algorithm: str, op: Op, group: Group, node: Node, network: Link | None) -> tuple[Traffic, ...]:
     """Traffic of each round of a collective including its repetitions; errors as in `traffic`."""
     links = _UsedLinks(op, group, node, network, rotate=False)
     return tuple(links.traffic([step]) for step in ALGORITHMS[algorithm].rounds(op, group))
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=4096)
 def network_loads(algorithm: str, op: Op, group: Group, node: Node, network: Link, rotate: bool) -> Mapping[Channel, float]:
     """Load of each channel of the network by a collective, as a share of the collective's size; errors as in `traffic`."""
     links = _UsedLinks(op, group, node, network, rotate)

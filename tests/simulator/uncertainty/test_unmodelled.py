@@ -6,10 +6,10 @@ import pytest
 
 from scaleproof.commands.text import compare as compare_text
 from scaleproof.commands.text import run as run_text
+from scaleproof.reports.pages.plan_text import optimality
 from scaleproof.simulator.analysis.compare import compare
 from scaleproof.simulator.analysis.planner.record import record_of
 from scaleproof.simulator.analysis.planner.search import plan
-from scaleproof.simulator.analysis.planner.words import optimality
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.scenario_job import job_of

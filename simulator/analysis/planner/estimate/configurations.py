@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,12 @@ from scaleproof.simulator.scenario.framework_choice import default_framework, pl
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import Batch, gradient_sizes
 
-_KEPT_FIELDS: Final = (
-    "prefetch", "algorithm", "account_for_embedding", "account_for_loss", "overlap_experts", "node_limit",
-    "deduplicated", "dispatch_precision", "combine_precision",
-)  # fmt: skip
+# One configuration by the names of columns.
+Values = Mapping[str, int]
+# Options of hybrids that plans neither search nor keep, as estimates do not model them.
+_NOT_ESTIMATED: Final = ("scatter", "shard_over", "compression")
+# Columns that decide which options apply.
+_RULED: Final = ("tensor", "context", "expert", "stages", "workers", "sequence_parallel", "zero", "microbatches")
 
 
 @dataclass(frozen=True)
@@ -66,16 +68,16 @@ class Space:
     @cached_property
     def kept(self) -> dict[str, Any]:
         """Values of all other strategy fields: those of the scenario's own hybrid strategy, else its framework's."""
-        own = self.scenario.strategy
-        found = planned_fields(self.scenario)
+        own, found = self.scenario.strategy, planned_fields(self.scenario)
         found.pop("bucket_bytes")
-        return found | ({name: getattr(own, name) for name in _KEPT_FIELDS} if isinstance(own, Hybrid) else {})
+        searched = {*COLUMNS, "bucket_bytes", *_NOT_ESTIMATED}
+        given = [one.name for one in fields(Plan) if one.name in Hybrid.model_fields and one.name not in found]
+        return {name: getattr(own, name) for name in given if isinstance(own, Hybrid) and name not in searched} | found
 
-    def kept_over(self, stages: int) -> dict[str, Any]:
-        """The same for pipelines with some number of stages, in which a framework may keep the parameters that ZeRO's stage 3
-        gathers."""
+    def reshards(self, stages: int) -> bool:
+        """Whether pipelines with some number of stages free the parameters that ZeRO's stage 3 gathers."""
         reshard = self.kept["reshard"]
-        return self.kept | {"reshard": stages == 1 if reshard is None else reshard}
+        return stages == 1 if reshard is None else bool(reshard)
 
     @cached_property
     def counted(self) -> Counted:
@@ -87,12 +89,33 @@ class Space:
         """Whether adding gradients to whole buffers takes time, which it does where microbatches do not scatter them."""
         return gradient_sizes(self.scenario.training, Hybrid(), self.scenario.framework).added > 0
 
-    def options(self, configuration: Mapping[str, int]) -> dict[str, Any]:
-        """Values of the other strategy fields that apply to one configuration, given as its columns."""
-        ranks = configuration["tensor"] * configuration["context"] * configuration["stages"] * configuration["workers"]
-        given = {**configuration, "nodes": -(-ranks // self.scenario.cluster.node.devices)}
-        kept = self.kept_over(configuration["stages"])
-        return {name: value for name, value in kept.items() if is_accepted(Hybrid, name, given)}
+    def options(self, values: Values) -> dict[str, Any]:
+        """Values of the other strategy fields that apply to a configuration, or to degrees without ZeRO's stage."""
+        given = {name: values[name] for name in _RULED if name in values}
+        key = tuple(given.items())
+        if key not in self._options:
+            ranks = values["tensor"] * values["context"] * values["stages"] * values["workers"]
+            given["nodes"] = -(-ranks // self.scenario.cluster.node.devices)
+            kept = self.kept | {"reshard": self.reshards(values["stages"])}
+            self._options[key] = {name: value for name, value in kept.items() if is_accepted(Hybrid, name, given)}
+        return self._options[key].copy()
+
+    @cached_property
+    def _options(self) -> dict[tuple[tuple[str, int], ...], dict[str, Any]]:
+        return {}
+
+    def plan(self, values: Values) -> Plan:
+        """The plan of a configuration, as its scenario's strategy returns it."""
+        options, bucket_bytes = self.options(values), self.buckets_bytes[values["bucket"]]
+        if options["first_bucket_bytes"] is None:
+            options["first_bucket_bytes"] = bucket_bytes
+        return Plan(
+            workers=values["workers"], stages=values["stages"], chunks=values["chunks"], tensor=values["tensor"],
+            context=values["context"], expert=values["expert"], expert_tensor=values["expert_tensor"] or None,
+            order=self.orders[values["order"]], sequence_parallel=bool(values["sequence_parallel"]),
+            microbatches=values["microbatches"], schedule=self.schedules[values["schedule"]], bucket_bytes=bucket_bytes,
+            **options,
+        )  # fmt: skip
 
     def default_framework(self, zero: int, **degrees: int) -> Framework:
         """The default framework of a hybrid with these degrees."""
@@ -151,6 +174,14 @@ class Configurations:
     bucket = _Column()
     order = _Column()
 
+    @classmethod
+    def of(cls, space: Space, rows: Sequence[Values]) -> Self:
+        """The configurations of some rows."""
+        shapes, rests = (
+            {name: np.array([row[name] for row in rows], dtype=np.int64) for name in names} for names in (_SHAPE, _REST)
+        )
+        return cls(space, shapes, rests, np.arange(len(rows)), np.arange(len(rows)))
+
     def __len__(self) -> int:
         return len(self.shape)
 
@@ -165,6 +196,11 @@ class Configurations:
     def take(self, rows: Any) -> Configurations:
         """The configurations in some rows."""
         return Configurations(self.space, self.shapes, self.rests, self.shape[rows], self.rest[rows])
+
+    def values(self, rows: Numbers) -> Iterator[Values]:
+        """Yields the configurations in some rows."""
+        columns = [taken(self.half(name)[name], taken(self.place(name), rows)).tolist() for name in COLUMNS]
+        return (dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True))
 
     def distinct(self, *names: str) -> Distinct:
         """Codes of configurations that are equal in some columns."""
@@ -192,6 +228,12 @@ class Configurations:
         used: Numbers = np.array([placed(cluster, plan).node.devices for plan in plans], dtype=np.int64)[degrees.code]
         return used
 
+    def nodes(self) -> Numbers:
+        """Number of nodes that each configuration needs."""
+        ranks = self.tensor * self.context * self.stages * self.workers
+        nodes: Numbers = -(-ranks // self.used_devices)
+        return nodes
+
     def by_used_devices(self) -> Iterator[tuple[Numbers, Configurations]]:
         """Rows whose ranks use the same number of devices of each node, and these configurations on nodes used so."""
         cluster, used = self.space.scenario.cluster, self.used_devices
@@ -204,7 +246,7 @@ class Configurations:
     def row(self, row: int) -> dict[str, Any]:
         """One configuration, with the names and values of scenario fields."""
         space = self.space
-        numbers: dict[str, Any] = {name: int(getattr(self, name)[row]) for name in COLUMNS}
+        numbers: dict[str, Any] = dict(next(self.values(np.array([row]))))
         return numbers | {
             "framework": space.scenario.framework.name,
             "schedule": space.schedules[numbers["schedule"]],
@@ -218,7 +260,7 @@ class Configurations:
     def scenario(self, row: int) -> Scenario:
         """The scenario of one configuration. Raises FieldError if it turns out to be invalid."""
         space, base = self.space, self.space.scenario
-        columns = {name: int(getattr(self, name)[row]) for name in COLUMNS}
+        (columns,) = self.values(np.array([row]))
         options = space.options(columns)
         sizes_bytes = {
             "bucket_bytes": space.buckets_bytes[columns["bucket"]], "first_bucket_bytes": options.pop("first_bucket_bytes"),

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
-from scaleproof.simulator.analysis.planner.estimate.factorize import Distinct, Numbers, distinct
+from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Values
+from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers
 from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, Shard, cut_into_stages
+from scaleproof.simulator.parallelism.mesh import DeviceMesh
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.strategy.job import Job, exposed_exchanges_s
+from scaleproof.simulator.strategy.layout.folding import worker_classes
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
 from scaleproof.simulator.strategy.plan_costs import with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
@@ -54,174 +55,166 @@ class StageCut:
         return result
 
 
-@dataclass(frozen=True)
-class LayerPassTimes:
-    """Times of passes, by key.
+class RankPlacement(NamedTuple):
+    """A mesh of devices. senders: number of ranks on a node that have the same stage, and send at the same time."""
 
-    key: the key of each configuration. forward_s, backward_s, weights_s: running sums over layers, whose differences are the
-    times of stages, shape (keys, layers + 1); weights_s is the part of backward_s that computes gradients of weights, 0 if no
-    schedule separates it. within_s: running sums of the collectives within passes, shape (keys, levels, 2, 2, layers + 1), as
-    in `Job.with_again`. sent_bytes: message after each layer; joining_s: seconds to assemble it where it is sent in parts,
-    shape (keys, layers). jobs: by key. bound: share of kernel time that is bound by memory bandwidth, by key.
+    grid: DeviceMesh
+    senders: int
+
+    @classmethod
+    def of(cls, plan: Plan, job: Job) -> RankPlacement:
+        """The placement of a plan's ranks."""
+        grid = plan.grid(job.cluster.node.devices)
+        return cls(grid, worker_classes(plan, job)[0].each * grid.on_first_node(grid.members(0, 0)))
+
+
+class Place(NamedTuple):
+    """Where stages are: distance between ranks with consecutive stages, ranks that send at the same time, and additional
+    seconds of their messages between nodes."""
+
+    stride: int
+    senders: int
+    stall_s: float
+
+
+class LayerTimes:
+    """Times of passes by the number of a way to divide layers and samples, of which each configuration has a `code`.
+
+    forward_s, backward_s, weights_s: running sums over layers, whose differences are the times of stages, shape (numbers,
+    layers + 1); weights_s is the part of backward_s that computes gradients of weights, 0 if no schedule separates it.
+    within_s: running sums of the collectives within passes, shape (numbers, levels, 2, 2, layers + 1), as in
+    `Job.with_again`. sent_bytes: message after each layer; joining_s: seconds to assemble it where it is sent in parts, shape
+    (numbers, layers); message: equal where both are equal, shape (numbers,). bound: share of kernel time that is bound by
+    memory bandwidth, shape (numbers,). base: a job with the layers of the first configuration.
     """
 
-    key: Distinct
-    forward_s: Times
-    backward_s: Times
-    weights_s: Times
-    within_s: Times
-    sent_bytes: Times
-    joining_s: Times
-    jobs: list[Job]
-    bound: Times
-
-    @classmethod
-    def of(cls, configurations: Configurations) -> LayerPassTimes:
-        """Times of all configurations."""
-        names = [
-            "tensor", "context", "expert", "expert_tensor", "stages", "workers", "sequence_parallel", "order", "samples",
+    def __init__(self, c: Configurations) -> None:
+        self._space = space = c.space
+        self._splits = not WHOLE.issuperset(space.schedules)
+        (first,) = c.values(np.zeros(1, dtype=np.int64))
+        layers = space.scenario.layers(space.plan(first).shard)
+        self.base = replace(job_of(space.scenario), layers=layers, recomputed=None, scatter="microbatch")
+        self._known: dict[Any, Any] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._rows: list[tuple[Times, Times, Times, Times, Times, float]] = []
+        names = ["tensor", "context", "expert", "expert_tensor", "stages", "workers", "sequence_parallel", "order", "samples"]
+        names += [
             "recompute",
-        ]  # fmt: skip
-        if any(one.depends_on_stage for one in configurations.space.recompute):
-            names.append("chunks")
-        if configurations.space.adds:
-            names.append("zero")
-        distinct_rows = configurations.distinct(*names)
-        times = cls._of(configurations.take(distinct_rows.first))
-        return replace(times, key=times.key.over(distinct_rows))
-
-    @classmethod
-    def _of(cls, c: Configurations) -> LayerPassTimes:
-        """Times of distinct rows. Collectives within passes depend on the distances between ranks; recomputation may depend on
-        stages."""
-        tensor, context, workers = _strides(c)
-        strides = tensor, np.where(c.context > 1, context, 0), np.where(c.expert > 1, workers, 0)
-        # expert ranks may span several axes, whose lengths matter where the outermost of them is not the workers
-        inner = any(order.index("workers") < max(order.index("tensor"), order.index("context")) for order in c.space.orders)
-        folded = np.where(c.expert_tensor > 0, c.workers, 0) if inner else np.zeros_like(c.workers)
-        within = c.tensor * c.context * c.stages * c.workers <= c.space.scenario.cluster.node.devices
-        layout = within.astype(np.int64), (c.stages > 1).astype(np.int64)
-        degrees = c.tensor, c.context, c.expert, c.expert_tensor, c.sequence_parallel, *layout
-        exchange_class = distinct(*degrees, *strides, folded)
-        depends_on_stage = np.array([one.depends_on_stage for one in c.space.recompute], dtype=np.bool_)[c.recompute]
-        zero = np.where(c.zero >= 2, 2, 0) if c.space.adds else np.zeros_like(c.zero)
-        ranks = c.tensor * c.context * c.stages * c.workers
-        columns = exchange_class.code, c.samples, c.recompute, np.where(depends_on_stage, c.stages * c.chunks, 1), zero, ranks
-        key = distinct(*columns)
-        timer = _LayerTimer(c, exchange_class)
-        for one in np.array(columns)[:, key.first].T.tolist():
-            timer.add(*one)
-        forward_s, backward_s = np.array(timer.passes_s).transpose(1, 0, 2)
-        sent_bytes, joining_s = np.array(timer.sent).transpose(1, 0, 2)
-        running = _running(forward_s), _running(backward_s), _running(np.array(timer.weights_s))
-        within_s = _running(np.array(timer.within_s))
-        return cls(key, *running, within_s, sent_bytes, joining_s, timer.jobs, np.array(timer.bound))
-
-
-class _LayerTimer:
-    """Times passes one after another, and caches what several have in common: compute does not depend on the distances between
-    ranks, nor the first exchange of activations on recomputation."""
-
-    def __init__(self, c: Configurations, exchange_class: Distinct) -> None:
-        """exchange_class: configurations with equal collectives within passes."""
-        self._counted = c.space.counted
-        self._splits = not WHOLE.issuperset(c.space.schedules)
-        self._splits_sends = bool(c.space.kept.get("split_sends", False))
-        self._plans = list(plans_of(c, exchange_class.first))
-        base = replace(job_of(c.space.scenario), recomputed=None, scatter="microbatch")
-        self._shards = [plan.shard for plan in self._plans]
-        layers = {shard: c.space.scenario.layers(shard) for shard in dict.fromkeys(self._shards)}
-        self._output_bytes = {shard: replace(base, layers=own).boundary_bytes(1.0) for shard, own in layers.items()}
-        own = [with_collectives(plan, replace(base, layers=layers[plan.shard])) for plan in self._plans]
-        self._jobs = [[replace(job, recompute=recompute) for recompute in c.space.recompute] for job in own]
-        self._computing: dict[tuple[Shard, int, int, int, int], Times] = {}
-        self._bound: dict[tuple[Shard, int, int], float] = {}
-        self._weights: dict[tuple[Shard, int, int], Times] = {}
-        self._exchanging: dict[tuple[int, int, int], Times] = {}
-        self._sent: dict[tuple[int, int], tuple[Times, Times]] = {}
-        self.jobs: list[Job] = []
-        self.passes_s: list[Times] = []
-        self.weights_s: list[Times] = []
-        self.within_s: list[Times] = []
-        self.bound: list[float] = []
-        self.sent: list[tuple[Times, Times]] = []
-
-    def add(self, exchange_class: int, samples: int, recompute: int, stages: int, zero: int, ranks: int) -> None:
-        """Adds the passes over some samples.
-
-        exchange_class: class of collectives within passes. stages: of the model, where recomputation depends on them. zero: 2
-        where microbatches scatter gradients, else 0, where that makes a difference. ranks: number of ranks that wait for each
-        other.
-        """
-        job, shard = replace(self._jobs[exchange_class][recompute], zero=zero, ranks=ranks), self._shards[exchange_class]
-        if job.recompute.depends_on_stage:
-            job = job.recomputing(cut_into_stages(job.layers, stages, self._counted if stages > 1 else NOT_COUNTED))
-        # compute is cached for one rank, and multiplied for the slowest of several
-        if (compute_key := (shard, samples, recompute, stages, zero)) not in self._computing:
-            self._computing[compute_key] = job.computing_s(samples) / job.slowest
-        if (bound_key := (shard, samples, recompute)) not in self._bound:
-            self._bound[bound_key] = job.mean_memory_share(samples)
-        if (weights_key := (shard, samples, zero)) not in self._weights:
-            one = replace(job, samples_per_worker=samples)
-            self._weights[weights_key] = one.weights_s() / job.slowest if self._splits else np.zeros(len(job.layers))
-        if (exchanging_key := (exchange_class, samples, recompute)) not in self._exchanging:
-            self._exchanging[exchanging_key] = job.within_passes_s(samples)
-        if (sent_key := (exchange_class, samples)) not in self._sent:
-            output_bytes = self._output_bytes[shard] * samples
-            self._sent[sent_key] = _sent(self._plans[exchange_class], job, output_bytes, self._splits_sends)
-        self.jobs.append(job)
-        within_s = job.with_again(self._exchanging[exchanging_key])
-        passes_s = self._computing[compute_key] * job.slowest + exposed_exchanges_s(within_s)
-        self.within_s.append(within_s)
-        self.passes_s.append(np.maximum(passes_s, job.least_s(samples)))
-        self.weights_s.append(self._weights[weights_key] * job.slowest)
-        self.bound.append(self._bound[bound_key])
-        self.sent.append(self._sent[sent_key])
-
-
-def _sent(plan: Plan, job: Job, output_bytes: Times, splits: bool) -> tuple[Times, Times]:
-    """Bytes that each of a stage's ranks sends after each layer, and seconds to assemble the parts, if it is sent in parts."""
-    if not splits or plan.tensor == 1 or plan.sequence_parallel:
-        return output_bytes, np.zeros_like(output_bytes)
-    group = plan.grid(job.cluster.node.devices).along("tensor", plan.tensor)
-    sizes_bytes, layer = np.unique(output_bytes, return_inverse=True)
-    joining_s = [concurrent_collective_s("all_gather", size_bytes, group, job.cluster) for size_bytes in sizes_bytes.tolist()]
-    return output_bytes / plan.tensor, np.array(joining_s)[layer]
-
-
-def _strides(c: Configurations) -> list[NDArray[np.int64]]:
-    """Distances between adjacent ranks along the axes tensor, context and workers, as in `DeviceMesh.stride`."""
-    sizes = {"tensor": c.tensor, "context": c.context, "workers": c.workers, "stages": c.stages}
-    result = []
-    for axis in ("tensor", "context", "workers"):
-        inner = [
-            math.prod((sizes[one] for one in order[: order.index(axis)]), start=np.ones_like(c.tensor))
-            for order in c.space.orders
+            *["chunks"] * any(one.depends_on_stage for one in space.recompute),
+            *["zero"] * space.adds,
+            *["schedule"] * self._splits,
         ]
-        result.append(np.choose(c.order, inner) if len(inner) > 1 else inner[0])
-    return result
+        distinct = c.distinct(*names)
+        numbers = [self._number(values) for values in c.values(distinct.first)]
+        self.code = np.array(numbers, dtype=np.int64)[distinct.code]
+        passes_s, weights_s, within_s, self.sent_bytes, self.joining_s, self.bound = map(
+            np.array, zip(*self._rows, strict=True)
+        )
+        self.message = np.unique(np.hstack([self.sent_bytes, self.joining_s]), axis=0, return_inverse=True)[1].reshape(-1)
+        self.forward_s, self.backward_s = _running(passes_s[:, 0]), _running(passes_s[:, 1])
+        self.weights_s, self.within_s = _running(weights_s), _running(within_s)
+
+    def job(self, shard: Shard) -> Job:
+        """The job with layers that are divided so."""
+        if shard not in self._known:
+            self._known[shard] = replace(self.base, layers=self._space.scenario.layers(shard))
+        job: Job = self._known[shard]
+        return job
+
+    def grid(self, values: Values) -> DeviceMesh:
+        """The mesh of a configuration's ranks."""
+        devices, order = self.base.cluster.node.devices, self._space.orders[values["order"]]
+        return DeviceMesh(values["workers"], values["stages"], values["tensor"], values["context"], devices, order)
+
+    def placement(self, values: Values) -> RankPlacement:
+        """The placement of a configuration's ranks."""
+        key = "placement", *(values[name] for name in ("tensor", "context", "workers", "stages", "order"))
+        if key not in self._known:
+            self._known[key] = RankPlacement.of(self._space.plan(values), self.base)
+        placement: RankPlacement = self._known[key]
+        return placement
+
+    def place(self, values: Values) -> Place:
+        """The place of a configuration's ranks."""
+        cluster, (grid, senders) = self.base.cluster, self.placement(values)
+        stride, stall_s = grid.stride("stages"), self.base.framework.stall_s(grid.nodes)
+        # if the stride is a node or more, every stage is on another node
+        return Place(min(stride, cluster.node.devices) if cluster.is_uniform else stride, senders, stall_s)
+
+    def _number(self, values: Values) -> int:
+        """The number of the passes of a configuration."""
+        space, grid = self._space, self.grid(values)
+        tensor, context, expert, folded = (values[name] for name in ("tensor", "context", "expert", "expert_tensor"))
+        recompute = space.recompute[values["recompute"]]
+        # expert ranks may span several axes, whose lengths matter where the outermost of them is not the workers
+        inner = any(order.index("workers") < max(order.index("tensor"), order.index("context")) for order in space.orders)
+        ranks = grid.model_parallel_size * grid.workers * grid.stages
+        # collectives within passes depend on the distances between ranks
+        exchanging = (
+            tensor, context, expert, folded, values["sequence_parallel"], ranks <= grid.devices, grid.stages > 1,
+            grid.stride("tensor"), grid.stride("context") if context > 1 else 0, grid.stride("workers") if expert > 1 else 0,
+            grid.workers if folded and inner else 0, grid.stages > 1 and space.schedules[values["schedule"]] not in WHOLE,
+        )  # fmt: skip
+        stages = grid.stages * values["chunks"] if recompute.depends_on_stage else 1
+        zero = 2 if space.adds and values["zero"] >= 2 else 0
+        key = *exchanging, values["samples"], values["recompute"], stages, zero, ranks
+        if key not in self._numbers:
+            self._numbers[key] = len(self._rows)
+            self._rows.append(self._passes(values, exchanging, stages, zero, ranks))
+        return self._numbers[key]
+
+    def _passes(
+        self, values: Values, exchanging: tuple[int, ...], stages: int, zero: int, ranks: int
+    ) -> tuple[Times, Times, Times, Times, Times, float]:
+        """Passes over some samples. stages: of the model, where recomputation depends on them. zero: 2 where microbatches
+        scatter gradients, else 0, where that makes a difference. ranks: number of ranks that wait for each other.
+
+        What several have in common is cached: compute does not depend on the distances between ranks, nor the first exchange of
+        activations on recomputation.
+        """
+        samples, known = values["samples"], self._known
+        if ("job", exchanging) not in known:
+            plan = self._space.plan(values)
+            known["job", exchanging] = plan, with_collectives(plan, self.job(plan.shard))
+        plan, exchanged = known["job", exchanging]
+        job: Job = replace(exchanged, recompute=self._space.recompute[values["recompute"]], zero=zero, ranks=ranks)
+        if job.recompute.depends_on_stage:
+            counted = self._space.counted if stages > 1 else NOT_COUNTED
+            job = job.recomputing(cut_into_stages(job.layers, stages, counted))
+        computing = (
+            "computing",
+            plan.shard,
+            samples,
+            values["recompute"],
+            stages,
+            zero,
+            job.pipelined_ranks,
+            job.splits_backward,
+        )
+        if computing not in known:
+            # compute is cached for one rank, and multiplied for the slowest of several
+            one = replace(job, samples_per_worker=samples)
+            weights_s = one.weights_s() / job.slowest if self._splits else np.zeros(len(job.layers))
+            known[computing] = job.computing_s(samples) / job.slowest, weights_s, job.mean_memory_share(samples)
+        computing_s, weights_s, bound = known[computing]
+        if (moving := ("within", exchanging, samples, values["recompute"])) not in known:
+            known[moving] = job.within_passes_s(samples)
+        if (sent := ("sent", exchanging, samples)) not in known:
+            known[sent] = self._sent(plan, job.boundary_bytes(samples))
+        within_s, (sent_bytes, joining_s) = job.with_again(known[moving]), known[sent]
+        passes_s = computing_s * job.slowest + exposed_exchanges_s(within_s)
+        return np.maximum(passes_s, job.least_s(samples)), weights_s * job.slowest, within_s, sent_bytes, joining_s, bound
+
+    def _sent(self, plan: Plan, output_bytes: Times) -> tuple[Times, Times]:
+        """Bytes that each of a stage's ranks sends after each layer, and seconds to assemble them, if sent in parts."""
+        if not self._space.kept.get("split_sends", False) or plan.tensor == 1 or plan.sequence_parallel:
+            return output_bytes, np.zeros_like(output_bytes)
+        cluster = self.base.cluster
+        group = plan.grid(cluster.node.devices).along("tensor", plan.tensor)
+        sizes_bytes, layer = np.unique(output_bytes, return_inverse=True)
+        joining_s = [concurrent_collective_s("all_gather", size_bytes, group, cluster) for size_bytes in sizes_bytes.tolist()]
+        return output_bytes / plan.tensor, np.array(joining_s)[layer]
 
 
 def _running(values: Times) -> Times:
     return np.pad(np.cumsum(values, axis=-1), [*[(0, 0)] * (values.ndim - 1), (1, 0)])
-
-
-def plans_of(configurations: Configurations, rows: Numbers) -> Iterator[Plan]:
-    """The plans of some configurations, as their scenarios' strategies return them."""
-    c, space = configurations.take(rows), configurations.space
-    degrees = c.workers, c.stages, c.chunks, c.tensor, c.context, c.expert, c.expert_tensor, c.microbatches
-    chosen = c.order, c.sequence_parallel, c.schedule, c.bucket, c.zero
-    known: dict[tuple[int, ...], dict[str, Any]] = {}
-    names = ("tensor", "context", "expert", "stages", "zero", "sequence_parallel", "workers")
-    for workers, stages, chunks, tensor, context, expert, folded, microbatches, order, sequence, schedule, bucket, zero in zip(
-        *(column.tolist() for column in (*degrees, *chosen)), strict=True
-    ):
-        if (key := (tensor, context, expert, stages, zero, sequence, workers)) not in known:
-            known[key] = space.options(dict(zip(names, key, strict=True)))
-        bucket_bytes, first_bytes = space.buckets_bytes[bucket], known[key]["first_bucket_bytes"]
-        options = known[key] | {"first_bucket_bytes": bucket_bytes if first_bytes is None else first_bytes}
-        yield Plan(
-            workers=workers, stages=stages, chunks=chunks, tensor=tensor, context=context, expert=expert,
-            expert_tensor=folded or None, order=space.orders[order], sequence_parallel=bool(sequence),
-            microbatches=microbatches, schedule=space.schedules[schedule], bucket_bytes=bucket_bytes, **options,
-        )  # fmt: skip

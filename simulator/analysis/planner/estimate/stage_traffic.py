@@ -2,158 +2,89 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
-from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, distinct
-from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, StageCut
-from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPlacements
-from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers
+from scaleproof.simulator.analysis.planner.estimate.transfer_times import TransferTimes
 from scaleproof.simulator.parallelism.mesh import DeviceMesh
-from scaleproof.simulator.parallelism.stages import ScheduleName, stage_of
-from scaleproof.simulator.program import ResourceTable
-from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 
 Times = NDArray[np.float64]
 
 
-class StageTraffic(NamedTuple):
-    """Time of the most used link between nodes, by configuration, shape (configurations,).
+class Loads(NamedTuple):
+    """Seconds for which messages of one byte use the most used link between nodes: those of one stage to the next, of all
+    stages to the next or to the one before, and of a microbatch on its way through all stages and back."""
 
-    message_s: expected seconds per byte of a message between stages. busy_s: seconds of a step.
-    """
-
-    message_s: Times
-    busy_s: Times
-
-    @classmethod
-    def of(
-        cls, c: Configurations, passes: LayerPassTimes, placements: RankPlacements, cuts: dict[int, StageCut], cluster: Cluster
-    ) -> Self:
-        """The traffic of configurations, whose messages have the sizes in `passes`."""
-        if cluster.network is None or cluster.nodes == 1 or not (c.stages > 1).any():
-            return cls(*np.zeros((2, len(c))))
-        key = distinct(c.stages, c.chunks, c.schedule, placements.code)
-        meshes = [
-            _Messages.of(placements.all[placement].grid, chunks, c.space.schedules[schedule])
-            for chunks, schedule, placement in np.array([c.chunks, c.schedule, placements.code])[:, key.first].T.tolist()
-        ]
-        links = _Links(cluster)
-        uses = [links.uses(one) for one in meshes]
-        capacity_Bps = links.capacity_Bps()
-        loads = [_loads_s(*pair, capacity_Bps) for pair in zip(meshes, uses, strict=True)]
-        one_s, all_s, both_s = np.array(loads).T[:, key.code]
-        # in a full pipeline all ranks send at the same time, in an empty one a single stage
-        full = (c.microbatches - 1) / (c.microbatches + c.stages - 1)
-        return cls(one_s + full * (all_s - one_s), both_s * c.microbatches * _least_bytes(c, passes, cuts))
+    one_stage_s: float = 0.0
+    all_stages_s: float = 0.0
+    both_ways_s: float = 0.0
 
 
-def _least_bytes(c: Configurations, passes: LayerPassTimes, cuts: dict[int, StageCut]) -> Times:
-    """Bytes of the smallest message between two stages of each configuration."""
-    counts = c.stages * c.chunks
-    result = np.zeros(len(c))
-    for count in np.unique(counts[counts > 1]).tolist():
-        rows = np.flatnonzero(counts == count)
-        lasts = cuts[count].stops[:-1] - 1
-        result[rows] = passes.sent_bytes[:, lasts].min(axis=1)[passes.key.code[rows]]
-    return result
+class StageTraffic:
+    """Loads of the links between the nodes of a cluster; where all nodes are equivalent, as many for each of them."""
 
+    def __init__(self, transfers: TransferTimes) -> None:
+        self._transfers, cluster = transfers, transfers.fabric.cluster
+        self._nodes, self._is_uniform = cluster.nodes, cluster.is_uniform
+        self._is_shared = cluster.network is not None and cluster.nodes > 1
+        self._loads: dict[tuple[object, ...], Loads] = {}
+        self._paths: dict[tuple[int, int], list[tuple[int, float]]] = {}
 
-class _Messages(NamedTuple):
-    """Messages forward between different nodes, by pair of pipeline ranks and pair of nodes, shape (pairs,).
+    def loads(self, mesh: DeviceMesh, stage_of: Numbers) -> Loads:
+        """Loads of the messages of all workers, and of all members of their stages. stage_of: stages of each pipeline rank."""
+        if not self._is_shared or mesh.stages == 1:
+            return Loads()
+        key = mesh, stage_of.tobytes(), stage_of.shape
+        if key not in self._loads:
+            self._loads[key] = self._most_used(mesh, np.argsort(stage_of, axis=None) // stage_of.shape[1])
+        return self._loads[key]
 
-    pair: number of the pair of pipeline ranks; passes: how often it occurs on a microbatch's way through all stages. sources,
-    targets: nodes; messages: number of messages that are sent at the same time.
-    """
-
-    pair: Numbers
-    passes: Numbers
-    sources: Numbers
-    targets: Numbers
-    messages: Numbers
-
-    @classmethod
-    def of(cls, mesh: DeviceMesh, chunks: int, schedule: ScheduleName) -> Self:
-        """The messages of all workers, and of all members of their stages."""
-        ranks = range(mesh.stages)
-        stages = np.array([[stage_of(schedule, mesh.stages, rank, chunk) for chunk in range(chunks)] for rank in ranks])
-        rank_of = np.argsort(stages, axis=None) // chunks
-        codes, passes = np.unique(rank_of[:-1] * mesh.stages + rank_of[1:], return_counts=True)
+    def _most_used(self, mesh: DeviceMesh, rank_of: Numbers) -> Loads:
+        """Loads of messages between consecutive stages, whose pipeline ranks are given."""
+        # pairs of pipeline ranks, and how often they occur on a microbatch's way through all stages
+        pairs, passes = np.unique(rank_of[:-1] * mesh.stages + rank_of[1:], return_counts=True)
         own = (mesh.stride("workers") * np.arange(mesh.workers)[:, None] + mesh.members(0, 0)).ravel()
-        nodes = mesh.nodes
-        ends = np.array(np.divmod(codes, mesh.stages))[:, :, None] * mesh.stride("stages")
+        ends = np.array(np.divmod(pairs, mesh.stages))[:, :, None] * mesh.stride("stages")
         sources, targets = (own + ends) // mesh.devices
-        places, messages = np.unique((np.arange(len(codes))[:, None] * nodes + sources) * nodes + targets, return_counts=True)
+        # pairs of nodes by pair of ranks, and the number of messages that are sent between them at the same time
+        nodes = mesh.nodes
+        places, messages = np.unique((np.arange(len(pairs))[:, None] * nodes + sources) * nodes + targets, return_counts=True)
         pair, place = np.divmod(places, nodes * nodes)
         source, target = np.divmod(place, nodes)
         leaves = source != target
-        columns = (column[leaves] for column in (pair, passes[pair], source, target, messages))
-        return cls(*columns)
+        pair, source, target, messages = (column[leaves] for column in (pair, source, target, messages))
+        forward, backward = self._uses(source, target), self._uses(target, source)
+        capacity_Bps = np.repeat(self._transfers.resources.capacity, self._nodes if self._is_uniform else 1)
+        links = len(capacity_Bps)
+        sent = [(each * messages[number] / capacity_Bps[link]) for number, link, each in (forward, backward)]
+        by_pair = np.bincount(pair[forward[0]] * links + forward[1], sent[0])
+        one_way = [np.bincount(link, seconds, links) for (_, link, _), seconds in zip((forward, backward), sent, strict=True)]
+        passed = [seconds * passes[pair[number]] for (number, _, _), seconds in zip((forward, backward), sent, strict=True)]
+        both = np.bincount(np.concatenate([forward[1], backward[1]]), np.concatenate(passed), links)
+        return Loads(*(float(np.max(one, initial=0.0)) for one in (by_pair, one_way, both)))
 
-    def reversed(self) -> Self:
-        """The messages backward."""
-        return self._replace(sources=self.targets, targets=self.sources)
-
-
-class _LinkUses(NamedTuple):
-    """Uses of links by messages of one byte, shape (uses,): index of the messages, number of the link, bytes."""
-
-    messages: Numbers
-    link: Numbers
-    each: Times
-
-
-class _Links:
-    """The links between the nodes of a cluster, by number; where all nodes are equivalent, as many for each of them."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._nodes, self._is_uniform = cluster.nodes, cluster.is_uniform
-        self._table = ResourceTable()
-        self._fabric = ResourceMap(cluster, self._table)
-        self._known: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
-
-    def uses(self, some: _Messages) -> tuple[_LinkUses, _LinkUses]:
-        """Uses by messages forward and backward."""
-        return self._uses(some), self._uses(some.reversed())
-
-    def _uses(self, some: _Messages) -> _LinkUses:
+    def _uses(self, sources: Numbers, targets: Numbers) -> tuple[Numbers, Numbers, Times]:
+        """Uses of links by messages of one byte between pairs of nodes: numbers of pairs, numbers of links, bytes."""
+        count = len(sources)
         if self._is_uniform:
-            ends = [(nodes, *self._path(*pair)) for nodes, pair in ((some.sources, (0, 1)), (some.targets, (1, 0)))]
-            numbers, links, each = zip(
-                *((np.arange(len(nodes)), nodes + self._nodes * link, np.full(len(nodes), use))
-                  for nodes, own, uses in ends for link, use in zip(own, uses, strict=True)),
-                strict=True,
-            )  # fmt: skip
-            return _LinkUses(*map(np.concatenate, (numbers, links, each)))
-        paths = [self._path(*pair) for pair in zip(some.sources.tolist(), some.targets.tolist(), strict=True)]
-        numbers = np.repeat(np.arange(len(paths)), [len(own) for own, _ in paths])
-        links = np.array([link for own, _ in paths for link in own], dtype=np.int64)
-        return _LinkUses(numbers, links, np.array([use for _, uses in paths for use in uses]))
+            ends = [(nodes, self._path(*pair)) for nodes, pair in ((sources, (0, 1)), (targets, (1, 0)))]
+            uses = [
+                (np.arange(count), at + self._nodes * link, np.full(count, each)) for at, path in ends for link, each in path
+            ]
+            return tuple(map(np.concatenate, zip(*uses, strict=True)))  # type: ignore[return-value]
+        paths = [self._path(*pair) for pair in zip(sources.tolist(), targets.tolist(), strict=True)]
+        numbers = np.repeat(np.arange(count), [len(path) for path in paths])
+        links = np.array([link for path in paths for link, _ in path], dtype=np.int64)
+        return numbers, links, np.array([each for path in paths for _, each in path], dtype=np.float64)
 
-    def _path(self, source: int, target: int) -> tuple[list[int], list[float]]:
+    def _path(self, source: int, target: int) -> list[tuple[int, float]]:
         """Links on the way from one node to another, and their use by a message of one byte."""
-        if (source, target) not in self._known:
+        key = source, target
+        if key not in self._paths:
             # of no size, as the overhead of a message on its host does not depend on its size
-            uses = self._fabric.between(source, target, 0.0).uses
-            self._known[source, target] = [use.resource for use in uses], [use.per_unit for use in uses]
-        return self._known[source, target]
-
-    def capacity_Bps(self) -> Times:
-        """Capacity of all links that were used."""
-        return np.repeat(self._table.capacity, self._nodes if self._is_uniform else 1)
-
-
-def _loads_s(some: _Messages, uses: tuple[_LinkUses, _LinkUses], capacity_Bps: Times) -> tuple[float, float, float]:
-    """Seconds for which messages of one byte use the most used link: those of one stage to the next, of all stages to the next
-    or to the one before, and of a microbatch on its way through all stages and back."""
-    forward, backward = uses
-    links = len(capacity_Bps)
-    sent = [one.each * some.messages[one.messages] / capacity_Bps[one.link] for one in uses]
-    by_pair = np.bincount(some.pair[forward.messages] * links + forward.link, sent[0])
-    one_way = [np.bincount(one.link, seconds, links) for one, seconds in zip(uses, sent, strict=True)]
-    passed = [seconds * some.passes[one.messages] for one, seconds in zip(uses, sent, strict=True)]
-    both = np.bincount(np.concatenate([forward.link, backward.link]), np.concatenate(passed), links)
-    return tuple(float(np.max(one, initial=0.0)) for one in (by_pair, one_way, both))  # type: ignore[return-value]
+            uses = self._transfers.fabric.between(source, target, 0.0).uses
+            self._paths[key] = [(use.resource, use.per_unit) for use in uses]
+        return self._paths[key]

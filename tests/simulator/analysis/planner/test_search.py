@@ -15,12 +15,12 @@ import yaml
 
 from scaleproof import main
 from scaleproof.commands.text.plan import describe, plain
+from scaleproof.reports.pages.plan_text import risk
 from scaleproof.simulator.analysis.planner.estimate import every, memory_bytes
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
 from scaleproof.simulator.analysis.planner.record import record_of
 from scaleproof.simulator.analysis.planner.search import PlanResult, plan
 from scaleproof.simulator.analysis.planner.space import space, spaces
-from scaleproof.simulator.analysis.planner.words import risk
 from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.frameworks import shipped

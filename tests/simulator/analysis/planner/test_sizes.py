@@ -11,12 +11,12 @@ import pytest
 from scaleproof import main
 from scaleproof.commands.text.plan import describe
 from scaleproof.reports.pages.page import build
+from scaleproof.reports.pages.plan_text import Settings, against_runner_up, headline, tie_sentence
 from scaleproof.simulator.analysis.planner import sizes
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.record import PlanRecord
-from scaleproof.simulator.analysis.planner.settings import Settings
 from scaleproof.simulator.analysis.planner.sizes import plan_sizes, read_plans
-from scaleproof.simulator.analysis.planner.words import against_runner_up, headline, layout, tie_sentence
+from scaleproof.simulator.analysis.planner.words import layout
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load

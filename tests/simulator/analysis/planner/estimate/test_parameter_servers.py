@@ -10,8 +10,6 @@ import pytest
 from scaleproof.simulator.analysis.planner.estimate.parameter_servers import (
     ServerConfigurations,
     ServerSpace,
-    server_memory_bytes,
-    server_step_times,
     valid_server_configurations,
 )
 from scaleproof.simulator.memory import memory
@@ -53,7 +51,7 @@ def drawn(name: str, count: int, seed: int) -> ServerConfigurations:
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_step_times_are_predicted(name: str) -> None:
     some = drawn(name, 6, seed=1)
-    times = server_step_times(some)
+    times = some.step_times()
     assert times.expected_s.tolist() == [timed(some.scenario(row)).step_time_s for row in range(6)]
     assert (times.least_s <= times.expected_s).all()
 
@@ -62,7 +60,7 @@ def test_step_times_are_predicted(name: str) -> None:
 def test_memory_of_many_configurations_equals_separate_results(name: str) -> None:
     some = drawn(name, 5, seed=3)
     reported = [memory(some.scenario(row)).worst.total_bytes for row in range(len(some))]
-    assert server_memory_bytes(some) == pytest.approx(reported, rel=1e-9)
+    assert some.memory_bytes() == pytest.approx(reported, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -91,7 +89,8 @@ def test_impossible_configurations_are_left_out() -> None:
 def test_whole_tensors_use_no_more_servers_than_there_are_tensors() -> None:
     base = scenario("batch=8", "model=mlp-mini", "strategy.workers=8", "strategy.shard=tensor", "strategy.servers=1")
     tensors = sum(len(layer.tensors) for layer in base.model.build_layers())
-    assert valid_server_configurations(ServerSpace(base, (8,), (1, tensors, tensors + 1))).servers.max() == min(tensors, 16)
+    every = valid_server_configurations(ServerSpace(base, (8,), (1, tensors, tensors + 1)))
+    assert max(one.servers for one in every.choices) == min(tensors, 16)
 
 
 def test_single_machines_have_colocated_servers_only() -> None:
@@ -106,12 +105,12 @@ def test_single_machines_have_colocated_servers_only() -> None:
 
 def test_an_empty_set_of_configurations_is_valid() -> None:
     nothing = found("after the pass").take(slice(0, 0))
-    assert len(server_step_times(nothing).expected_s) == len(server_memory_bytes(nothing)) == 0
+    assert len(nothing.step_times().expected_s) == len(nothing.memory_bytes()) == 0
 
 
 def test_more_servers_with_equal_shares_are_not_slower() -> None:
     space = ServerSpace(scenario("batch=512"), (32,), (1, 2, 4, 8), ("dedicated",), (False,))
-    assert (np.diff(server_step_times(valid_server_configurations(space)).expected_s) <= 0).all()
+    assert (np.diff(valid_server_configurations(space).step_times().expected_s) <= 0).all()
 
 
 def test_rollouts_come_before_passes() -> None:
@@ -119,5 +118,5 @@ def test_rollouts_come_before_passes() -> None:
         valid_server_configurations(ServerSpace(scenario("batch=256", "strategy.overlap=true", *with_rollout), (16,), (4,)))
         for with_rollout in (("strategy.rollout=100 ms",), ())
     )
-    longer_s = server_step_times(rollout).expected_s - server_step_times(none).expected_s
+    longer_s = rollout.step_times().expected_s - none.step_times().expected_s
     assert (longer_s > 0.05).all()
