@@ -149,8 +149,13 @@ class BoundedSearch:
         rows = rows[least[rows] < best]
         rows = rows[np.argsort(self._values(expected_s)[rows], kind="stable")]
         kinds = {self._configurations.kind(row): row for row in rows[::-1].tolist()}
-        found = [self.prediction(row) for row in list(kinds.values())[::-1][:_MOST_RISKIER]]
-        return min((one for one in found if one.value < best), key=lambda one: one.value, default=None)
+        found: PlanChoice | None = None
+        for row in list(kinds.values())[::-1][:_MOST_RISKIER]:
+            if least[row] < best:
+                choice = self.prediction(row)
+                if choice.value < best:
+                    found, best = choice, choice.value
+        return found
 
     def _values(self, seconds: Times, rows: Numbers | slice = slice(None)) -> Times:
         """Lower bounds of the objective for steps of these durations, of some rows or all."""

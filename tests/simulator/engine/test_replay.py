@@ -397,7 +397,7 @@ def test_the_delay_bound_gives_the_same_decision_as_the_delay(program: Program, 
     ends_s = timeline.step_ends_s()
     suffices = engine.busiest_s(program) <= (1 + engine.NEGLIGIBLE) * np.diff(ends_s, prepend=0.0).max()
     is_late = engine.later_s(timeline, engine.longer_s(timeline)) > engine.NEGLIGIBLE * ends_s[-1]
-    assert engine._is_negligible(timeline, NONE, 0) == (suffices and not is_late)
+    assert engine.shares_negligibly(timeline, NONE, 0) == (suffices and not is_late)
 
 
 def test_no_step_is_shorter_than_a_resource_is_busy() -> None:
