@@ -7,6 +7,7 @@ import pytest
 from scaleproof.simulator.analysis.planner.estimate.layer_times import RankPlacement
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.strategy.scenario_job import job_of
 
 SCENARIO = load("megatron-175b-3d-selene", ("batch=64", "cluster.nodes=8", "strategy={kind: hybrid, tensor: 8, workers: 8}"))
 
@@ -18,6 +19,6 @@ SCENARIO = load("megatron-175b-3d-selene", ("batch=64", "cluster.nodes=8", "stra
 )
 def test_ranks_of_one_stage_on_a_node_send_concurrently(tensor: int, workers: int, stages: int, senders: int) -> None:
     plan = Plan(workers=workers, stages=stages, tensor=tensor, microbatches=stages)
-    place = RankPlacement.of(plan, SCENARIO.job())
+    place = RankPlacement.of(plan, job_of(SCENARIO))
     assert place.senders == senders
     assert (place.grid.tensor, place.grid.stages, place.grid.workers) == (tensor, stages, workers)
