@@ -6,7 +6,7 @@ from scaleproof.simulator.memory.activations import kept, segments, size_bytes, 
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import ranks, server
 from scaleproof.simulator.memory.result import HOLDERS, MemoryUse, RankMemory
-from scaleproof.simulator.memory.states import States, states
+from scaleproof.simulator.memory.static import States, states
 from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -20,9 +20,11 @@ def memory(scenario: Scenario) -> MemoryUse:
     """The peak memory of each kind of rank of a scenario, and its capacity."""
     if isinstance(scenario.strategy, CapturedStrategy):
         # the allocator's own package imports this one
-        from scaleproof.simulator.memory.captured import captured_ranks
+        from scaleproof.simulator.memory.captured import classes_memory
 
-        return MemoryUse(captured_ranks(scenario), None, capacity_bytes(scenario))
+        scale = scenario.framework.memory.scale
+        classes = tuple(one.rank_memory(scale) for one in classes_memory(scenario))
+        return MemoryUse(classes, None, capacity_bytes(scenario))
     setting = MemoryInputs(scenario)
     return MemoryUse(ranks(setting), server(setting), capacity_bytes(scenario))
 

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.frameworks import Loss
-from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.memory.states import Amount
+from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
 from scaleproof.simulator.model.recompute import Recompute, again
@@ -56,17 +55,17 @@ def with_narrow_inputs(kept: Sequence[SavedActivation], element_bytes: float) ->
 
 def size_bytes(activations: Iterable[SavedActivation], element_bytes: int, logit_bytes: int | None = None) -> float:
     """Bytes of saved activations per sample. logit_bytes: bytes per element of logits; as of other activations if None."""
-    return sum(activation.elements * _element_bytes(activation, element_bytes, logit_bytes) for activation in activations)
+
+    def bytes_of(activation: SavedActivation) -> float:
+        own = activation.element_bytes or element_bytes
+        return activation.elements * (logit_bytes if logit_bytes is not None and is_logits(activation) else own)
+
+    return sum(map(bytes_of, activations))
 
 
 def is_logits(activation: SavedActivation) -> bool:
     """Whether an activation is a logit or a probability."""
     return activation.name in _LOGITS
-
-
-def _element_bytes(activation: SavedActivation, element_bytes: int, logit_bytes: int | None) -> float:
-    own = activation.element_bytes or element_bytes
-    return logit_bytes if logit_bytes is not None and activation.name in _LOGITS else own
 
 
 def segments(layers: Sequence[Layer], recompute: Recompute) -> NDArray[np.int64]:
@@ -136,7 +135,7 @@ def layer_activations(
     copies_bytes = 0.0 if dropped_bytes else _copies_bytes(layer, setting)
     return LayerActivations(
         size_bytes(own, size, logit_bytes) + copies_bytes,
-        size_bytes((activation for activation in own if activation.name in _LOGITS), size, logit_bytes),
+        size_bytes(filter(is_logits, own), size, logit_bytes),
         dropped_bytes,
         *setting.passed[key],
     )

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scaleproof.simulator.memory.activations import LayerActivations, kept, layer_activations, segments
-from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.memory.states import Amount
+from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import SavedActivation
 from scaleproof.simulator.model.recompute import Recompute

@@ -7,12 +7,12 @@ import pytest
 
 from scaleproof.simulator.common.allocations import Allocation
 from scaleproof.simulator.memory import HOLDERS, memory
-from scaleproof.simulator.memory.allocation_list import allocations
+from scaleproof.simulator.memory.allocator.requests import allocations
+from scaleproof.simulator.memory.captured import LiveMemory
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.layers import LayerBytes
-from scaleproof.simulator.memory.live_memory import LiveMemory
+from scaleproof.simulator.memory.peak import ChunkTimeline
 from scaleproof.simulator.memory.ranks import PipelineRank, rank_kinds
-from scaleproof.simulator.memory.running_sum import ChunkTimeline
 from scaleproof.simulator.memory.step import RankBytes, RankPass
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
@@ -61,7 +61,7 @@ def test_the_peak_is_that_of_the_whole_list_of_allocations(schedule: ScheduleNam
             event._replace(size_bytes=weights[event.holder] * event.size_bytes) if isinstance(event, Allocation) else event
             for event in events
         ]
-        live = LiveMemory.of(weighted[: len(before)], weighted[len(before) :])
+        live = LiveMemory.from_allocations(weighted[: len(before)], weighted[len(before) :])
         peak = memory(scenario).ranks[number]
         constant = kind.constant_bytes(number)
         temporary = {holder: size - constant[holder] for holder, size in peak.holders_bytes.items()}
@@ -88,6 +88,6 @@ def test_a_step_frees_what_it_allocates() -> None:
     order = SCHEDULES["dualpipe_v"](2, 0, 4, 2, pass_times(setting.plan, setting.job)).tolist()
     passes = [RankPass(Pass(one), chunk, microbatch) for one, chunk, microbatch in order]
     events = allocations(RankBytes({}, (4,), chunks_of(kind), kind.update_bytes(), setting.makes), passes, 2)
-    live = LiveMemory.of([], events)
+    live = LiveMemory.from_allocations([], events)
     assert live.live_bytes[:, -1].sum() == 4
     assert live.live_bytes.min() >= 0
