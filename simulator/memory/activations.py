@@ -40,7 +40,18 @@ def kept(layer: Layer, recompute: Recompute, first: bool = True, entry_elements:
     return inputs or (SavedActivation(READ, entry_elements, group="input"),)
 
 
-def with_narrow_inputs(kept: Sequence[SavedActivation], element_bytes: float) -> tuple[SavedActivation, ...]:
+def saved(
+    layer: Layer, recompute: Recompute, concerned: bool, first: bool, entry_elements: int, without: Sequence[SavedActivation]
+) -> tuple[Sequence[SavedActivation], Sequence[SavedActivation]]:
+    """The activations that a layer keeps for its backward pass, and those that it would keep without recomputation.
+
+    concerned: whether it is recomputed; first, entry_elements: see `kept`. without: activations that are left out.
+    """
+    own = kept(layer, recompute, first, entry_elements) if concerned else layer.kept
+    return [part for part in own if part not in without], [part for part in layer.kept if part not in without]
+
+
+def _with_narrow_inputs(kept: Sequence[SavedActivation], element_bytes: float) -> tuple[SavedActivation, ...]:
     """Saved activations if matrix products keep their inputs with `element_bytes` per element: outputs of norms and activation
     functions, and an additional copy of the attention output, which the backward pass of attention reads as well."""
     result: list[SavedActivation] = []
@@ -128,7 +139,7 @@ def layer_activations(
     dropped_bytes = size_bytes(whole, size, logit_bytes)
     dropped_bytes -= size_bytes((activation for activation in own if activation.name in names), size, logit_bytes)
     if setting.input_bytes < size:
-        own = with_narrow_inputs(own, setting.input_bytes)
+        own = _with_narrow_inputs(own, setting.input_bytes)
     key = id(layer.operators), id(layer.tensors), id(layer.exchanges), is_last
     if key not in setting.passed:
         setting.passed[key] = _backward_bytes(layer, is_last, setting)

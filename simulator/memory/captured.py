@@ -10,8 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.captured.script import CapturedClass
-from scaleproof.simulator.captured.trace import IssuedCollective
+from scaleproof.simulator.captured.script import CapturedClass, IssuedCollective
 from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.memory.allocator.caching import CachingAllocator, ServedMemory, served
 from scaleproof.simulator.memory.cuda_libraries import connections_bytes, workspace_bytes

@@ -94,16 +94,12 @@ class MemoryInputs:
         """Unused bytes of the caching allocator, as a share of memory that is allocated and freed within a step."""
         return _FRAGMENTATION if self.is_gpu else 0.0
 
-    @property
-    def fragmentation_of_gradients(self) -> float:
-        """Unused bytes of the caching allocator, as a share of gradients, if these are allocated in each step."""
-        return self.fragmentation if self.software.gradients == "made" else 0.0
-
     @cached_property
     def weights(self) -> dict[str, float]:
         """Reserved bytes for each byte that is allocated and freed within a step, by holder."""
         weights = dict.fromkeys(HOLDERS, 1.0) | dict.fromkeys(TEMPORARY, 1 + self.fragmentation)
-        return weights | {"gradients": 1 + self.fragmentation_of_gradients}
+        # gradients are allocated in each step, or once
+        return weights | {"gradients": 1 + (self.fragmentation if self.software.gradients == "made" else 0.0)}
 
     @property
     def sharing(self) -> tuple[int, int]:

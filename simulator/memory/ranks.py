@@ -40,69 +40,6 @@ Bytes = NDArray[np.float64]
 _SHARES: Final = dict(zip(HOLDERS, np.eye(len(HOLDERS)), strict=True))
 
 
-class RankChunks(NamedTuple):
-    """The layers of a rank's chunks, and the input elements of each chunk per sample."""
-
-    chunks: tuple[Sequence[Layer], ...]
-    entries: tuple[int, ...]
-
-    @property
-    def layers(self) -> list[Layer]:
-        """The layers of all chunks."""
-        return [layer for chunk in self.chunks for layer in chunk]
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """A key that is equal for ranks whose layers consist of the same objects, as repeated blocks do."""
-        return self.entries, *((id(layer.operators), id(layer.tensors)) for chunk in self.chunks for layer in chunk)
-
-
-def batch_of(layers: Sequence[Layer]) -> tuple[SavedActivation, ...]:
-    """Activations of the first layer of the model that are live throughout a step: the batch."""
-    return tuple(activation for activation in layers[0].kept if activation.name == READ)
-
-
-def output_elements(chunk: Sequence[Layer], everywhere: Sequence[Layer]) -> int:
-    """Elements per sample that a chunk sends to the next one; zero for the last chunk of the model."""
-    return 0 if chunk[-1].name == everywhere[-1].name else chunk[-1].output_elements
-
-
-def _chunks_of_ranks(strategy: Strategy, job: Job) -> list[RankChunks]:
-    """The layers of each rank, including copies of weights that are shared with other ranks."""
-    layers, plan = job.layers, strategy.plan
-    if isinstance(strategy, ReplicaStrategy):
-        ranges = stage_layers(strategy, job)
-        by_rank = [[[layers[i] for i in ranges[stage]] for stage in stages] for stages in plan.stage_of]
-    else:
-        by_rank = [[part] for part in strategy.parts(layers)]
-    read = read_elements(layers)
-    return [layers_of_rank(chunks, layers, read) for chunks in by_rank]
-
-
-def read_elements(layers: Sequence[Layer]) -> dict[str, int]:
-    """Input elements of each layer per sample, by name; zero for the first layer, which reads the sample itself."""
-    elements = {layer.name: layer.output_elements for layer in layers}
-    read = {layer.name: sum(elements[name] for name in names) for layer, names in zip(layers, inputs_of(layers), strict=True)}
-    return read | {layers[0].name: 0}
-
-
-def layers_of_rank(chunks: Sequence[Sequence[Layer]], everywhere: Sequence[Layer], read: Mapping[str, int]) -> RankChunks:
-    """The layers of one rank, including copies of weights that are shared with other ranks.
-
-    everywhere: all layers of the model; read: input elements by name.
-    """
-    copied = tuple(_with_copies(chunk, chunks, everywhere) for chunk in chunks)
-    return RankChunks(copied, tuple(read[chunk[0].name] for chunk in chunks))
-
-
-def _with_copies(chunk: Sequence[Layer], chunks: Sequence[Sequence[Layer]], everywhere: Sequence[Layer]) -> Sequence[Layer]:
-    last = chunk[-1]
-    if not last.pinned_to_end:
-        return chunk
-    copied = copied_weights(last, [layer for layers in chunks for layer in layers], everywhere)
-    return [*chunk[:-1], replace(last, tensors=(*last.tensors, *copied))] if copied else chunk
-
-
 def ranks(setting: MemoryInputs) -> tuple[RankMemory, ...]:
     """The peak memory of all pipeline ranks in order; of the main worker and the others with gather-average."""
     kinds = rank_kinds(setting)
@@ -230,3 +167,66 @@ def server(setting: MemoryInputs) -> RankMemory | None:
     share = float(whole.touched.max() / max(1.0, whole.touched.sum()))
     own = States(*(share * part for part in states(layers, setting.training)))._asdict()
     return RankMemory("server", own | {"communication": own["gradients"] * (workers - 1)})
+
+
+class RankChunks(NamedTuple):
+    """The layers of a rank's chunks, and the input elements of each chunk per sample."""
+
+    chunks: tuple[Sequence[Layer], ...]
+    entries: tuple[int, ...]
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers of all chunks."""
+        return [layer for chunk in self.chunks for layer in chunk]
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """A key that is equal for ranks whose layers consist of the same objects, as repeated blocks do."""
+        return self.entries, *((id(layer.operators), id(layer.tensors)) for chunk in self.chunks for layer in chunk)
+
+
+def batch_of(layers: Sequence[Layer]) -> tuple[SavedActivation, ...]:
+    """Activations of the first layer of the model that are live throughout a step: the batch."""
+    return tuple(activation for activation in layers[0].kept if activation.name == READ)
+
+
+def output_elements(chunk: Sequence[Layer], everywhere: Sequence[Layer]) -> int:
+    """Elements per sample that a chunk sends to the next one; zero for the last chunk of the model."""
+    return 0 if chunk[-1].name == everywhere[-1].name else chunk[-1].output_elements
+
+
+def _chunks_of_ranks(strategy: Strategy, job: Job) -> list[RankChunks]:
+    """The layers of each rank, including copies of weights that are shared with other ranks."""
+    layers, plan = job.layers, strategy.plan
+    if isinstance(strategy, ReplicaStrategy):
+        ranges = stage_layers(strategy, job)
+        by_rank = [[[layers[i] for i in ranges[stage]] for stage in stages] for stages in plan.stage_of]
+    else:
+        by_rank = [[part] for part in strategy.parts(layers)]
+    read = read_elements(layers)
+    return [layers_of_rank(chunks, layers, read) for chunks in by_rank]
+
+
+def read_elements(layers: Sequence[Layer]) -> dict[str, int]:
+    """Input elements of each layer per sample, by name; zero for the first layer, which reads the sample itself."""
+    elements = {layer.name: layer.output_elements for layer in layers}
+    read = {layer.name: sum(elements[name] for name in names) for layer, names in zip(layers, inputs_of(layers), strict=True)}
+    return read | {layers[0].name: 0}
+
+
+def layers_of_rank(chunks: Sequence[Sequence[Layer]], everywhere: Sequence[Layer], read: Mapping[str, int]) -> RankChunks:
+    """The layers of one rank, including copies of weights that are shared with other ranks.
+
+    everywhere: all layers of the model; read: input elements by name.
+    """
+    copied = tuple(_with_copies(chunk, chunks, everywhere) for chunk in chunks)
+    return RankChunks(copied, tuple(read[chunk[0].name] for chunk in chunks))
+
+
+def _with_copies(chunk: Sequence[Layer], chunks: Sequence[Sequence[Layer]], everywhere: Sequence[Layer]) -> Sequence[Layer]:
+    last = chunk[-1]
+    if not last.pinned_to_end:
+        return chunk
+    copied = copied_weights(last, [layer for layers in chunks for layer in layers], everywhere)
+    return [*chunk[:-1], replace(last, tensors=(*last.tensors, *copied))] if copied else chunk

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.common.allocations import Allocation, Free
-from scaleproof.simulator.memory.activations import is_logits, size_bytes, working_elements
+from scaleproof.simulator.memory.activations import is_logits, saved, size_bytes, working_elements
 from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
-from scaleproof.simulator.memory.layers import LayerBytes, Tensors, saved
+from scaleproof.simulator.memory.layers import LayerBytes, Tensors
 from scaleproof.simulator.memory.peak import changes
 from scaleproof.simulator.memory.ranks import PipelineRank
 from scaleproof.simulator.memory.result import OUTSIDE
