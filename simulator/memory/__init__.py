@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from scaleproof.simulator.memory.activations import kept, segments, size_bytes, working_elements
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import ranks, server
 from scaleproof.simulator.memory.result import HOLDERS, MemoryUse, RankMemory
-from scaleproof.simulator.memory.static import States, states
+from scaleproof.simulator.memory.static import states
 from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.schema import Scenario
 
-__all__ = [
-    "HOLDERS", "MemoryUse", "RankMemory", "States", "capacity_bytes", "kept", "memory", "segments", "size_bytes", "states",
-    "working_elements",
-]  # fmt: skip
+__all__ = ["HOLDERS", "MemoryUse", "RankMemory", "capacity_bytes", "memory", "states"]
 
 
 def memory(scenario: Scenario) -> MemoryUse:
