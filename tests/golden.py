@@ -32,7 +32,7 @@ from scaleproof.simulator.captured.reading import allocations_of
 from scaleproof.simulator.captured.record import Capture, EventKind, RecordedRanks
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.atomic_file import write_atomically
-from scaleproof.simulator.memory.live_memory import LiveMemory
+from scaleproof.simulator.memory.captured import LiveMemory
 from scaleproof.simulator.published import tables
 
 ROOT: Final = Path(__file__).parents[1]

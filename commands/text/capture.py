@@ -10,7 +10,7 @@ from scaleproof.commands.text.tables import table, wrapped
 from scaleproof.simulator.captured.reading import allocations_of
 from scaleproof.simulator.captured.record import Capture, EventKind, RecordedRanks
 from scaleproof.simulator.common.units import counted, format_bytes, format_short
-from scaleproof.simulator.memory.live_memory import LiveMemory, PeakMemory
+from scaleproof.simulator.memory.captured import LiveMemory, PeakMemory
 
 if TYPE_CHECKING:
     from scaleproof.simulator.captured.script import CapturedScript

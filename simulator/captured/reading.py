@@ -14,8 +14,16 @@ from scaleproof.simulator.captured.kernels import PRECISIONS
 from scaleproof.simulator.captured.operators import copied, work_of
 from scaleproof.simulator.captured.record import ALLOW_TF32, NONE, Capture, Category, EventKind, RecordedRanks, TrainingPass
 from scaleproof.simulator.captured.samples import samples_of
-from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation, Operator
-from scaleproof.simulator.captured.trace import IssuedCollective, IssuedMessage, RecordedEvent, Wait
+from scaleproof.simulator.captured.script import (
+    CapturedClass,
+    CapturedScript,
+    IssuedCollective,
+    IssuedMessage,
+    Operation,
+    Operator,
+    RecordedEvent,
+    Wait,
+)
 from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.common.errors import InputError

@@ -6,21 +6,17 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from scaleproof.simulator.captured.groups import Replicas
 from scaleproof.simulator.captured.kernels import Certainty, KernelTime, KernelTimes
 from scaleproof.simulator.captured.operators import Work
-from scaleproof.simulator.captured.trace import (
-    IssuedCollective,
-    IssuedMessage,
-    RecordedEvent,
-    Wait,
-)
+from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common.allocations import Allocation, Free
+from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks import Framework
@@ -47,6 +43,48 @@ class Operator(NamedTuple):
     work: Work
     precision: str
     timed_s: float | None = None
+
+
+class IssuedCollective(NamedTuple):
+    """A collective that the host issues. ranks: of its group, ascending. size_bytes: of the whole buffer. group: its name,
+    which has a stream of its own. work: number by which waits refer to it."""
+
+    stream: int
+    phase: Phase
+    op: Op
+    ranks: Sequence[int]
+    size_bytes: float
+    group: str
+    work: int
+    dimension: Dimension
+
+
+class IssuedMessage(NamedTuple):
+    """A message that the host sends to, or receives from, the rank `peer`."""
+
+    stream: int
+    phase: Phase
+    sends: bool
+    peer: int
+    size_bytes: float
+    tag: int
+    work: int
+
+
+class RecordedEvent(NamedTuple):
+    """An event that is recorded on a stream: it is complete when the stream's work so far is."""
+
+    stream: int
+    event: int
+
+
+class Wait(NamedTuple):
+    """A stream, or the host if `stream` is None, waits for communication, for an event, or for the work so far of a stream or,
+    with `number` −1, of all streams."""
+
+    stream: int | None
+    on: Literal["work", "event", "stream"]
+    number: int
 
 
 @dataclass(frozen=True)
@@ -154,3 +192,26 @@ class CapturedScript:
                     names[one.operators[operator].name] += total_s
         measured, extrapolated, unknown = (spent / spent.sum() if spent.sum() else np.eye(len(Certainty))[0]).tolist()
         return Coverage(measured, extrapolated, unknown, tuple(sorted(names, key=lambda name: -names[name])))
+
+
+class Launch(NamedTuple):
+    """An operation as a kernel, with its time on a device."""
+
+    stream: int
+    phase: Phase
+    time: KernelTime
+
+
+Event = Launch | IssuedCollective | IssuedMessage | RecordedEvent | Wait
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """Events of a rank class on a device, in the order of its host. ranks: of the class. played: the rank whose script ran.
+    places: of events among all recorded ones, of which those without duration are left out."""
+
+    name: str
+    ranks: Sequence[int]
+    played: int
+    events: Sequence[Event]
+    places: Sequence[int] = ()

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from scaleproof.simulator.memory.activations import kept, segments, size_bytes, working_elements
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import ranks, server
 from scaleproof.simulator.memory.result import HOLDERS, MemoryUse, RankMemory
-from scaleproof.simulator.memory.states import States, states
+from scaleproof.simulator.memory.static import states
 from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.schema import Scenario
 
-__all__ = [
-    "HOLDERS", "MemoryUse", "RankMemory", "States", "capacity_bytes", "kept", "memory", "segments", "size_bytes", "states",
-    "working_elements",
-]  # fmt: skip
+__all__ = ["HOLDERS", "MemoryUse", "RankMemory", "capacity_bytes", "memory", "states"]
 
 
 def memory(scenario: Scenario) -> MemoryUse:
     """The peak memory of each kind of rank of a scenario, and its capacity."""
     if isinstance(scenario.strategy, CapturedStrategy):
         # the allocator's own package imports this one
-        from scaleproof.simulator.memory.captured import captured_ranks
+        from scaleproof.simulator.memory.captured import classes_memory
 
-        return MemoryUse(captured_ranks(scenario), None, capacity_bytes(scenario))
+        scale = scenario.framework.memory.scale
+        classes = tuple(one.rank_memory(scale) for one in classes_memory(scenario))
+        return MemoryUse(classes, None, capacity_bytes(scenario))
     setting = MemoryInputs(scenario)
     return MemoryUse(ranks(setting), server(setting), capacity_bytes(scenario))
 

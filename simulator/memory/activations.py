@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.frameworks import Loss
-from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.memory.states import Amount
+from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
 from scaleproof.simulator.model.recompute import Recompute, again
@@ -41,7 +40,18 @@ def kept(layer: Layer, recompute: Recompute, first: bool = True, entry_elements:
     return inputs or (SavedActivation(READ, entry_elements, group="input"),)
 
 
-def with_narrow_inputs(kept: Sequence[SavedActivation], element_bytes: float) -> tuple[SavedActivation, ...]:
+def saved(
+    layer: Layer, recompute: Recompute, concerned: bool, first: bool, entry_elements: int, without: Sequence[SavedActivation]
+) -> tuple[Sequence[SavedActivation], Sequence[SavedActivation]]:
+    """The activations that a layer keeps for its backward pass, and those that it would keep without recomputation.
+
+    concerned: whether it is recomputed; first, entry_elements: see `kept`. without: activations that are left out.
+    """
+    own = kept(layer, recompute, first, entry_elements) if concerned else layer.kept
+    return [part for part in own if part not in without], [part for part in layer.kept if part not in without]
+
+
+def _with_narrow_inputs(kept: Sequence[SavedActivation], element_bytes: float) -> tuple[SavedActivation, ...]:
     """Saved activations if matrix products keep their inputs with `element_bytes` per element: outputs of norms and activation
     functions, and an additional copy of the attention output, which the backward pass of attention reads as well."""
     result: list[SavedActivation] = []
@@ -56,17 +66,17 @@ def with_narrow_inputs(kept: Sequence[SavedActivation], element_bytes: float) ->
 
 def size_bytes(activations: Iterable[SavedActivation], element_bytes: int, logit_bytes: int | None = None) -> float:
     """Bytes of saved activations per sample. logit_bytes: bytes per element of logits; as of other activations if None."""
-    return sum(activation.elements * _element_bytes(activation, element_bytes, logit_bytes) for activation in activations)
+
+    def bytes_of(activation: SavedActivation) -> float:
+        own = activation.element_bytes or element_bytes
+        return activation.elements * (logit_bytes if logit_bytes is not None and is_logits(activation) else own)
+
+    return sum(map(bytes_of, activations))
 
 
 def is_logits(activation: SavedActivation) -> bool:
     """Whether an activation is a logit or a probability."""
     return activation.name in _LOGITS
-
-
-def _element_bytes(activation: SavedActivation, element_bytes: int, logit_bytes: int | None) -> float:
-    own = activation.element_bytes or element_bytes
-    return logit_bytes if logit_bytes is not None and activation.name in _LOGITS else own
 
 
 def segments(layers: Sequence[Layer], recompute: Recompute) -> NDArray[np.int64]:
@@ -129,14 +139,14 @@ def layer_activations(
     dropped_bytes = size_bytes(whole, size, logit_bytes)
     dropped_bytes -= size_bytes((activation for activation in own if activation.name in names), size, logit_bytes)
     if setting.input_bytes < size:
-        own = with_narrow_inputs(own, setting.input_bytes)
+        own = _with_narrow_inputs(own, setting.input_bytes)
     key = id(layer.operators), id(layer.tensors), id(layer.exchanges), is_last
     if key not in setting.passed:
         setting.passed[key] = _backward_bytes(layer, is_last, setting)
     copies_bytes = 0.0 if dropped_bytes else _copies_bytes(layer, setting)
     return LayerActivations(
         size_bytes(own, size, logit_bytes) + copies_bytes,
-        size_bytes((activation for activation in own if activation.name in _LOGITS), size, logit_bytes),
+        size_bytes(filter(is_logits, own), size, logit_bytes),
         dropped_bytes,
         *setting.passed[key],
     )

@@ -9,9 +9,7 @@ from typing import Any, Final
 from scaleproof.simulator.cluster.collectives.nccl import facts_of
 from scaleproof.simulator.cluster.device.device import Device, is_narrow
 from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
-from scaleproof.simulator.memory.fullest_passes import FullestPasses, fullest_passes
 from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY
-from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import gradient_sizes
@@ -19,6 +17,8 @@ from scaleproof.simulator.strategy.pipeline.passes import PassTimes
 from scaleproof.simulator.strategy.plan_costs import pass_times
 from scaleproof.simulator.strategy.scenario_job import job_of
 
+# A number, or an array with one for each of many ranks.
+Amount = Any
 # Assumption: share of memory that is allocated and freed within a step.
 _FRAGMENTATION: Final = 0.05
 
@@ -52,13 +52,9 @@ class MemoryInputs:
         self.passed: dict[tuple[object, ...], Any] = {}
         self.makes_gradients = software.gradients == "made" and self.servers == 0
 
-    def fullest_passes(self, rank: int, groups: tuple[int, ...]) -> FullestPasses:
-        """The passes in which a pipeline rank may be the fullest. groups: of equal chunks, by chunk."""
-        plan = self.plan
-        return fullest_passes(plan.schedule, plan.stages, rank, plan.microbatches, groups, self._pass_times)
-
     @cached_property
-    def _pass_times(self) -> PassTimes:
+    def pass_times(self) -> PassTimes:
+        """Times of a chunk's passes, on which the order of some schedules depends."""
         return pass_times(self.plan, self.job)
 
     @property
@@ -98,16 +94,12 @@ class MemoryInputs:
         """Unused bytes of the caching allocator, as a share of memory that is allocated and freed within a step."""
         return _FRAGMENTATION if self.is_gpu else 0.0
 
-    @property
-    def fragmentation_of_gradients(self) -> float:
-        """Unused bytes of the caching allocator, as a share of gradients, if these are allocated in each step."""
-        return self.fragmentation if self.software.gradients == "made" else 0.0
-
     @cached_property
     def weights(self) -> dict[str, float]:
         """Reserved bytes for each byte that is allocated and freed within a step, by holder."""
         weights = dict.fromkeys(HOLDERS, 1.0) | dict.fromkeys(TEMPORARY, 1 + self.fragmentation)
-        return weights | {"gradients": 1 + self.fragmentation_of_gradients}
+        # gradients are allocated in each step, or once
+        return weights | {"gradients": 1 + (self.fragmentation if self.software.gradients == "made" else 0.0)}
 
     @property
     def sharing(self) -> tuple[int, int]:

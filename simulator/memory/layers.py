@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaleproof.simulator.memory.activations import LayerActivations, kept, layer_activations, segments
-from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.memory.states import Amount
+from scaleproof.simulator.memory.activations import LayerActivations, layer_activations, saved, segments
+from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import SavedActivation
-from scaleproof.simulator.model.recompute import Recompute
 
 # Bytes of one or several tensors.
 Tensors = tuple[Amount, ...]
@@ -121,17 +119,6 @@ def _fullest(moments: Sequence[tuple[Amount, Amount]], samples: Amount) -> tuple
         is_fuller = samples * moment[0] + moment[1] > samples * working + weights
         working, weights = np.where(is_fuller, moment[0], working), np.where(is_fuller, moment[1], weights)
     return working, weights
-
-
-def saved(
-    layer: Layer, recompute: Recompute, concerned: bool, first: bool, entry_elements: int, without: Sequence[SavedActivation]
-) -> tuple[Sequence[SavedActivation], Sequence[SavedActivation]]:
-    """The activations that a layer keeps for its backward pass, and those that it would keep without recomputation.
-
-    concerned: whether it is recomputed; first, entry_elements: see `kept`. without: activations that are left out.
-    """
-    own = kept(layer, recompute, first, entry_elements) if concerned else layer.kept
-    return [part for part in own if part not in without], [part for part in layer.kept if part not in without]
 
 
 def grouped(layers: Sequence[LayerSizes]) -> LayerGroups:

@@ -1,29 +1,39 @@
-"""Peak memory of each pipeline rank in a step, and of parameter servers."""
+"""Peak memory of each pipeline rank in a step, with the layers that it has, and of parameter servers."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.memory.activations import size_bytes
-from scaleproof.simulator.memory.buffers import compressed_bytes, pipeline_bytes
+from scaleproof.simulator.memory.activations import READ, size_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
-from scaleproof.simulator.memory.fullest_passes import FullestPasses, columns
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.layers import LayerBytes, LayerSizes, grouped, layer_sizes
+from scaleproof.simulator.memory.peak import ChunkTimeline, FullestPasses, RunningSum, columns, fullest_passes
 from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY, RankMemory
-from scaleproof.simulator.memory.running_sum import ChunkTimeline, RunningSum
-from scaleproof.simulator.memory.stage_layers import RankChunks, batch_of, output_elements, owns, part_of
-from scaleproof.simulator.memory.states import States, states
-from scaleproof.simulator.memory.static import StaticMemory
+from scaleproof.simulator.memory.static import (
+    States,
+    StaticMemory,
+    compressed_bytes,
+    part_of,
+    pipeline_bytes,
+    states,
+)
 from scaleproof.simulator.memory.step import UpdateBytes, update
-from scaleproof.simulator.parallelism import GatherAverage, ParameterServer
+from scaleproof.simulator.model.graph import inputs_of
+from scaleproof.simulator.model.layers import Layer, copied_weights
+from scaleproof.simulator.model.operators import SavedActivation
+from scaleproof.simulator.parallelism import GatherAverage, ParameterServer, Strategy
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
+from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.parameter_server.shards import buckets
+from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
 
 Bytes = NDArray[np.float64]
 # One place for each holder.
@@ -45,12 +55,12 @@ def ranks(setting: MemoryInputs) -> tuple[RankMemory, ...]:
 
 def rank_kinds(setting: MemoryInputs) -> list[PipelineRank]:
     """The kind of each pipeline rank; equivalent ranks have the same one."""
-    layers_of_rank = owns(setting.strategy, setting.job)
-    copies = not any(own.chunks[-1][-1] is setting.job.layers[-1] for own in layers_of_rank)
+    by_rank = _chunks_of_ranks(setting.strategy, setting.job)
+    copies = not any(own.chunks[-1][-1] is setting.job.layers[-1] for own in by_rank)
     libraries = libraries_bytes(setting, copies)
     known: dict[tuple[object, ...], PipelineRank] = {}
     kinds = []
-    for number, own in enumerate(layers_of_rank):
+    for number, own in enumerate(by_rank):
         key = (number == 0, *own.key)
         if key not in known:
             known[key] = PipelineRank(setting, own, number == 0, libraries)
@@ -92,7 +102,8 @@ class PipelineRank:
 
     def fullest_passes(self, number: int) -> FullestPasses:
         """The passes in which rank `number` may be the fullest."""
-        return self.setting.fullest_passes(number, tuple(range(len(self.own.chunks))))
+        plan, chunks = self.setting.plan, tuple(range(len(self.own.chunks)))
+        return fullest_passes(plan.schedule, plan.stages, number, plan.microbatches, chunks, self.setting.pass_times)
 
     def layer_sizes(self, chunk: int) -> list[LayerSizes]:
         """The sizes of the layers of a chunk."""
@@ -156,3 +167,66 @@ def server(setting: MemoryInputs) -> RankMemory | None:
     share = float(whole.touched.max() / max(1.0, whole.touched.sum()))
     own = States(*(share * part for part in states(layers, setting.training)))._asdict()
     return RankMemory("server", own | {"communication": own["gradients"] * (workers - 1)})
+
+
+class RankChunks(NamedTuple):
+    """The layers of a rank's chunks, and the input elements of each chunk per sample."""
+
+    chunks: tuple[Sequence[Layer], ...]
+    entries: tuple[int, ...]
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers of all chunks."""
+        return [layer for chunk in self.chunks for layer in chunk]
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """A key that is equal for ranks whose layers consist of the same objects, as repeated blocks do."""
+        return self.entries, *((id(layer.operators), id(layer.tensors)) for chunk in self.chunks for layer in chunk)
+
+
+def batch_of(layers: Sequence[Layer]) -> tuple[SavedActivation, ...]:
+    """Activations of the first layer of the model that are live throughout a step: the batch."""
+    return tuple(activation for activation in layers[0].kept if activation.name == READ)
+
+
+def output_elements(chunk: Sequence[Layer], everywhere: Sequence[Layer]) -> int:
+    """Elements per sample that a chunk sends to the next one; zero for the last chunk of the model."""
+    return 0 if chunk[-1].name == everywhere[-1].name else chunk[-1].output_elements
+
+
+def _chunks_of_ranks(strategy: Strategy, job: Job) -> list[RankChunks]:
+    """The layers of each rank, including copies of weights that are shared with other ranks."""
+    layers, plan = job.layers, strategy.plan
+    if isinstance(strategy, ReplicaStrategy):
+        ranges = stage_layers(strategy, job)
+        by_rank = [[[layers[i] for i in ranges[stage]] for stage in stages] for stages in plan.stage_of]
+    else:
+        by_rank = [[part] for part in strategy.parts(layers)]
+    read = read_elements(layers)
+    return [layers_of_rank(chunks, layers, read) for chunks in by_rank]
+
+
+def read_elements(layers: Sequence[Layer]) -> dict[str, int]:
+    """Input elements of each layer per sample, by name; zero for the first layer, which reads the sample itself."""
+    elements = {layer.name: layer.output_elements for layer in layers}
+    read = {layer.name: sum(elements[name] for name in names) for layer, names in zip(layers, inputs_of(layers), strict=True)}
+    return read | {layers[0].name: 0}
+
+
+def layers_of_rank(chunks: Sequence[Sequence[Layer]], everywhere: Sequence[Layer], read: Mapping[str, int]) -> RankChunks:
+    """The layers of one rank, including copies of weights that are shared with other ranks.
+
+    everywhere: all layers of the model; read: input elements by name.
+    """
+    copied = tuple(_with_copies(chunk, chunks, everywhere) for chunk in chunks)
+    return RankChunks(copied, tuple(read[chunk[0].name] for chunk in chunks))
+
+
+def _with_copies(chunk: Sequence[Layer], chunks: Sequence[Sequence[Layer]], everywhere: Sequence[Layer]) -> Sequence[Layer]:
+    last = chunk[-1]
+    if not last.pinned_to_end:
+        return chunk
+    copied = copied_weights(last, [layer for layers in chunks for layer in layers], everywhere)
+    return [*chunk[:-1], replace(last, tensors=(*last.tensors, *copied))] if copied else chunk

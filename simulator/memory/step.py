@@ -1,7 +1,7 @@
 """One training step of a rank as allocations and frees, pass by pass and layer by layer, in the order of its schedule.
 
-This is the only description of what is live when. A `Memory` reads it: `running_sum` adds bytes up, `allocator` has a replica
-of PyTorch's caching allocator serve them.
+This is the only description of what is live when. A `Memory` reads it: `peak` adds bytes up, `allocator` has a replica of
+PyTorch's caching allocator serve them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from scaleproof.simulator.memory.inputs import Amount
 from scaleproof.simulator.memory.layers import LayerBytes, Tensors
-from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
 
 # The stream on which ZeRO stage 3 reduce-scatters gradients.
@@ -137,7 +137,7 @@ class Backward:
         the most also a gradient of weights."""
         memory, most = self._memory, max(range(len(layer.working)), key=layer.working.__getitem__)
         for number, working in enumerate(layer.working):
-            written = memory.allocate("working", _parts(working - _size_bytes(self._arrived), layer.largest))
+            written = memory.allocate("working", _parts(working - sum(one.size_bytes for one in self._arrived), layer.largest))
             if number == most:
                 memory.free(memory.allocate("gradients" if self._makes else "working", layer.product))
             if written:
@@ -192,10 +192,6 @@ def update(memory: Memory, own: UpdateBytes, states: Tensors = ()) -> None:
     temporary = memory.allocate("gradients", own.copies) + memory.allocate("working", own.working)
     memory.allocate("optimizer_states", states)
     memory.free(temporary)
-
-
-def _size_bytes(tensors: Iterable[Tensor]) -> Amount:
-    return sum(tensor.size_bytes for tensor in tensors)
 
 
 def _parts(size_bytes: Amount, largest_bytes: int) -> Iterator[Amount]:

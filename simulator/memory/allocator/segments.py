@@ -8,15 +8,23 @@ from bisect import bisect_left
 from typing import Final
 
 from scaleproof.simulator.memory.allocator.blocks import BlockPool, MemoryBlock
-from scaleproof.simulator.memory.allocator.rounding import (
-    LARGE_SEGMENT_BYTES,
-    ROUNDING_BYTES,
-    SEGMENT_ROUNDING_BYTES,
-    SINGLE_SEGMENT_BYTES,
-    SMALL_REQUEST_BYTES,
-    SMALL_SEGMENT_BYTES,
-    rounded_up,
-)
+
+MIB: Final = 2**20
+# Sizes in c10/cuda/CUDACachingAllocator.cpp: multiple to which requests are rounded (kMinBlockSize); largest request of the
+# small pool (kSmallSize); size of its segments (kSmallBuffer); size of the large pool's segments (kLargeBuffer) for requests
+# below a limit (kMinLargeAlloc), from which on segments are a multiple (kRoundLarge).
+ROUNDING_BYTES: Final = 512
+SMALL_REQUEST_BYTES: Final = MIB
+SMALL_SEGMENT_BYTES: Final = 2 * MIB
+LARGE_SEGMENT_BYTES: Final = 20 * MIB
+SINGLE_SEGMENT_BYTES: Final = 10 * MIB
+SEGMENT_ROUNDING_BYTES: Final = 2 * MIB
+
+
+def rounded_up(size_bytes: int, multiple_bytes: int) -> int:
+    """The smallest multiple that is not less than a size, in bytes."""
+    return -(-size_bytes // multiple_bytes) * multiple_bytes
+
 
 # Addresses of an expandable segment, a multiple of both pages: more than any device has, so that a pool needs no second one.
 _ADDRESS_SPACE_BYTES: Final = 2**30 * LARGE_SEGMENT_BYTES

@@ -9,11 +9,8 @@ from typing import Any, Final
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.memory import capacity_bytes, memory
-from scaleproof.simulator.memory.allocation_list import allocations
-from scaleproof.simulator.memory.allocator.caching import CachingAllocator, DeviceFullError
-from scaleproof.simulator.memory.allocator.passes import rank_passes
-from scaleproof.simulator.memory.allocator.serving import ServedMemory, served
-from scaleproof.simulator.memory.allocator.tensors import rank_tensors
+from scaleproof.simulator.memory.allocator.caching import CachingAllocator, DeviceFullError, ServedMemory, served
+from scaleproof.simulator.memory.allocator.requests import allocations, rank_passes, rank_tensors
 from scaleproof.simulator.memory.inputs import MemoryInputs, is_gpu
 from scaleproof.simulator.memory.ranks import rank_kinds
 from scaleproof.simulator.memory.result import OUTSIDE

@@ -6,8 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 
 from scaleproof.simulator.captured.groups import Replicas
 from scaleproof.simulator.captured.kernels import KernelTime, KernelTimes
-from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation
-from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, RecordedEvent
+from scaleproof.simulator.captured.script import (
+    CapturedClass,
+    CapturedScript,
+    Event,
+    IssuedCollective,
+    IssuedMessage,
+    Launch,
+    Operation,
+    RankTrace,
+    RecordedEvent,
+)
 from scaleproof.simulator.parallelism.captured import CapturedStrategy
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.strategy.captured.program import Assembly, HostCosts, assemble

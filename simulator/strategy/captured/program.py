@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, RecordedEvent, Wait
+from scaleproof.simulator.captured.script import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, RecordedEvent, Wait
 from scaleproof.simulator.cluster.collectives.cost import rendezvous_s
 from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor
 from scaleproof.simulator.common.communication import Communication, Dimension

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from scaleproof.simulator.captured.groups import Replicas
 from scaleproof.simulator.captured.operators import work_of
-from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation, Operator
-from scaleproof.simulator.captured.trace import IssuedCollective, Wait
+from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, IssuedCollective, Operation, Operator, Wait
 from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.spans import Phase

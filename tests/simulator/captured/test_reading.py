@@ -9,7 +9,7 @@ import pytest
 from scaleproof.simulator.captured.groups import Replicas
 from scaleproof.simulator.captured.reading import script_of_capture
 from scaleproof.simulator.captured.record import Capture, Category, EventKind, ProcessGroup, TrainingPass
-from scaleproof.simulator.captured.trace import IssuedCollective, IssuedMessage, Wait
+from scaleproof.simulator.captured.script import IssuedCollective, IssuedMessage, Wait
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.parallelism import CapturedStrategy

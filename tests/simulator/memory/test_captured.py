@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from scaleproof.simulator.common.allocations import Allocation, Free
-from scaleproof.simulator.memory.captured import replayed
-from scaleproof.simulator.memory.live_memory import LiveMemory
+from scaleproof.simulator.memory.captured import LiveMemory, replayed
 
 MIB = 2**20
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import ScenarioError
-from scaleproof.simulator.memory import HOLDERS, kept, memory, segments, size_bytes, states
-from scaleproof.simulator.memory.fullest_passes import fullest_passes
+from scaleproof.simulator.memory import HOLDERS, memory, states
+from scaleproof.simulator.memory.activations import kept, segments, size_bytes
+from scaleproof.simulator.memory.peak import fullest_passes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Matmul, Module, SavedActivation
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute

@@ -7,12 +7,12 @@ import pytest
 
 from scaleproof.simulator.common.allocations import Allocation
 from scaleproof.simulator.memory import HOLDERS, memory
-from scaleproof.simulator.memory.allocation_list import allocations
+from scaleproof.simulator.memory.allocator.requests import allocations
+from scaleproof.simulator.memory.captured import LiveMemory
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.layers import LayerBytes
-from scaleproof.simulator.memory.live_memory import LiveMemory
+from scaleproof.simulator.memory.peak import ChunkTimeline
 from scaleproof.simulator.memory.ranks import PipelineRank, rank_kinds
-from scaleproof.simulator.memory.running_sum import ChunkTimeline
 from scaleproof.simulator.memory.step import RankBytes, RankPass
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.scenario.load import load

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.activations import kept, size_bytes
-from scaleproof.simulator.memory.fullest_passes import fullest_passes
+from scaleproof.simulator.memory.peak import fullest_passes
 from scaleproof.simulator.memory.result import RankMemory
 from scaleproof.simulator.model import Gpt, Llama
 from scaleproof.simulator.model.recompute import Recompute

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.common.errors import ScenarioError
-from scaleproof.simulator.memory import kept, memory, size_bytes
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.memory.activations import kept, size_bytes
 from scaleproof.simulator.model import Llama
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Matmul

@@ -18,7 +18,7 @@ from scaleproof.simulator.captured.reading import allocations_of
 from scaleproof.simulator.captured.record import Capture, Category, EventKind, TrainingPass
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.units import parse_bytes
-from scaleproof.simulator.memory.live_memory import LiveMemory
+from scaleproof.simulator.memory.captured import LiveMemory
 from scaleproof.validator.capture.capture import CaptureOptions, capture
 from scaleproof.validator.capture.job import CaptureJob, DeviceProperties, Script
 

@@ -11,7 +11,7 @@ import pytest
 from scaleproof.simulator.captured.reading import allocations_of, script_of_capture
 from scaleproof.simulator.captured.record import Capture, EventKind, RecordedRanks
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.simulator.memory.live_memory import LiveMemory
+from scaleproof.simulator.memory.captured import LiveMemory
 from tests.validator.capture.test_capture import EXAMPLES, SIZES, captured
 
 SCRIPTS: Final = Path(__file__).parent / "scripts"

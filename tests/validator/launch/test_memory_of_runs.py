@@ -17,8 +17,9 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import shipped
-from scaleproof.simulator.memory import memory, segments
-from scaleproof.simulator.memory.fullest_passes import fullest_passes
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.memory.activations import segments
+from scaleproof.simulator.memory.peak import fullest_passes
 from scaleproof.simulator.model import cut_into_stages
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario

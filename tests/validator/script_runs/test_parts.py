@@ -10,8 +10,7 @@ torch = pytest.importorskip("torch")
 
 from scaleproof.simulator.captured.groups import Replicas  # noqa: E402
 from scaleproof.simulator.common.allocations import Allocation, Free  # noqa: E402
-from scaleproof.simulator.memory.captured import replayed  # noqa: E402
-from scaleproof.simulator.memory.live_memory import LiveMemory  # noqa: E402
+from scaleproof.simulator.memory.captured import LiveMemory, replayed  # noqa: E402
 from scaleproof.validator.capture.host_clock import HostClock  # noqa: E402
 from scaleproof.validator.capture.steps import shortest_period  # noqa: E402
 from scaleproof.validator.script_runs.cuda_on_cpu import on_cpu  # noqa: E402

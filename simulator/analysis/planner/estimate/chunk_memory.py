@@ -13,20 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.memory.activations import LayerActivations, size_bytes
-from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
 from scaleproof.simulator.memory.layers import LayerGroups, LayerSizes, grouped, layer_sizes
-from scaleproof.simulator.memory.running_sum import ChunkTimeline
-from scaleproof.simulator.memory.stage_layers import (
-    RankChunks,
-    StageElements,
-    batch_of,
-    layers_of_rank,
-    output_elements,
-    part_of,
-    read_elements,
-    together,
-)
-from scaleproof.simulator.memory.states import Amount, StateSizes, states_of
+from scaleproof.simulator.memory.peak import ChunkTimeline
+from scaleproof.simulator.memory.ranks import RankChunks, batch_of, layers_of_rank, output_elements, read_elements
+from scaleproof.simulator.memory.static import StageElements, StateSizes, part_of, states_of, together
 from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, cut_into_stages
 from scaleproof.simulator.model.operators import SavedActivation
 from scaleproof.simulator.parallelism.stages import ScheduleName, stage_of

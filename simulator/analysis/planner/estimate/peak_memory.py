@@ -24,12 +24,10 @@ from scaleproof.simulator.analysis.planner.estimate.chunk_memory import (
 )
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
 from scaleproof.simulator.analysis.planner.estimate.factorize import combined, distinct, taken
-from scaleproof.simulator.memory.buffers import pipeline_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes, nccl_bytes
-from scaleproof.simulator.memory.fullest_passes import EQUAL, FullestPasses, columns, fullest_passes
 from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.memory.running_sum import RunningSum
-from scaleproof.simulator.memory.static import StaticMemory
+from scaleproof.simulator.memory.peak import EQUAL, FullestPasses, RunningSum, columns, fullest_passes
+from scaleproof.simulator.memory.static import StaticMemory, pipeline_bytes
 from scaleproof.simulator.memory.step import update
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName

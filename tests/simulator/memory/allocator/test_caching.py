@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.memory.allocator.blocks import MemoryBlock
 from scaleproof.simulator.memory.allocator.caching import CachingAllocator, DeviceFullError
-from scaleproof.simulator.memory.allocator.rounding import MIB
+from scaleproof.simulator.memory.allocator.segments import MIB
 
 KIB = 2**10
 BOTH = pytest.mark.parametrize("expandable", [False, True])

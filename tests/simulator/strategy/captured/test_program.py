@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from scaleproof.simulator.captured.kernels import Certainty, KernelTime
-from scaleproof.simulator.captured.trace import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, RecordedEvent, Wait
+from scaleproof.simulator.captured.script import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, RecordedEvent, Wait
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.common import catalog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.simulator.memory.allocator.passes import rank_passes
+from scaleproof.simulator.memory.allocator.requests import rank_passes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy.pipeline.schedules import Pass

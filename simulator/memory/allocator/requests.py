@@ -1,22 +1,107 @@
-"""Bytes of the single tensors that a rank allocates, from the totals of the memory model."""
+"""What a rank requests from the allocator: its single tensors, its passes, and their allocations and frees as a list."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from scaleproof.simulator.memory.activations import is_logits, size_bytes, working_elements
-from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.memory.layers import LayerBytes, Tensors, saved
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.common.allocations import Allocation, Free
+from scaleproof.simulator.memory.activations import is_logits, saved, size_bytes, working_elements
+from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
+from scaleproof.simulator.memory.layers import LayerBytes, Tensors
+from scaleproof.simulator.memory.peak import changes
 from scaleproof.simulator.memory.ranks import PipelineRank
 from scaleproof.simulator.memory.result import OUTSIDE
-from scaleproof.simulator.memory.step import RankBytes, UpdateBytes
+from scaleproof.simulator.memory.step import RankBytes, RankPass, Step, Tensor, UpdateBytes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import SavedActivation
 from scaleproof.simulator.parallelism import GatherAverage
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
 
+_PHASES: Final = {
+    Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.INPUT: "backward", Pass.WEIGHT: "weight gradients",
+}  # fmt: skip
+# Repetitions of a steady state that are kept: the allocator's state repeats itself from the second on.
+_KEPT_REPETITIONS: Final = 3
 # Holders whose bytes are divided like the parameters.
-STATES: Final = ("parameters", "gradients", "master_parameters", "optimizer_states")
+_STATES: Final = ("parameters", "gradients", "master_parameters", "optimizer_states")
+
+
+class AllocationList:
+    """A memory that records what is allocated and freed. phase, at: of what comes next; see `Allocation`."""
+
+    def __init__(self) -> None:
+        self.events: list[Allocation | Free] = []
+        self.phase, self.at, self._module, self._count = "start", 0, "", 0
+
+    def begin(self, phase: str, at: int) -> None:
+        """Begins a pass, or the optimizer's step."""
+        self.phase, self.at, self._module = phase, at, ""
+
+    def allocate(self, holder: str, sizes_bytes: Iterable[Amount], stream: int = 0) -> list[Tensor]:
+        """Records allocations; tensors without elements need no memory."""
+        tensors = []
+        for own_bytes in sizes_bytes:
+            if own_bytes > 0:
+                self._count += 1
+                tensors.append(Tensor(holder, own_bytes, self._count))
+                self.events.append(Allocation(self._count, own_bytes, stream, holder, self._module, "", self.phase, self.at))
+        return tensors
+
+    def free(self, tensors: Iterable[Tensor]) -> None:
+        """Records frees."""
+        self.events += [Free(tensor.number, self.at) for tensor in tensors]
+
+    def visit(self, layer: LayerBytes, allocate: Callable[[], None]) -> None:
+        """Has a layer allocate and free."""
+        self._module = layer.name
+        allocate()
+
+
+def allocations(rank: RankBytes, passes: Sequence[RankPass], steps: int) -> list[Allocation | Free]:
+    """What a rank allocates and frees before its first step and in some steps. `at`: number of passes of the step before."""
+    recorded = AllocationList()
+    step = Step(recorded, rank)
+    for _ in range(steps):
+        for at, one in enumerate(passes):
+            recorded.begin(_PHASES[one.kind], at)
+            step.take(one)
+        recorded.begin("optimizer step", len(passes))
+        step.update()
+    return recorded.events
+
+
+def rank_passes(setting: MemoryInputs, rank: int) -> list[RankPass]:
+    """The passes of a pipeline rank in order, of which a repeated sequence that allocates as much as it frees is kept three
+    times."""
+    plan = setting.plan
+    passes = order(plan.schedule, plan.stages, plan.microbatches, plan.chunks, setting.pass_times)
+    kind, chunk, microbatch = (values[rank][passes.kind[rank] >= 0] for values in passes[:3])
+    changed, longest = changes(kind, chunk, plan.chunks), 3 * plan.stages * plan.chunks
+    kept = without_repetitions(kind * plan.chunks + chunk, changed, longest)
+    return [RankPass(Pass(kind[at]), int(chunk[at]), int(microbatch[at])) for at in kept]
+
+
+def without_repetitions(codes: NDArray[np.int64], changed: NDArray[np.int64], longest: int) -> NDArray[np.int64]:
+    """Indices of passes without the repetitions of the sequence that saves the most, of at most `longest` passes, which leaves
+    the numbers of microbatches in flight as they were.
+
+    codes: equal for passes that allocate the same. changed: changes of those numbers, by pass in the second axis.
+    """
+    best = range(0)
+    for period in range(1, min(longest, len(codes) // (_KEPT_REPETITIONS + 1)) + 1):
+        differs = np.flatnonzero(codes[period:] != codes[:-period])
+        edges = np.concatenate([[-1], differs, [len(codes) - period]])
+        at = int(np.argmax(np.diff(edges)))
+        begin, equal = int(edges[at]) + 1, int(edges[at + 1] - edges[at]) - 1
+        dropped = (equal // period + 1 - _KEPT_REPETITIONS) * period
+        if dropped > len(best) and not changed[:, begin : begin + period].sum(axis=1).any():
+            first = begin + _KEPT_REPETITIONS * period
+            best = range(first, first + dropped)
+    return np.delete(np.arange(len(codes)), best)
 
 
 def rank_tensors(setting: MemoryInputs, kind: PipelineRank, number: int) -> RankBytes:
@@ -25,7 +110,7 @@ def rank_tensors(setting: MemoryInputs, kind: PipelineRank, number: int) -> Rank
     if not setting.makes:
         constant_bytes["gradients"] += sum(kind.gradients_bytes)
     elements = [tensor for layer in kind.own.layers for tensor in layer.tensors]
-    of_holder = dict.fromkeys(STATES, elements)
+    of_holder = dict.fromkeys(_STATES, elements)
     of_holder["parameters"] = [*elements, *(layer.frozen_parameters for layer in kind.own.layers)]
     scale = setting.software.scale
     constant = {holder: divided(scale * total, of_holder.get(holder, (1,))) for holder, total in constant_bytes.items()}
