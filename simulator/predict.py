@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from scaleproof.simulator.cluster.network.links import one_card_warning
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
@@ -18,10 +19,11 @@ from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.prediction.background_traffic import with_background_traffic
 from scaleproof.simulator.prediction.capture_facts import with_capture_facts
 from scaleproof.simulator.prediction.scaling import compared
+from scaleproof.simulator.prediction.staleness import asynchronous_times, counted_samples, summary
 from scaleproof.simulator.prediction.steps import Realisation, Simulate, disturbed, realisation, warnings, with_transient_jitter
-from scaleproof.simulator.prediction.timeline_run import predicted_run
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.run.bottleneck import WAITING_FOR_INPUT
+from scaleproof.simulator.run.breakdown import StepBreakdown, from_spans
 from scaleproof.simulator.run.records import LoadingRates, StageMemory
 from scaleproof.simulator.run.run import DISTURBED, Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -134,6 +136,36 @@ def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
             if text
         },
     )
+
+
+def predicted_run(
+    *timelines: Timeline, samples: int, mean: bool = False, program_steps: int = 1, slowest: float = 1.0, **fields: Any
+) -> Run:
+    """A predicted Run of the steps of a timeline after the first, or of several timelines of one asynchronous program.
+
+    samples: per training step, including those that backup workers drop. mean: see `from_spans`. program_steps: training steps
+    in a step of the program. slowest: see `StepBreakdown.with_slowest`. fields: fields that a timeline does not have, such as
+    the scenario.
+    """
+    program = timelines[0].program
+    times = _static_times(timelines[0], mean) if program.is_static else asynchronous_times(timelines)
+    return Run(
+        **vars(times.divided(program_steps).with_slowest(slowest)),
+        origin="predicted",
+        rank_names=program.ranks.names,
+        samples=counted_samples(program, samples),
+        servers=summary(timelines),
+        **fields,
+    )
+
+
+def _static_times(timeline: Timeline, mean: bool) -> StepBreakdown:
+    """Times of a step of ranks that all take the same steps."""
+    ranks = timeline.program.ranks
+    times = from_spans(
+        timeline.spans(), timeline.step_ends_s(), servers=ranks.is_server, multiplicity=ranks.multiplicity, mean=mean
+    )
+    return times.scaled_to_step()
 
 
 def _notes(scenario: Scenario, layers: Sequence[Layer]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.collectives.groups import LinkLevel
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Amount, Optimizer, Precision
 from scaleproof.simulator.cluster.device.kernels.narrow import Recipe
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
@@ -23,7 +24,6 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul, Operator
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.scenario.training import GradientSizes, Input, MeasuredStep
-from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel
 
 
 @dataclass(frozen=True)

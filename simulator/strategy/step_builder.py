@@ -14,7 +14,7 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks.framework import ShardCopies
 from scaleproof.simulator.parallelism.mesh import Placed
 from scaleproof.simulator.program import Program, ProgramBuilder, ResourceTable
-from scaleproof.simulator.program.pass_communication import PassCommunication
+from scaleproof.simulator.program.costs import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Costs, Job
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap, passed_bytes

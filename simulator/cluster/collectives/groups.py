@@ -6,6 +6,7 @@ import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, Literal
 
 import numpy as np
@@ -131,6 +132,18 @@ class Group:
     def is_even(self) -> bool:
         """Whether all nodes have the same number of members."""
         return bool((self.members == self.per_node).all())
+
+
+class LinkLevel(IntEnum):
+    """The links that limit a collective: those inside a node, or those between nodes."""
+
+    NODE = 0
+    NETWORK = 1
+
+    @classmethod
+    def of(cls, group: Group) -> LinkLevel:
+        """The links that limit collectives of a group."""
+        return cls.NETWORK if group.nodes > 1 else cls.NODE
 
 
 def bus_factor(op: Op, ranks: int) -> float:

@@ -28,8 +28,11 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import replay
 from scaleproof.simulator.program import MAIN_STREAM, Path, ProgramBuilder
-from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, ContendedResources
-from scaleproof.simulator.strategy.data_parallel.power import joules_per_bus_byte
+from scaleproof.simulator.strategy.data_parallel.contention import (
+    MEMORY_BYTES_PER_BUS_BYTE,
+    ContendedResources,
+    joules_per_bus_byte,
+)
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap, passed_bytes
 from scaleproof.simulator.strategy.step_builder import StepBuilder

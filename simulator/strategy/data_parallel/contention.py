@@ -3,6 +3,10 @@
 A collective occupies one processor per channel, moves two to three bytes of memory per byte on the bus, and draws power for
 both. Meanwhile kernels get the rest. If a share t is taken for C seconds, work W takes W + t·C if it outlasts the collective,
 and W / (1 − t) otherwise.
+
+Collectives within the passes are on the same links. While both move, each gets half of them. Passes of P seconds contain
+collectives for X of them, so collectives of replicas that would take S seconds lose X / P of the time that they run next to
+passes, and passes lose as much for what they wait for.
 """
 
 from __future__ import annotations
@@ -15,13 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.cost import processors_taken
-from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor
+from scaleproof.simulator.cluster.collectives.cost import ConcurrentCollective, concurrent_collective, processors_taken
+from scaleproof.simulator.cluster.collectives.groups import Group, LinkLevel, Op, bus_factor
+from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.cluster.device.kernels.parameters import at_power_limit, power_constants
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.strategy.data_parallel.power import PowerBudget, joules_per_bus_byte
-from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel, delays_s, together_s
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.model_parallel.layer_collectives import ConcurrentCollective, concurrent_collective
 
 Times = NDArray[np.float64]
 
@@ -32,6 +35,8 @@ MEMORY_BYTES_PER_BUS_BYTE: Final[dict[Op, float]] = {"all_gather": 2.0, "reduce_
 _LEAST_S: Final = 1e-12
 # Maximum share of memory bandwidth that collectives take.
 _MAX_MEMORY: Final = 0.9
+_BITS: Final = 8
+_PICO: Final = 1e-12
 
 
 @dataclass(frozen=True)
@@ -222,3 +227,78 @@ def slowed_by(share: Times, moved_s: Times, computing_s: Times) -> Times:
     """Additional seconds of work next to collectives that take a share of the device for `moved_s` seconds."""
     result: Times = np.minimum(share * moved_s, share / (1 - share) * computing_s)
     return result
+
+
+@dataclass(frozen=True)
+class PowerBudget:
+    """Power of kernels and collectives, as shares of the device's power limit minus its idle power.
+
+    products, memory: kernels alone that are bound by matrix products or by memory bandwidth. channels: processors of all
+    channels of collectives. budget_W: power limit minus idle power, watts.
+    """
+
+    products: float
+    memory: float
+    channels: float
+    budget_W: float
+
+    @classmethod
+    def of(cls, device: Device, processors: float) -> Self | None:
+        """The budget of a device on which channels occupy the share `processors`; None if no limit is known."""
+        if device.power_limit_W is None or device.kernels is None:
+            return None
+        known = power_constants()
+        idle = known["idle_share"]
+        kernels = at_power_limit(device.kernels, device.power_limit_W)
+        products = min(1.0, kernels.tile_share / kernels.sustained_share)
+        return cls(
+            products=(products - idle) / (1 - idle),
+            memory=(known["memory_bound_share"] - idle) / (1 - idle),
+            channels=processors * known["channel_share"],
+            budget_W=(1 - idle) * device.power_limit_W,
+        )
+
+    def lost(self, moved_W: Times) -> tuple[Times, Times]:
+        """Shares of their rate that kernels bound by products, and by memory bandwidth, lose next to collectives.
+
+        moved_W: watts that collectives draw for moving bytes. Power is shared max-min fairly: collectives get their demand, up
+        to a half.
+        """
+        left = 1 - np.minimum(self.channels + moved_W / self.budget_W, 0.5)
+        products, memory = (np.maximum(0.0, 1 - left / alone) for alone in (self.products, self.memory))
+        return products, memory
+
+
+def joules_per_bus_byte(memory_bytes: float) -> float:
+    """Joules that a device spends per byte on the bus, if `memory_bytes` bytes of memory are moved for it."""
+    known = power_constants()
+    energy_pJ = known["memory_pJ_per_bit"] * memory_bytes + known["link_pJ_per_bit"]
+    return float(_BITS * _PICO * energy_pJ)
+
+
+def together_s(moved_s: Times, passes_s: Times) -> Times:
+    """Seconds for which the collectives of each layer move next to passes, if nothing slows either; layers are the last axis.
+
+    Layers are passed from the last to the first. A layer's collectives, of `moved_s` seconds, follow its pass and the
+    collectives before them. Read backwards in time, the same holds for collectives that precede passes from the first layer to
+    the last.
+    """
+    moved_s, passes_s = moved_s[..., ::-1], passes_s[..., ::-1]
+    passed_s, ends_s = np.cumsum(passes_s, axis=-1), np.cumsum(moved_s, axis=-1)
+    # none ends earlier than all since one that began right after its pass
+    ends_s = ends_s + np.maximum.accumulate(passed_s - (ends_s - moved_s), axis=-1)
+    result: Times = np.maximum(np.minimum(ends_s, passed_s[..., -1:]) - (ends_s - moved_s), 0.0)
+    return result[..., ::-1]
+
+
+def delays_s(next_s: Times, within_s: Times, exposed_s: Times, passes_s: Times) -> tuple[Times, Times]:
+    """Additional seconds of passes, and of the collectives of replicas next to them, that share links.
+
+    Together both take no less than the links are busy. next_s: seconds for which collectives of replicas move next to
+    passes. within_s: seconds of the collectives within the passes; exposed_s: seconds of them for which the passes wait.
+    passes_s: seconds of the passes, those included.
+    """
+    share = np.divide(next_s, passes_s, out=np.zeros_like(next_s), where=passes_s > 0)
+    # collectives hidden behind compute lengthen passes once the links have no time left
+    longer_s = np.maximum(share * exposed_s, np.minimum(within_s + next_s - passes_s, next_s))
+    return np.where(next_s * within_s > 0, longer_s, 0.0), share * within_s

@@ -14,9 +14,19 @@ from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.cluster.network.wiring import Channel, Wiring
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.program import Path, ResourceTable, Use
-from scaleproof.simulator.strategy.layout import paths
-from scaleproof.simulator.strategy.layout.link_loads import CollectiveLoad, NetworkShape, modelled_loads, network_shape
-from scaleproof.simulator.strategy.layout.paths import core_weight, incast, library_path, merged, relevant_bytes, required
+from scaleproof.simulator.strategy.layout.link_uses import (
+    CollectiveLoad,
+    NetworkShape,
+    core_weight,
+    incast,
+    library_path,
+    merged,
+    modelled_loads,
+    network_shape,
+    relevant_bytes,
+    required,
+    with_pauses,
+)
 
 # Function from the size of a collective in bytes to the bytes through each member and their path.
 CollectivePaths = Callable[[float], tuple[float, Path]]
@@ -320,7 +330,7 @@ class ResourceMap:
             key = network_algorithm, max_Bps if takes_turns else 0.0
             if key not in uses_of:
                 network = self._network_uses(op, group, network_algorithm, tuple(nodes), concurrent) if crosses else ()
-                network = paths.with_pauses(network, required(self.cluster.network), max_Bps) if takes_turns else network
+                network = with_pauses(network, required(self.cluster.network), max_Bps) if takes_turns else network
                 uses_of[key] = network + self._cores_used(group, links, nodes, concurrent)
             return moved_bytes, Path(cost.latency_s, max_Bps, uses_of[key], weight)
 

@@ -19,13 +19,12 @@ from scaleproof.simulator.analysis.planner.estimate.configurations import Config
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, distinct
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, StageCut, plans_of
 from scaleproof.simulator.analysis.planner.estimate.transfer_times import RankPlacement, TransferTimes
-from scaleproof.simulator.cluster.collectives.groups import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, LinkLevel, Op
 from scaleproof.simulator.parallelism.mesh import ORDER, DeviceMesh
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import V_SHAPED
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
 from scaleproof.simulator.strategy.data_parallel.replica_collectives import REPLICA_GROUPS
-from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel
 from scaleproof.simulator.strategy.job import Job
 
 Times = NDArray[np.float64]

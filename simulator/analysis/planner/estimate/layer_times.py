@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
 from scaleproof.simulator.analysis.planner.estimate.factorize import Distinct, Numbers, distinct
+from scaleproof.simulator.cluster.collectives.cost import concurrent_collective
 from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, Shard, cut_into_stages
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.strategy.job import Job, exposed_exchanges_s
-from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
 from scaleproof.simulator.strategy.plan_costs import with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
 
@@ -185,7 +185,8 @@ def _sent(plan: Plan, job: Job, output_bytes: Times, splits: bool) -> tuple[Time
         return output_bytes, np.zeros_like(output_bytes)
     group = plan.grid(job.cluster.node.devices).along("tensor", plan.tensor)
     sizes_bytes, layer = np.unique(output_bytes, return_inverse=True)
-    joining_s = [concurrent_collective_s("all_gather", size_bytes, group, job.cluster) for size_bytes in sizes_bytes.tolist()]
+    gather = concurrent_collective("all_gather", group, job.cluster)
+    joining_s = [gather.seconds(size_bytes) for size_bytes in sizes_bytes.tolist()]
     return output_bytes / plan.tensor, np.array(joining_s)[layer]
 
 
