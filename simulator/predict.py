@@ -12,6 +12,7 @@ from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Convolution
+from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.parallelism.used_devices import placement_warnings
@@ -50,7 +51,9 @@ def predict(scenario: Scenario, interval: bool = True, remedy: bool = True, erro
     """
     run = timed(scenario, interval, errors=errors)
     run = compared(run, scenario)
-    run = with_capture_facts(accounted(run, scenario), scenario)
+    run = accounted(run, scenario)
+    if isinstance(scenario.strategy, CapturedStrategy):
+        run = with_capture_facts(run, scenario.strategy, scenario)
     run = replace(
         run,
         loading=_loading_rates(scenario, run),
@@ -98,7 +101,8 @@ def _timed(
 
 def _compile(scenario: Scenario, costs: Job) -> Program:
     """The program of a scenario's strategy, with the background traffic of its cluster."""
-    return with_background_traffic(compile_step(scenario.strategy, costs), scenario)
+    program = compile_step(scenario.strategy, costs)
+    return with_background_traffic(program, scenario) if scenario.unevenness.tenants else program
 
 
 def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Realisation:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Self
 
-from scaleproof.simulator.cluster.collectives.groups import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op, passed_bytes
 from scaleproof.simulator.common.communication import UNLABELLED, Communication, Dimension
 from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.spans import Phase
@@ -17,7 +17,7 @@ from scaleproof.simulator.program import Program, ProgramBuilder, ResourceTable
 from scaleproof.simulator.program.costs import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Costs, Job
-from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap, passed_bytes
+from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap
 
 
 class JobCosts:

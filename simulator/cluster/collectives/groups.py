@@ -151,3 +151,8 @@ def bus_factor(op: Op, ranks: int) -> float:
     if op == "all_reduce":
         return 2 * (ranks - 1) / ranks
     return (ranks - 1) / ranks if op in ("reduce_scatter", "all_gather", "alltoall", "gather", "scatter") else 1.0
+
+
+def passed_bytes(op: Op, group: Group, size_bytes: float) -> float:
+    """Bytes that a collective of `size_bytes` moves through each member of a group."""
+    return bus_factor(op, group.size) * size_bytes if group.size > 1 else 0.0

@@ -12,13 +12,12 @@ passes, and passes lose as much for what they wait for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import ConcurrentCollective, concurrent_collective, processors_taken
 from scaleproof.simulator.cluster.collectives.groups import Group, LinkLevel, Op, bus_factor
 from scaleproof.simulator.cluster.device.device import Device
@@ -73,6 +72,26 @@ class Delays(NamedTuple):
     collectives: Times
 
 
+class _Collective(NamedTuple):
+    """A collective of replicas next to passes over a layer.
+
+    of_experts: whether it moves the parameters of experts, or all others. moves_frozen: whether frozen ones as well. direction:
+    0 next to forward passes, 1 next to backward passes. place: of its seconds, by links and direction. passes: that it is
+    distributed over. bus_factor: bytes on the bus per byte of its size. memory_bytes, joules: per byte on the bus.
+    """
+
+    of_experts: int
+    moves_frozen: bool
+    direction: int
+    place: int
+    element_bytes: int
+    passes: int
+    concurrent: ConcurrentCollective
+    bus_factor: float
+    memory_bytes: float
+    joules: float
+
+
 class _Moved(NamedTuple):
     """What the collectives of replicas next to each layer's forward and backward pass take.
 
@@ -89,7 +108,6 @@ class Contention:
     """Slowdown of passes by the collectives of replicas next to them, and of these by the passes' own collectives."""
 
     replicas: ReplicaCollectives
-    _collectives: dict[tuple[int, Op, bool], ConcurrentCollective] = field(default_factory=dict, compare=False, repr=False)
 
     def delays(self, computing_s: Times, within_s: Times, samples: float, job: Job) -> Delays:
         """Delays of passes that compute for `computing_s` seconds without contention, shape (2, layers), and of the collectives
@@ -98,7 +116,7 @@ class Contention:
         shares_links = job.framework.link_contention and bool(np.any(within_s))
         if resources is None and not shares_links:
             return Delays(nothing, nothing, nothing)
-        bound = nothing if resources is None else job.of_layers(lambda layer: (job.memory_share(layer, samples),))[0]
+        bound = nothing if resources is None else job.memory_shares(samples)
         forward, backward = self.replicas.gathers
         every_microbatch = self._moved(job, forward, backward, self.replicas.passes)
         once_per_step = self._moved(job, self.replicas.first_gather, False, 0 if self.replicas.passes else 1)
@@ -129,43 +147,52 @@ class Contention:
     def _moved(self, job: Job, forward: bool, backward: bool, passes: int) -> _Moved:
         """Collectives next to the passes over each layer: gathers next to the forward and the backward pass, and sums, which
         are distributed over a number of passes, 0 for no sums."""
-        if not (forward or backward or (passes and self.replicas.sums)):
+        collectives = self._collectives(job, forward, backward, passes)
+        if not collectives:
             nothing = np.zeros((2, len(job.layers)))
             return _Moved(np.zeros((2, 2, len(job.layers))), nothing, nothing)
-        columns = job.of_layers(lambda layer: self._moved_by_layer(layer, job, forward, backward, passes))
+        columns = job.of_layers(lambda layer: self._moved_by_layer(layer, collectives))
         return _Moved(columns[:4].reshape(2, 2, -1), columns[4:6], columns[6:])
 
-    def _moved_by_layer(self, layer: Layer, job: Job, forward: bool, backward: bool, passes: int) -> Sequence[float]:
-        """Seconds by links, bytes of memory and joules of a layer's collectives, each by pass; eight numbers."""
-        replicas, experts = self.replicas, 0 if self.replicas.experts is None else layer.expert_parameters
-        moved_s, memory_bytes, moved_J = [0.0] * 4, [0.0, 0.0], [0.0, 0.0]
-        gathered = layer.frozen_parameters if job.zero == 3 else 0
-        queries: list[tuple[int, Op, int, int, int]] = [
-            (direction, "all_gather", job.gathered_bytes, 1, gathered)
-            for direction, gathers in enumerate((forward, backward and layer.has_backward))
-            if gathers
+    def _collectives(self, job: Job, forward: bool, backward: bool, passes: int) -> list[_Collective]:
+        """The collectives next to passes; arguments as in `_moved`."""
+        calls: list[tuple[int, Op, int, int]] = [
+            (direction, "all_gather", job.gathered_bytes, 1) for direction, gathers in enumerate((forward, backward)) if gathers
         ]
-        if replicas.sums is not None and passes:
-            queries.append((1, replicas.sums, job.reduced_bytes, passes, 0))
-        for group, trained in ((replicas.group, layer.trained_parameters - experts), (replicas.experts, experts)):
+        if self.replicas.sums is not None and passes:
+            calls.append((1, self.replicas.sums, job.reduced_bytes, passes))
+        result = []
+        for of_experts, group in enumerate((self.replicas.group, self.replicas.experts)):
             if group is None or group.size == 1:
                 continue
-            for direction, op, element_bytes, pass_count, frozen in queries:
-                size_bytes = float((trained + frozen * (group is replicas.group)) * element_bytes)
-                if not size_bytes:
-                    continue
-                place = 2 * LinkLevel.of(group) + direction
-                moved_s[place] += self._collective(op, group, job.cluster).seconds(size_bytes) / pass_count
-                bus_bytes = size_bytes * bus_factor(op, group.size) / pass_count
-                memory_bytes[direction] += MEMORY_BYTES_PER_BUS_BYTE[op] * bus_bytes
-                moved_J[direction] += joules_per_bus_byte(MEMORY_BYTES_PER_BUS_BYTE[op]) * bus_bytes
-        return *moved_s, *memory_bytes, *moved_J
+            for direction, op, element_bytes, pass_count in calls:
+                moves_frozen = op == "all_gather" and job.zero == 3 and not of_experts
+                place, memory_bytes = 2 * LinkLevel.of(group) + direction, MEMORY_BYTES_PER_BUS_BYTE[op]
+                concurrent, factor = concurrent_collective(op, group, job.cluster), bus_factor(op, group.size)
+                joules = joules_per_bus_byte(memory_bytes)
+                result.append(
+                    _Collective(
+                        of_experts, moves_frozen, direction, place, element_bytes, pass_count, concurrent, factor,
+                        memory_bytes, joules,
+                    )
+                )  # fmt: skip
+        return result
 
-    def _collective(self, op: Op, group: Group, cluster: Cluster) -> ConcurrentCollective:
-        key = id(cluster), op, group is self.replicas.experts
-        if key not in self._collectives:
-            self._collectives[key] = concurrent_collective(op, group, cluster)
-        return self._collectives[key]
+    def _moved_by_layer(self, layer: Layer, collectives: Sequence[_Collective]) -> Sequence[float]:
+        """Seconds by links, bytes of memory and joules of a layer's collectives, each by pass; eight numbers."""
+        experts = 0 if self.replicas.experts is None else layer.expert_parameters
+        trained = layer.trained_parameters - experts, experts
+        moved_s, memory_bytes, moved_J = [0.0] * 4, [0.0, 0.0], [0.0, 0.0]
+        for one in collectives:
+            parameters = trained[one.of_experts] + (layer.frozen_parameters if one.moves_frozen else 0)
+            if not parameters or (one.direction and not layer.has_backward):
+                continue
+            size_bytes = float(parameters * one.element_bytes)
+            moved_s[one.place] += one.concurrent.seconds(size_bytes) / one.passes
+            bus_bytes = size_bytes * one.bus_factor / one.passes
+            memory_bytes[one.direction] += one.memory_bytes * bus_bytes
+            moved_J[one.direction] += one.joules * bus_bytes
+        return *moved_s, *memory_bytes, *moved_J
 
 
 @dataclass(frozen=True)

@@ -67,17 +67,6 @@ def core_weight(link: Link | MeasuredCollective) -> float:
     return link.bandwidth_Bps / link.cores_busy if link.cores_busy else 1.0
 
 
-def required(link: Link | None) -> Link:
-    """The link, which scenario validation has made sure exists."""
-    assert link is not None
-    return link
-
-
-def relevant_bytes(link: Link | None, size_bytes: float) -> float:
-    """The size of a message if its path depends on it, else 0: paths depend on it if hosts have an overhead per message."""
-    return size_bytes if required(link).overhead_s else 0.0
-
-
 @dataclass(frozen=True, eq=False)
 class NetworkShape:
     """Nodes and network without bandwidths; loads are the same for all clusters with the same shape."""

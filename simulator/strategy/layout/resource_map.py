@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import CollectiveCost, Costing, costing, modelled_costing, rotates
-from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor
+from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor, passed_bytes
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.cluster.network.wiring import Channel, Wiring
 from scaleproof.simulator.common.errors import FieldError, InputError
@@ -23,8 +23,6 @@ from scaleproof.simulator.strategy.layout.link_uses import (
     merged,
     modelled_loads,
     network_shape,
-    relevant_bytes,
-    required,
     with_pauses,
 )
 
@@ -34,9 +32,15 @@ CollectivePaths = Callable[[float], tuple[float, Path]]
 LinkClasses = Mapping[str, tuple[str, int]]
 
 
-def passed_bytes(op: Op, group: Group, size_bytes: float) -> float:
-    """Bytes that a collective of `size_bytes` moves through each member of a group."""
-    return bus_factor(op, group.size) * size_bytes if group.size > 1 else 0.0
+def required(link: Link | None) -> Link:
+    """The link, which scenario validation has made sure exists."""
+    assert link is not None
+    return link
+
+
+def relevant_bytes(link: Link | None, size_bytes: float) -> float:
+    """The size of a message if its path depends on it, else 0: paths depend on it if hosts have an overhead per message."""
+    return size_bytes if required(link).overhead_s else 0.0
 
 
 class ResourceMap:
