@@ -152,13 +152,16 @@ def predicted_run(
     the scenario.
     """
     program = timelines[0].program
-    times = _static_times(timelines[0], mean) if program.is_static else asynchronous_times(timelines)
+    if program.is_static:
+        times = _static_times(timelines[0], mean)
+    else:
+        times, samples = asynchronous_times(timelines), counted_samples(program, samples)
     return Run(
         **vars(times.divided(program_steps).with_slowest(slowest)),
         origin="predicted",
         rank_names=program.ranks.names,
-        samples=counted_samples(program, samples),
-        servers=summary(timelines),
+        samples=samples,
+        servers=summary(timelines) if program.has_servers else None,
         **fields,
     )
 
