@@ -12,11 +12,10 @@ from collections.abc import Callable
 
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.predict import predict
+from scaleproof.simulator.predict import predict, predicted_run
 from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.prediction.scaling import compared, forget
 from scaleproof.simulator.prediction.steps import STEPS
-from scaleproof.simulator.prediction.timeline_run import predicted_run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.scenario_job import job_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from scaleproof.simulator.cluster.network.links import one_card_warning
 from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
@@ -11,6 +12,7 @@ from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Convolution
+from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.parallelism.used_devices import placement_warnings
@@ -18,10 +20,11 @@ from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.prediction.background_traffic import with_background_traffic
 from scaleproof.simulator.prediction.capture_facts import with_capture_facts
 from scaleproof.simulator.prediction.scaling import compared
+from scaleproof.simulator.prediction.staleness import asynchronous_times, counted_samples, summary
 from scaleproof.simulator.prediction.steps import Realisation, Simulate, disturbed, realisation, warnings, with_transient_jitter
-from scaleproof.simulator.prediction.timeline_run import predicted_run
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.run.bottleneck import WAITING_FOR_INPUT
+from scaleproof.simulator.run.breakdown import StepBreakdown, from_spans
 from scaleproof.simulator.run.records import LoadingRates, StageMemory
 from scaleproof.simulator.run.run import DISTURBED, Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -48,7 +51,9 @@ def predict(scenario: Scenario, interval: bool = True, remedy: bool = True, erro
     """
     run = timed(scenario, interval, errors=errors)
     run = compared(run, scenario)
-    run = with_capture_facts(accounted(run, scenario), scenario)
+    run = accounted(run, scenario)
+    if isinstance(scenario.strategy, CapturedStrategy):
+        run = with_capture_facts(run, scenario.strategy, scenario)
     run = replace(
         run,
         loading=_loading_rates(scenario, run),
@@ -96,7 +101,8 @@ def _timed(
 
 def _compile(scenario: Scenario, costs: Job) -> Program:
     """The program of a scenario's strategy, with the background traffic of its cluster."""
-    return with_background_traffic(compile_step(scenario.strategy, costs), scenario)
+    program = compile_step(scenario.strategy, costs)
+    return with_background_traffic(program, scenario) if scenario.unevenness.tenants else program
 
 
 def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Realisation:
@@ -134,6 +140,39 @@ def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
             if text
         },
     )
+
+
+def predicted_run(
+    *timelines: Timeline, samples: int, mean: bool = False, program_steps: int = 1, slowest: float = 1.0, **fields: Any
+) -> Run:
+    """A predicted Run of the steps of a timeline after the first, or of several timelines of one asynchronous program.
+
+    samples: per training step, including those that backup workers drop. mean: see `from_spans`. program_steps: training steps
+    in a step of the program. slowest: see `StepBreakdown.with_slowest`. fields: fields that a timeline does not have, such as
+    the scenario.
+    """
+    program = timelines[0].program
+    if program.is_static:
+        times = _static_times(timelines[0], mean)
+    else:
+        times, samples = asynchronous_times(timelines), counted_samples(program, samples)
+    return Run(
+        **vars(times.divided(program_steps).with_slowest(slowest)),
+        origin="predicted",
+        rank_names=program.ranks.names,
+        samples=samples,
+        servers=summary(timelines) if program.has_servers else None,
+        **fields,
+    )
+
+
+def _static_times(timeline: Timeline, mean: bool) -> StepBreakdown:
+    """Times of a step of ranks that all take the same steps."""
+    ranks = timeline.program.ranks
+    times = from_spans(
+        timeline.spans(), timeline.step_ends_s(), servers=ranks.is_server, multiplicity=ranks.multiplicity, mean=mean
+    )
+    return times.scaled_to_step()
 
 
 def _notes(scenario: Scenario, layers: Sequence[Layer]) -> str:

@@ -17,8 +17,8 @@ from scaleproof.reports.timeline.boxes import TimelineBoxes, merged
 from scaleproof.reports.timeline.step import WEIGHT, Step, kind_words, typical_step
 from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.common.units import format_time_s
-from scaleproof.simulator.parallelism.base import Strategy
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
+from scaleproof.simulator.parallelism.strategy import Strategy
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.scenario.schema import Scenario

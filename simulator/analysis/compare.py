@@ -21,10 +21,9 @@ from scaleproof.simulator.common.units import (
     format_USD,
 )
 from scaleproof.simulator.engine import Variation, replay
-from scaleproof.simulator.predict import predict, timed
+from scaleproof.simulator.predict import predict, predicted_run, timed
 from scaleproof.simulator.prediction.scaling import Degrees, common_degrees, compared
 from scaleproof.simulator.prediction.steps import STEPS
-from scaleproof.simulator.prediction.timeline_run import predicted_run
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.scenario.fields import Change, differences
 from scaleproof.simulator.scenario.schema import Scenario

@@ -11,7 +11,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from scaleproof.simulator.cluster.device.device import (
     ELEMENT_BYTES,
@@ -42,6 +42,8 @@ _ATTENTION_MASK: Final = "attention mask"
 _ENDS: Final = frozenset({"embedding", "head", "loss"})
 
 
+Value = TypeVar("Value")
+
 # Numbers that an execution keeps, and executions that are kept.
 _MOST_KNOWN: Final = 5_000
 _MOST_EXECUTIONS: Final = 512
@@ -70,7 +72,7 @@ class Execution:
 
     def __init__(self, device: Device, framework: Framework, work: TrainingWork) -> None:
         self.device, self.framework, self.work = device, framework, work
-        self._known: dict[Hashable, tuple[Layer, Sequence[float]]] = {}
+        self._known: dict[Hashable, tuple[Layer, Any]] = {}
         self.precision = storage_precision(work.precision)
         kernels = device.kernels
         self.is_described = (
@@ -82,15 +84,16 @@ class Execution:
             self._reached_Bps = device.memory_bandwidth_Bps * kernels.memory_share
             self._transposes_images = framework.transposes_images(kernels.generation, self.precision)
 
-    def once(self, layer: Layer, key: Hashable, function: Callable[[Execution], Sequence[float]]) -> Sequence[float]:
-        """Numbers that `function` computes of a layer, once for each layer object and key."""
+    def once(self, method: Callable[..., Value], layer: Layer, *arguments: Hashable) -> Value:
+        """Value of a method of this class for a layer, computed once for each layer object and further arguments."""
         # the layer is kept too, so that no other gets the same id
-        full_key = id(layer), key
-        if full_key not in self._known:
+        key = method, id(layer), arguments
+        if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[full_key] = layer, function(self)
-        return self._known[full_key][1]
+            self._known[key] = layer, method(self, layer, *arguments)
+        value: Value = self._known[key][1]
+        return value
 
     def layer_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds of the forward and the backward pass over `samples` samples, without recomputation."""

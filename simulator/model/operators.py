@@ -273,8 +273,3 @@ class Exchange(NamedTuple):
     axis: Axis = "tensor"
     overlapped: str = ""
     routed: Routed | None = None
-
-    @property
-    def passed_on(self) -> bool:
-        """Whether ranks pass the elements on around a ring, by messages, as ring attention does."""
-        return self.hidden and self.axis == "context"

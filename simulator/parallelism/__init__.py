@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from scaleproof.simulator.parallelism.base import Strategy
 from scaleproof.simulator.parallelism.captured import CapturedStrategy
 from scaleproof.simulator.parallelism.gather_average import GatherAverage
 from scaleproof.simulator.parallelism.local_sgd import LocalSgd
 from scaleproof.simulator.parallelism.model_parallel import ModelParallel
 from scaleproof.simulator.parallelism.parameter_server import ParameterServer
-from scaleproof.simulator.parallelism.registry import StrategyRegistry
 from scaleproof.simulator.parallelism.replicas import DataParallel, Hybrid, Pipeline
+from scaleproof.simulator.parallelism.strategy import Strategy, StrategyRegistry
 
 KINDS: Final = StrategyRegistry(
     ParameterServer, DataParallel, LocalSgd, GatherAverage, ModelParallel, Pipeline, Hybrid, CapturedStrategy

@@ -14,8 +14,8 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Width
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.recompute import Recompute
-from scaleproof.simulator.parallelism.base import Strategy
 from scaleproof.simulator.parallelism.plan import Plan
+from scaleproof.simulator.parallelism.strategy import Strategy
 
 if TYPE_CHECKING:
     from scaleproof.simulator.captured.script import CapturedScript

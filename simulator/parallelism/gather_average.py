@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from scaleproof.simulator.common.spec import Count
-from scaleproof.simulator.parallelism.base import Strategy
+from scaleproof.simulator.parallelism.strategy import Strategy
 
 
 class GatherAverage(Strategy):

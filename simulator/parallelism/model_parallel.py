@@ -12,7 +12,7 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.model.graph import branches, owners_of, place_branches
 from scaleproof.simulator.model.layers import Layer, cut_into_stages
-from scaleproof.simulator.parallelism.base import Strategy
+from scaleproof.simulator.parallelism.strategy import Strategy
 
 
 class ModelParallel(Strategy):

@@ -13,7 +13,7 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes, Seconds
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.parallelism.base import Strategy
+from scaleproof.simulator.parallelism.strategy import Strategy
 
 Sharding = Literal["bytes", "tensor", "round_robin"]
 

@@ -20,11 +20,11 @@ from scaleproof.simulator.common.spec import Count, Spec, Width
 from scaleproof.simulator.common.units import Bytes
 from scaleproof.simulator.model.layers import ContextBy, Layer
 from scaleproof.simulator.parallelism import option_rules as rules
-from scaleproof.simulator.parallelism.base import Strategy, nearest_divisor
 from scaleproof.simulator.parallelism.compression import AnyCompression
 from scaleproof.simulator.parallelism.mesh import ORDER, Axis
 from scaleproof.simulator.parallelism.plan import Plan, WirePrecision, check_size
 from scaleproof.simulator.parallelism.stages import Balance, ScheduleName, check_schedule, cut_by_blocks
+from scaleproof.simulator.parallelism.strategy import Strategy, nearest_divisor
 
 Shares = Annotated[tuple[Width, ...], Field(min_length=1, max_length=100_000, description="samples of each worker")]
 

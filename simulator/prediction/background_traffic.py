@@ -22,10 +22,8 @@ def with_background_traffic(program: Program, scenario: Scenario) -> Program:
 
     Raises FieldError if no message of the program uses any link of a tenant.
     """
-    tenants = scenario.unevenness.tenants
-    if not tenants:
-        return program
-    tenancies = [tenancy for number, tenant in enumerate(tenants) for tenancy in _tenancies(number, tenant, program, scenario)]
+    tenants = enumerate(scenario.unevenness.tenants)
+    tenancies = [tenancy for number, tenant in tenants for tenancy in _tenancies(number, tenant, program, scenario)]
     # a constant share only lowers the capacity, and need not be simulated
     capacity, weights = program.resources.capacity.copy(), _weights(program)
     for tenancy in tenancies:

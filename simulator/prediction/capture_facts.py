@@ -16,13 +16,10 @@ _UNKNOWN: Final = 3.0
 _MOST: Final = 12
 
 
-def with_capture_facts(run: Run, scenario: Scenario) -> Run:
+def with_capture_facts(run: Run, strategy: CapturedStrategy, scenario: Scenario) -> Run:
     """A run of a captured script with what is known of its kernels and its memory, and an interval that kernels of unknown cost
-    make wider; another run unchanged."""
-    strategy = scenario.strategy
-    if not isinstance(strategy, CapturedStrategy):
-        return run
-    # another run needs neither the allocator nor the reading of captures
+    make wider."""
+    # other runs need neither the allocator nor the reading of captures
     from scaleproof.simulator.memory.captured import classes_memory
 
     known = strategy.script.coverage(scenario.cluster.device, scenario.framework)

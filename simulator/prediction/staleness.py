@@ -52,8 +52,8 @@ class Window(NamedTuple):
 
 
 def counted_samples(program: Program, samples: int) -> int:
-    """Samples per step without those that backup workers drop. samples: per step, including those."""
-    if program.is_static or not isinstance(program.consistency, Bsp):
+    """Samples per step of asynchronous ranks without those that backup workers drop. samples: per step, including those."""
+    if not isinstance(program.consistency, Bsp):
         return samples
     pushes = len(_pushing(program))
     return samples * (pushes - program.consistency.backups) // pushes
@@ -199,10 +199,8 @@ def _updates_s(timeline: Timeline) -> Times:
     return latest_s
 
 
-def summary(timelines: Sequence[Timeline]) -> ServerStatistics | None:
-    """Statistics of a program's servers in the evaluated windows of its timelines; None if it has no servers."""
-    if not timelines[0].program.has_servers:
-        return None
+def summary(timelines: Sequence[Timeline]) -> ServerStatistics:
+    """Statistics of a program's servers in the evaluated windows of its timelines."""
     windows = [window_of(timeline) for timeline in timelines]
     each = [_statistics(timeline, window) for timeline, window in zip(timelines, windows, strict=True)]
     return each[0] if len(each) == 1 else _mean(each, [window.length_s for window in windows])

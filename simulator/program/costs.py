@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scaleproof.simulator.program.pass_communication import PassCommunication
 from scaleproof.simulator.program.resources import Resources, ResourceTable, Routes, Rows, Use
 
 # Clusters whose paths a program keeps: its own, and variants with slower parts.
@@ -41,6 +40,45 @@ PathOf = Path | Callable[[Any], Path]
 UsesOf = tuple[Use, ...] | Callable[[Any], tuple[Use, ...]]
 # Seconds of tasks, or their function of the costs of a job; a pair adds the exposed seconds of collectives within them.
 SecondsOf = ArrayLike | Callable[[Any], ArrayLike]
+
+
+@dataclass(frozen=True)
+class PassCommunication:
+    """Collectives among ranks that share layers, of one microbatch.
+
+    numbers: of the kinds of communication (`simulator.common.communication.number_of`), shape (kinds,). exposed_s,
+    message_bytes, calls: of each kind in the forward and the backward pass over each layer, shape (kinds, 2, layers).
+    """
+
+    numbers: NDArray[np.int16]
+    exposed_s: NDArray[np.float64]
+    message_bytes: NDArray[np.float64]
+    calls: NDArray[np.float64]
+
+    def over(self, first: NDArray[np.int32], last: NDArray[np.int32], is_backward: NDArray[np.bool_]) -> PassTotals:
+        """Totals of passes over the layers from `first` to `last`, all of shape (passes,)."""
+        direction = is_backward.astype(np.int64)
+        totals = []
+        for values in (self.exposed_s, self.message_bytes, self.calls):
+            before = np.cumsum(np.concatenate([np.zeros_like(values[..., :1]), values], axis=-1), axis=-1)
+            totals.append(before[:, direction, last + 1] - before[:, direction, first])
+        exposed_s, message_bytes, calls = totals
+        end_s = np.cumsum(exposed_s, axis=0)
+        end = np.divide(end_s, end_s[-1], out=np.zeros_like(end_s), where=end_s[-1] > 0)
+        return PassTotals(
+            np.concatenate([np.zeros_like(end[:1]), end[:-1]]), end, message_bytes, np.rint(calls).astype(np.int32)
+        )
+
+
+@dataclass(frozen=True)
+class PassTotals:
+    """Collectives within passes by kind, shape (kinds, passes). begin, end: of a kind within the exposed time of all kinds, one
+    after another, as shares of it."""
+
+    begin: NDArray[np.float64]
+    end: NDArray[np.float64]
+    message_bytes: NDArray[np.float64]
+    calls: NDArray[np.int32]
 
 
 class Prices(Protocol):

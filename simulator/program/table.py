@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.csr import CsrLists, in_order
 from scaleproof.simulator.common.speed_profile import Pace
-from scaleproof.simulator.program.costs import Prices, TaskCosts
-from scaleproof.simulator.program.pass_communication import PassCommunication
+from scaleproof.simulator.program.costs import PassCommunication, Prices, TaskCosts
 from scaleproof.simulator.program.resources import Resources, Routes, Rows, Tenancy, Use
 
 NO_STREAM: Final = -1

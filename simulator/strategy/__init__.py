@@ -7,7 +7,7 @@ from typing import Final, cast
 
 from scaleproof.simulator.common.errors import PluginError
 from scaleproof.simulator.parallelism import Strategy
-from scaleproof.simulator.parallelism.registry import Plugins
+from scaleproof.simulator.parallelism.strategy import Plugins
 from scaleproof.simulator.program import MAIN_STREAM, Program
 from scaleproof.simulator.strategy.job import Job
 

@@ -12,7 +12,7 @@ from scaleproof.simulator.parallelism.mesh import Placed
 from scaleproof.simulator.parallelism.plan import Plan, check_size
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.program import Program
-from scaleproof.simulator.program.pass_communication import PassCommunication
+from scaleproof.simulator.program.costs import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers
 from scaleproof.simulator.strategy.data_parallel.gradient_sync import GradientSync
 from scaleproof.simulator.strategy.job import Job

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.collectives.groups import LinkLevel
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Amount, Optimizer, Precision
 from scaleproof.simulator.cluster.device.kernels.narrow import Recipe
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
@@ -23,7 +24,6 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul, Operator
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.scenario.training import GradientSizes, Input, MeasuredStep
-from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel
 
 
 @dataclass(frozen=True)
@@ -201,9 +201,10 @@ class Job:
 
     def computing_s(self, samples: float) -> NDArray[np.float64]:
         """Compute seconds of each layer in the forward and the backward pass, shape (2, layers)."""
-        forward_s, backward_s = self._of_layers(self._layer_s, samples)
+        forward_s, backward_s = self.of_layers(lambda layer: self._layer_s(layer, samples))
         if self.recompute.kind != "none":
-            backward_s = backward_s + self.where_recomputed(self._of_layers(self._recompute_s, samples)[0])
+            (again_s,) = self.of_layers(lambda layer: (self._execution.once(Execution.again_s, layer, samples),))
+            backward_s = backward_s + self.where_recomputed(again_s)
         result: NDArray[np.float64] = np.stack([forward_s, backward_s]) * (self._scale() * self.slowest)
         return result
 
@@ -211,12 +212,7 @@ class Job:
         """Seconds that each layer's passes take at least, collectives included, shape (2, layers): those of the host."""
         if not self.pipelined_ranks:
             return np.zeros((2, len(self.layers)))
-
-        def of_layer(layer: Layer, samples: float) -> Sequence[float]:
-            key = "least", samples
-            return self._execution.once(layer, key, lambda execution: execution.least_s(layer, samples))
-
-        return self._of_layers(of_layer, samples)
+        return self.of_layers(lambda layer: self._execution.once(Execution.least_s, layer, samples))
 
     @property
     def slowest(self) -> float:
@@ -232,7 +228,8 @@ class Job:
     def within_passes_s(self, samples: float) -> NDArray[np.float64]:
         """Seconds of each layer's collectives, and those of them that are exposed, by the links that limit them: in the forward
         and the backward pass, and those that recomputation would repeat; shape (levels, 2, 3, layers)."""
-        return self._of_layers(self._collectives_s, samples).reshape(len(LinkLevel), 2, 3, len(self.layers))
+        result = self.of_layers(lambda layer: self._collectives_s(layer, samples))
+        return result.reshape(len(LinkLevel), 2, 3, len(self.layers))
 
     def with_again(self, within_passes_s: NDArray[np.float64]) -> NDArray[np.float64]:
         """The times of `within_passes_s` in both passes, with repeated collectives in the backward pass of the layers that are
@@ -262,12 +259,10 @@ class Job:
         """Seconds of weight gradients in each layer's backward pass, shape (layers,)."""
         samples = self.samples_per_worker / microbatches
 
-        def of_layer(layer: Layer, samples: float) -> tuple[float]:
-            key = "weights", samples
-            (weights_s,) = self._execution.once(layer, key, lambda execution: (execution.weights_s(layer, samples),))
-            return (weights_s + self._accumulation_s(layer),)
+        def of_layer(layer: Layer) -> tuple[float]:
+            return (self._execution.once(Execution.weights_s, layer, samples) + self._accumulation_s(layer),)
 
-        result: NDArray[np.float64] = self._of_layers(of_layer, samples)[0] * (self._scale() * self.slowest)
+        result: NDArray[np.float64] = self.of_layers(of_layer)[0] * (self._scale() * self.slowest)
         return result
 
     def weights_share(self) -> float:
@@ -281,12 +276,8 @@ class Job:
 
     def of_layers(self, of_layer: Callable[[Layer], Sequence[float]]) -> NDArray[np.float64]:
         """Values of `of_layer` for all layers, shape (values, layers); called once per class of equivalent layers."""
-        return self._of_layers(lambda layer, _: of_layer(layer), 0.0)
-
-    def _of_layers(self, of_layer: Callable[[Layer, float], Sequence[float]], samples: float) -> NDArray[np.float64]:
-        """Values of `of_layer` for all layers, shape (values, layers); called once per class of equivalent layers."""
         distinct, index = self._distinct_layers
-        return np.array([of_layer(layer, samples) for layer in distinct])[index].T
+        return np.array([of_layer(layer) for layer in distinct])[index].T
 
     @property
     def distinct_layers(self) -> list[Layer]:
@@ -317,7 +308,8 @@ class Job:
                 "is shorter than the optimizer's step alone at the device's memory bandwidth; give the time of a whole step"
             )
             raise FieldError(("training", "measured_step", "time"), message)
-        return left_s / float(self._of_layers(self._layer_s, self.measured_step.samples).sum())
+        samples = self.measured_step.samples
+        return left_s / float(self.of_layers(lambda layer: self._layer_s(layer, samples)).sum())
 
     @cached_property
     def _execution(self) -> Execution:
@@ -330,8 +322,7 @@ class Job:
 
     def _layer_s(self, layer: Layer, samples: float) -> Sequence[float]:
         """Seconds of a layer's forward and backward pass, without recomputation."""
-        key = "layer", samples
-        forward_s, backward_s = self._execution.once(layer, key, lambda execution: execution.layer_s(layer, samples))
+        forward_s, backward_s = self._execution.once(Execution.layer_s, layer, samples)
         return forward_s, backward_s + self._accumulation_s(layer)
 
     def _accumulation_s(self, layer: Layer) -> float:
@@ -342,37 +333,32 @@ class Job:
         moved_bytes = layer.trained_parameters * self.gradients.added
         return self.cluster.device.moved_s(moved_bytes)
 
-    def _recompute_s(self, layer: Layer, samples: float) -> Sequence[float]:
-        """Seconds that recomputation adds to a layer's backward pass."""
-        key = "again", samples
-        return self._execution.once(layer, key, lambda execution: (execution.again_s(layer, samples),))
-
     def layer_passes_s(self, layer: Layer, samples: float) -> tuple[float, float, float]:
         """Compute seconds of a layer's forward and backward pass, and of its recomputation, without sums of microbatches'
         gradients."""
-        key, scale = ("layer", samples), self._scale()
-        forward_s, backward_s = self._execution.once(layer, key, lambda execution: execution.layer_s(layer, samples))
-        again_s = 0.0 if self.recompute.kind == "none" else self._recompute_s(layer, samples)[0]
+        scale = self._scale()
+        forward_s, backward_s = self._execution.once(Execution.layer_s, layer, samples)
+        again_s = 0.0 if self.recompute.kind == "none" else self._execution.once(Execution.again_s, layer, samples)
         return scale * forward_s, scale * backward_s, scale * again_s
 
     def operators_s(self, layer: Layer, operators: Sequence[Operator], samples: float) -> Sequence[float]:
         """Seconds of some of a layer's operators in the forward and the backward pass."""
-        key = "operators", tuple(one.name for one in operators), samples
-        return self._execution.once(layer, key, lambda execution: execution.operators_s(layer, operators, samples))
+        return self._execution.once(Execution.operators_s, layer, tuple(operators), samples)
 
-    def memory_share(self, layer: Layer, samples: float) -> float:
-        """Share of a layer's kernel time that is bound by memory bandwidth."""
-        key = "memory share", samples
-        return self._execution.once(layer, key, lambda execution: (execution.memory_share(layer, samples),))[0]
+    def memory_shares(self, samples: float) -> NDArray[np.float64]:
+        """Share of each layer's kernel time that is bound by memory bandwidth, shape (layers,)."""
+        (shares,) = self.of_layers(lambda layer: (self._execution.once(Execution.memory_share, layer, samples),))
+        result: NDArray[np.float64] = shares
+        return result
 
     def mean_memory_share(self, samples: float) -> float:
-        """Mean of `memory_share` over all blocks of the model."""
+        """Mean share of the kernel time of all blocks of the model that is bound by memory bandwidth."""
         if not self.framework.contention:
             return 0.0
         layers, index = self._distinct_layers
         counts = np.bincount(index).tolist()
         blocks = [(layer, count) for layer, count in zip(layers, counts, strict=True) if not layer.pinned_to_end]
-        total = sum(self.memory_share(layer, samples) * count for layer, count in blocks)
+        total = sum(self._execution.once(Execution.memory_share, layer, samples) * count for layer, count in blocks)
         return float(total / max(1, sum(count for _, count in blocks)))
 
     def optimizer_s(self, parameters: Amount) -> Amount:

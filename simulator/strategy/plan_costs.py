@@ -11,7 +11,7 @@ from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.strategy.data_parallel.contention import Contention, ReplicaCollectives
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.model_parallel.expert_dispatch import Dispatch
+from scaleproof.simulator.strategy.model_parallel.expert import Dispatch
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
 from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Self
 
-from scaleproof.simulator.cluster.collectives.groups import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op, passed_bytes
 from scaleproof.simulator.common.communication import UNLABELLED, Communication, Dimension
 from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks.framework import ShardCopies
 from scaleproof.simulator.parallelism.mesh import Placed
 from scaleproof.simulator.program import Program, ProgramBuilder, ResourceTable
-from scaleproof.simulator.program.pass_communication import PassCommunication
+from scaleproof.simulator.program.costs import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
 from scaleproof.simulator.strategy.job import Costs, Job
-from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap, passed_bytes
+from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap
 
 
 class JobCosts:
@@ -96,7 +96,8 @@ class StepBuilder(ProgramBuilder):
         super().__init__(consistency, units)
         self.job = job
         self._places: dict[int, tuple[int, int]] = {}
-        self._loader = BatchLoader(self, job if samples is None else replace(job, samples_per_worker=samples))
+        loaded = job.samples_per_worker if samples is None else samples
+        self._loader = None if job.input is None else BatchLoader(self, job.input, loaded)
 
     def add_rank(
         self, name: str, rank: int, node: int,
@@ -129,8 +130,10 @@ class StepBuilder(ProgramBuilder):
         return self.add_rank(name, placed.rank, placed.node, placed.each, placed.ranks)
 
     def load(self, rank: int, node: int, each: int = 1, total: int = 1, samples: int | None = None) -> None:
-        """Makes a rank class wait for its batch at the beginning of every step; see `BatchLoader.add`."""
-        self._loader.add(rank, node, each, total, samples)
+        """Makes a rank class wait for its batch at the beginning of every step, if loading takes time; see
+        `BatchLoader.add`."""
+        if self._loader is not None:
+            self._loader.add(rank, node, each, total, samples)
 
     def message(
         self, source: int, target: int, size_bytes: float, phase: Phase, after: Sequence[int],

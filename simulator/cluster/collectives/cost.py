@@ -48,8 +48,6 @@ GLOO: Final[dict[Op, str]] = {
 _GLOO_COPIES: Final[dict[Op, int]] = {"all_gather": 1, "reduce_scatter": 1}
 # Those in which two ranks take turns on the connection that they share.
 _GLOO_OF_TWO: Final[dict[Op, str]] = {"all_gather": "in_turns", "alltoall": "in_turns"}
-# Algorithms of the messages that ring attention sends in place of collectives.
-_PASSED_ON: Final[dict[Op, str]] = {"all_gather": "ring", "reduce_scatter": "returning_ring"}
 # Messages of a rendezvous in addition to the data.
 _RENDEZVOUS_MESSAGES: Final = 2
 # Power of a group's ratio of measured to modelled time that groups of other sizes share with NCCL, which chooses algorithm and
@@ -138,6 +136,8 @@ def rotates(cluster: Cluster, algorithm: str) -> bool:
 
 # Cost of a collective over a group as a function of its size in bytes.
 Costing = Callable[[float], CollectiveCost]
+# The cost by size of an operation over a group.
+CostOf = Callable[[Op, Group, "Cluster"], Costing]
 
 
 def collective_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str | None = None) -> CollectiveCost:
@@ -251,13 +251,35 @@ def direct_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
     return _link_costing(op, group, cluster, GLOO[op])
 
 
-def passed_on_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
-    """Cost by size of an all-gather or a reduce-scatter that ring attention makes of messages to the next rank.
+class ConcurrentCollective:
+    """A collective in which all ranks of its nodes take part concurrently, each in a group equivalent to `group`."""
 
-    Over gloo the messages are timed, as its collectives move other bytes. With other libraries their own collectives are timed:
-    NCCL's rings move as many bytes, without the last message with which gradients return to their rank.
-    """
-    return costing(op, group, cluster, _PASSED_ON[op] if library_of(cluster) == "gloo" else None)
+    def __init__(self, op: Op, group: Group, cluster: Cluster, cost_of: CostOf = costing) -> None:
+        self._cluster = cluster
+        self._cost = functools.cache(cost_of(op, group, cluster))
+        cards, devices = cluster.node.cards_used, cluster.node.devices
+        demand = devices / group.per_node * min(group.per_node, cards)
+        self._oversubscription = max(1.0, demand / cards) if group.nodes > 1 else 1.0
+
+    def seconds(self, size_bytes: float) -> float:
+        """Seconds of the collective for `size_bytes` bytes."""
+        cost = self._cost(size_bytes)
+        return cost.latency_s + self._oversubscription * (cost.seconds - cost.latency_s)
+
+
+_CONCURRENT_SIZE: Final = 256
+_CONCURRENT: Final[OrderedDict[tuple[Op, Group, int, object], ConcurrentCollective]] = OrderedDict()
+
+
+def concurrent_collective(op: Op, group: Group, cluster: Cluster, cost_of: CostOf = costing) -> ConcurrentCollective:
+    """The `ConcurrentCollective` of these arguments. The latest ones are cached by the identity of the cluster, which they
+    reference."""
+    key = op, group, id(cluster), cost_of
+    if key not in _CONCURRENT:
+        _CONCURRENT[key] = ConcurrentCollective(op, group, cluster, cost_of)
+        if len(_CONCURRENT) > _CONCURRENT_SIZE:
+            _CONCURRENT.popitem(last=False)
+    return _CONCURRENT[key]
 
 
 def _check_links(group: Group, cluster: Cluster) -> None:

@@ -6,6 +6,7 @@ import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, Literal
 
 import numpy as np
@@ -133,8 +134,25 @@ class Group:
         return bool((self.members == self.per_node).all())
 
 
+class LinkLevel(IntEnum):
+    """The links that limit a collective: those inside a node, or those between nodes."""
+
+    NODE = 0
+    NETWORK = 1
+
+    @classmethod
+    def of(cls, group: Group) -> LinkLevel:
+        """The links that limit collectives of a group."""
+        return cls.NETWORK if group.nodes > 1 else cls.NODE
+
+
 def bus_factor(op: Op, ranks: int) -> float:
     """nccl-tests' bus bandwidth, which is comparable with link bandwidths, over its algorithm bandwidth."""
     if op == "all_reduce":
         return 2 * (ranks - 1) / ranks
     return (ranks - 1) / ranks if op in ("reduce_scatter", "all_gather", "alltoall", "gather", "scatter") else 1.0
+
+
+def passed_bytes(op: Op, group: Group, size_bytes: float) -> float:
+    """Bytes that a collective of `size_bytes` moves through each member of a group."""
+    return bus_factor(op, group.size) * size_bytes if group.size > 1 else 0.0

@@ -22,16 +22,19 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.captured.script import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, RecordedEvent, Wait
 from scaleproof.simulator.cluster.collectives.cost import rendezvous_s
-from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor
+from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor, passed_bytes
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import replay
 from scaleproof.simulator.program import MAIN_STREAM, Path, ProgramBuilder
-from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, ContendedResources
-from scaleproof.simulator.strategy.data_parallel.power import joules_per_bus_byte
+from scaleproof.simulator.strategy.data_parallel.contention import (
+    MEMORY_BYTES_PER_BUS_BYTE,
+    ContendedResources,
+    joules_per_bus_byte,
+)
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.resource_map import ResourceMap, passed_bytes
+from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.step_builder import StepBuilder
 
 # The stream of the host, and the first of other streams of a rank and of the groups whose collectives it leads.

@@ -3,25 +3,27 @@
 A collective occupies one processor per channel, moves two to three bytes of memory per byte on the bus, and draws power for
 both. Meanwhile kernels get the rest. If a share t is taken for C seconds, work W takes W + t·C if it outlasts the collective,
 and W / (1 − t) otherwise.
+
+Collectives within the passes are on the same links. While both move, each gets half of them. Passes of P seconds contain
+collectives for X of them, so collectives of replicas that would take S seconds lose X / P of the time that they run next to
+passes, and passes lose as much for what they wait for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.cost import processors_taken
-from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor
+from scaleproof.simulator.cluster.collectives.cost import ConcurrentCollective, concurrent_collective, processors_taken
+from scaleproof.simulator.cluster.collectives.groups import Group, LinkLevel, Op, bus_factor
+from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.cluster.device.kernels.parameters import at_power_limit, power_constants
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.strategy.data_parallel.power import PowerBudget, joules_per_bus_byte
-from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel, delays_s, together_s
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.model_parallel.layer_collectives import ConcurrentCollective, concurrent_collective
 
 Times = NDArray[np.float64]
 
@@ -32,6 +34,8 @@ MEMORY_BYTES_PER_BUS_BYTE: Final[dict[Op, float]] = {"all_gather": 2.0, "reduce_
 _LEAST_S: Final = 1e-12
 # Maximum share of memory bandwidth that collectives take.
 _MAX_MEMORY: Final = 0.9
+_BITS: Final = 8
+_PICO: Final = 1e-12
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,26 @@ class Delays(NamedTuple):
     collectives: Times
 
 
+class _Collective(NamedTuple):
+    """A collective of replicas next to passes over a layer.
+
+    of_experts: whether it moves the parameters of experts, or all others. moves_frozen: whether frozen ones as well. direction:
+    0 next to forward passes, 1 next to backward passes. place: of its seconds, by links and direction. passes: that it is
+    distributed over. bus_factor: bytes on the bus per byte of its size. memory_bytes, joules: per byte on the bus.
+    """
+
+    of_experts: int
+    moves_frozen: bool
+    direction: int
+    place: int
+    element_bytes: int
+    passes: int
+    concurrent: ConcurrentCollective
+    bus_factor: float
+    memory_bytes: float
+    joules: float
+
+
 class _Moved(NamedTuple):
     """What the collectives of replicas next to each layer's forward and backward pass take.
 
@@ -84,7 +108,6 @@ class Contention:
     """Slowdown of passes by the collectives of replicas next to them, and of these by the passes' own collectives."""
 
     replicas: ReplicaCollectives
-    _collectives: dict[tuple[int, Op, bool], ConcurrentCollective] = field(default_factory=dict, compare=False, repr=False)
 
     def delays(self, computing_s: Times, within_s: Times, samples: float, job: Job) -> Delays:
         """Delays of passes that compute for `computing_s` seconds without contention, shape (2, layers), and of the collectives
@@ -93,7 +116,7 @@ class Contention:
         shares_links = job.framework.link_contention and bool(np.any(within_s))
         if resources is None and not shares_links:
             return Delays(nothing, nothing, nothing)
-        bound = nothing if resources is None else job.of_layers(lambda layer: (job.memory_share(layer, samples),))[0]
+        bound = nothing if resources is None else job.memory_shares(samples)
         forward, backward = self.replicas.gathers
         every_microbatch = self._moved(job, forward, backward, self.replicas.passes)
         once_per_step = self._moved(job, self.replicas.first_gather, False, 0 if self.replicas.passes else 1)
@@ -124,43 +147,52 @@ class Contention:
     def _moved(self, job: Job, forward: bool, backward: bool, passes: int) -> _Moved:
         """Collectives next to the passes over each layer: gathers next to the forward and the backward pass, and sums, which
         are distributed over a number of passes, 0 for no sums."""
-        if not (forward or backward or (passes and self.replicas.sums)):
+        collectives = self._collectives(job, forward, backward, passes)
+        if not collectives:
             nothing = np.zeros((2, len(job.layers)))
             return _Moved(np.zeros((2, 2, len(job.layers))), nothing, nothing)
-        columns = job.of_layers(lambda layer: self._moved_by_layer(layer, job, forward, backward, passes))
+        columns = job.of_layers(lambda layer: self._moved_by_layer(layer, collectives))
         return _Moved(columns[:4].reshape(2, 2, -1), columns[4:6], columns[6:])
 
-    def _moved_by_layer(self, layer: Layer, job: Job, forward: bool, backward: bool, passes: int) -> Sequence[float]:
-        """Seconds by links, bytes of memory and joules of a layer's collectives, each by pass; eight numbers."""
-        replicas, experts = self.replicas, 0 if self.replicas.experts is None else layer.expert_parameters
-        moved_s, memory_bytes, moved_J = [0.0] * 4, [0.0, 0.0], [0.0, 0.0]
-        gathered = layer.frozen_parameters if job.zero == 3 else 0
-        queries: list[tuple[int, Op, int, int, int]] = [
-            (direction, "all_gather", job.gathered_bytes, 1, gathered)
-            for direction, gathers in enumerate((forward, backward and layer.has_backward))
-            if gathers
+    def _collectives(self, job: Job, forward: bool, backward: bool, passes: int) -> list[_Collective]:
+        """The collectives next to passes; arguments as in `_moved`."""
+        calls: list[tuple[int, Op, int, int]] = [
+            (direction, "all_gather", job.gathered_bytes, 1) for direction, gathers in enumerate((forward, backward)) if gathers
         ]
-        if replicas.sums is not None and passes:
-            queries.append((1, replicas.sums, job.reduced_bytes, passes, 0))
-        for group, trained in ((replicas.group, layer.trained_parameters - experts), (replicas.experts, experts)):
+        if self.replicas.sums is not None and passes:
+            calls.append((1, self.replicas.sums, job.reduced_bytes, passes))
+        result = []
+        for of_experts, group in enumerate((self.replicas.group, self.replicas.experts)):
             if group is None or group.size == 1:
                 continue
-            for direction, op, element_bytes, pass_count, frozen in queries:
-                size_bytes = float((trained + frozen * (group is replicas.group)) * element_bytes)
-                if not size_bytes:
-                    continue
-                place = 2 * LinkLevel.of(group) + direction
-                moved_s[place] += self._collective(op, group, job.cluster).seconds(size_bytes) / pass_count
-                bus_bytes = size_bytes * bus_factor(op, group.size) / pass_count
-                memory_bytes[direction] += MEMORY_BYTES_PER_BUS_BYTE[op] * bus_bytes
-                moved_J[direction] += joules_per_bus_byte(MEMORY_BYTES_PER_BUS_BYTE[op]) * bus_bytes
-        return *moved_s, *memory_bytes, *moved_J
+            for direction, op, element_bytes, pass_count in calls:
+                moves_frozen = op == "all_gather" and job.zero == 3 and not of_experts
+                place, memory_bytes = 2 * LinkLevel.of(group) + direction, MEMORY_BYTES_PER_BUS_BYTE[op]
+                concurrent, factor = concurrent_collective(op, group, job.cluster), bus_factor(op, group.size)
+                joules = joules_per_bus_byte(memory_bytes)
+                result.append(
+                    _Collective(
+                        of_experts, moves_frozen, direction, place, element_bytes, pass_count, concurrent, factor,
+                        memory_bytes, joules,
+                    )
+                )  # fmt: skip
+        return result
 
-    def _collective(self, op: Op, group: Group, cluster: Cluster) -> ConcurrentCollective:
-        key = id(cluster), op, group is self.replicas.experts
-        if key not in self._collectives:
-            self._collectives[key] = concurrent_collective(op, group, cluster)
-        return self._collectives[key]
+    def _moved_by_layer(self, layer: Layer, collectives: Sequence[_Collective]) -> Sequence[float]:
+        """Seconds by links, bytes of memory and joules of a layer's collectives, each by pass; eight numbers."""
+        experts = 0 if self.replicas.experts is None else layer.expert_parameters
+        trained = layer.trained_parameters - experts, experts
+        moved_s, memory_bytes, moved_J = [0.0] * 4, [0.0, 0.0], [0.0, 0.0]
+        for one in collectives:
+            parameters = trained[one.of_experts] + (layer.frozen_parameters if one.moves_frozen else 0)
+            if not parameters or (one.direction and not layer.has_backward):
+                continue
+            size_bytes = float(parameters * one.element_bytes)
+            moved_s[one.place] += one.concurrent.seconds(size_bytes) / one.passes
+            bus_bytes = size_bytes * one.bus_factor / one.passes
+            memory_bytes[one.direction] += one.memory_bytes * bus_bytes
+            moved_J[one.direction] += one.joules * bus_bytes
+        return *moved_s, *memory_bytes, *moved_J
 
 
 @dataclass(frozen=True)
@@ -222,3 +254,78 @@ def slowed_by(share: Times, moved_s: Times, computing_s: Times) -> Times:
     """Additional seconds of work next to collectives that take a share of the device for `moved_s` seconds."""
     result: Times = np.minimum(share * moved_s, share / (1 - share) * computing_s)
     return result
+
+
+@dataclass(frozen=True)
+class PowerBudget:
+    """Power of kernels and collectives, as shares of the device's power limit minus its idle power.
+
+    products, memory: kernels alone that are bound by matrix products or by memory bandwidth. channels: processors of all
+    channels of collectives. budget_W: power limit minus idle power, watts.
+    """
+
+    products: float
+    memory: float
+    channels: float
+    budget_W: float
+
+    @classmethod
+    def of(cls, device: Device, processors: float) -> Self | None:
+        """The budget of a device on which channels occupy the share `processors`; None if no limit is known."""
+        if device.power_limit_W is None or device.kernels is None:
+            return None
+        known = power_constants()
+        idle = known["idle_share"]
+        kernels = at_power_limit(device.kernels, device.power_limit_W)
+        products = min(1.0, kernels.tile_share / kernels.sustained_share)
+        return cls(
+            products=(products - idle) / (1 - idle),
+            memory=(known["memory_bound_share"] - idle) / (1 - idle),
+            channels=processors * known["channel_share"],
+            budget_W=(1 - idle) * device.power_limit_W,
+        )
+
+    def lost(self, moved_W: Times) -> tuple[Times, Times]:
+        """Shares of their rate that kernels bound by products, and by memory bandwidth, lose next to collectives.
+
+        moved_W: watts that collectives draw for moving bytes. Power is shared max-min fairly: collectives get their demand, up
+        to a half.
+        """
+        left = 1 - np.minimum(self.channels + moved_W / self.budget_W, 0.5)
+        products, memory = (np.maximum(0.0, 1 - left / alone) for alone in (self.products, self.memory))
+        return products, memory
+
+
+def joules_per_bus_byte(memory_bytes: float) -> float:
+    """Joules that a device spends per byte on the bus, if `memory_bytes` bytes of memory are moved for it."""
+    known = power_constants()
+    energy_pJ = known["memory_pJ_per_bit"] * memory_bytes + known["link_pJ_per_bit"]
+    return float(_BITS * _PICO * energy_pJ)
+
+
+def together_s(moved_s: Times, passes_s: Times) -> Times:
+    """Seconds for which the collectives of each layer move next to passes, if nothing slows either; layers are the last axis.
+
+    Layers are passed from the last to the first. A layer's collectives, of `moved_s` seconds, follow its pass and the
+    collectives before them. Read backwards in time, the same holds for collectives that precede passes from the first layer to
+    the last.
+    """
+    moved_s, passes_s = moved_s[..., ::-1], passes_s[..., ::-1]
+    passed_s, ends_s = np.cumsum(passes_s, axis=-1), np.cumsum(moved_s, axis=-1)
+    # none ends earlier than all since one that began right after its pass
+    ends_s = ends_s + np.maximum.accumulate(passed_s - (ends_s - moved_s), axis=-1)
+    result: Times = np.maximum(np.minimum(ends_s, passed_s[..., -1:]) - (ends_s - moved_s), 0.0)
+    return result[..., ::-1]
+
+
+def delays_s(next_s: Times, within_s: Times, exposed_s: Times, passes_s: Times) -> tuple[Times, Times]:
+    """Additional seconds of passes, and of the collectives of replicas next to them, that share links.
+
+    Together both take no less than the links are busy. next_s: seconds for which collectives of replicas move next to
+    passes. within_s: seconds of the collectives within the passes; exposed_s: seconds of them for which the passes wait.
+    passes_s: seconds of the passes, those included.
+    """
+    share = np.divide(next_s, passes_s, out=np.zeros_like(next_s), where=passes_s > 0)
+    # collectives hidden behind compute lengthen passes once the links have no time left
+    longer_s = np.maximum(share * exposed_s, np.minimum(within_s + next_s - passes_s, next_s))
+    return np.where(next_s * within_s > 0, longer_s, 0.0), share * within_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -18,38 +18,23 @@ DECODING: Final = "decoding"
 FIRST_SLOT: Final = 3
 
 
-class LoadingJob(Protocol):
-    """A job whose batches are loaded."""
-
-    @property
-    def input(self) -> Input | None:
-        """Storage and decoding of the samples; None if they cost nothing."""
-
-    @property
-    def samples_per_worker(self) -> int:
-        """Number of samples of a worker in a step."""
-
-
 class BatchLoader:
     """Adds the loading of batches to a program, and its shared resources: storage, and the cores that decode."""
 
-    def __init__(self, builder: ProgramBuilder, job: LoadingJob) -> None:
-        self._builder = builder
-        self._input = job.input
-        self._samples = job.samples_per_worker
+    def __init__(self, builder: ProgramBuilder, input_: Input, samples: int) -> None:
+        """samples: of a worker in a step."""
+        self._builder, self._input, self._samples = builder, input_, samples
         self._resources: dict[str, int] = {}
 
     def add(self, rank: int, node: int, each: int, total: int, samples: int | None = None) -> None:
         """Makes a rank class wait for its batch at the beginning of every step; must be called before its compute tasks are
         added.
 
-        each: ranks of the class on each of its nodes; total: on all nodes. samples: size of its batch, the job's if None. A
-        batch begins to load when the previous one is loaded and a slot is free, that is, `prefetch` steps after an earlier
-        batch was used.
+        each: ranks of the class on each of its nodes; total: on all nodes. samples: size of its batch, that of the loader if
+        None. A batch begins to load when the previous one is loaded and a slot is free, that is, `prefetch` steps after an
+        earlier batch was used.
         """
         input_ = self._input
-        if input_ is None:
-            return
         # without prefetch, loading begins with the step
         after = [] if input_.prefetch else [self._builder.wait(rank, Phase.INPUT, [])]
         loads = [

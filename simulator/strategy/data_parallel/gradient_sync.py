@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scaleproof.simulator.cluster.collectives.groups import Group
+from scaleproof.simulator.cluster.collectives.groups import Group, passed_bytes
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.program import PathOf, Rows
@@ -21,7 +21,6 @@ from scaleproof.simulator.strategy.data_parallel.replica_collectives import (
     ReplicaGroups,
     concurrent_path,
 )
-from scaleproof.simulator.strategy.layout.resource_map import passed_bytes
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
 from scaleproof.simulator.strategy.plan_costs import compression_s

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from scaleproof.simulator.cluster.collectives.cost import copying_s
-from scaleproof.simulator.cluster.collectives.groups import Group, Op
+from scaleproof.simulator.cluster.collectives.groups import Group, Op, passed_bytes
 from scaleproof.simulator.common.communication import Collective, Dimension, number_of
 from scaleproof.simulator.program import Path, PathOf, Use
-from scaleproof.simulator.strategy.layout.resource_map import ResourceMap, passed_bytes
+from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
 
 # Names of groups of ranks with the same parameters: all replicas, or ranks with the same experts of a mixture.

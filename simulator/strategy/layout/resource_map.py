@@ -9,14 +9,22 @@ from dataclasses import replace
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import CollectiveCost, Costing, costing, modelled_costing, rotates
-from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor
+from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor, passed_bytes
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.cluster.network.wiring import Channel, Wiring
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.program import Path, ResourceTable, Use
-from scaleproof.simulator.strategy.layout import paths
-from scaleproof.simulator.strategy.layout.link_loads import CollectiveLoad, NetworkShape, modelled_loads, network_shape
-from scaleproof.simulator.strategy.layout.paths import core_weight, incast, library_path, merged, relevant_bytes, required
+from scaleproof.simulator.strategy.layout.link_uses import (
+    CollectiveLoad,
+    NetworkShape,
+    core_weight,
+    incast,
+    library_path,
+    merged,
+    modelled_loads,
+    network_shape,
+    with_pauses,
+)
 
 # Function from the size of a collective in bytes to the bytes through each member and their path.
 CollectivePaths = Callable[[float], tuple[float, Path]]
@@ -24,9 +32,15 @@ CollectivePaths = Callable[[float], tuple[float, Path]]
 LinkClasses = Mapping[str, tuple[str, int]]
 
 
-def passed_bytes(op: Op, group: Group, size_bytes: float) -> float:
-    """Bytes that a collective of `size_bytes` moves through each member of a group."""
-    return bus_factor(op, group.size) * size_bytes if group.size > 1 else 0.0
+def required(link: Link | None) -> Link:
+    """The link, which scenario validation has made sure exists."""
+    assert link is not None
+    return link
+
+
+def relevant_bytes(link: Link | None, size_bytes: float) -> float:
+    """The size of a message if its path depends on it, else 0: paths depend on it if hosts have an overhead per message."""
+    return size_bytes if required(link).overhead_s else 0.0
 
 
 class ResourceMap:
@@ -320,7 +334,7 @@ class ResourceMap:
             key = network_algorithm, max_Bps if takes_turns else 0.0
             if key not in uses_of:
                 network = self._network_uses(op, group, network_algorithm, tuple(nodes), concurrent) if crosses else ()
-                network = paths.with_pauses(network, required(self.cluster.network), max_Bps) if takes_turns else network
+                network = with_pauses(network, required(self.cluster.network), max_Bps) if takes_turns else network
                 uses_of[key] = network + self._cores_used(group, links, nodes, concurrent)
             return moved_bytes, Path(cost.latency_s, max_Bps, uses_of[key], weight)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Operator
@@ -31,6 +31,24 @@ class ComputePart:
     operator: Operator | None
     of_weights: bool
     left_s: float
+
+
+class Overlap(NamedTuple):
+    """Compute that a collective overlaps with. least: share of the collective that is exposed in any case: processors that it
+    takes from that compute, or a piece before or after it."""
+
+    overlaps: Callable[[ComputePart], bool]
+    least: float
+
+    @classmethod
+    def within(cls, pass_: LayerPass, overlaps: Callable[[Operator, bool], Any], least: float) -> Self:
+        """Overlap with operators of one pass, which `overlaps` selects given an operator and whether the part computes
+        gradients of weights, and with the time of that pass in which no operator computes."""
+
+        def within(part: ComputePart) -> bool:
+            return part.pass_ is pass_ and (part.operator is None or bool(overlaps(part.operator, part.of_weights)))
+
+        return cls(within, least)
 
 
 class ComputeBudget:

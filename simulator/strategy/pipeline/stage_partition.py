@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster.device.device import optimizer_bytes
 from scaleproof.simulator.model.layers import Layer, block_range, cut_into_stages
 from scaleproof.simulator.model.operators import Matmul
-from scaleproof.simulator.parallelism.base import Strategy
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.parallelism.stages import Balance, cut_by_blocks
+from scaleproof.simulator.parallelism.strategy import Strategy
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.pipeline.schedules import peak_activations
 from scaleproof.simulator.strategy.plan_costs import pass_times, with_collectives

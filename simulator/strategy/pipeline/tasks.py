@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.collectives.cost import library_of
+from scaleproof.simulator.cluster.collectives.cost import concurrent_collective, library_of
 from scaleproof.simulator.common.communication import UNKNOWN, Collective, Communication, Dimension, number_of
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks import Framework
@@ -22,9 +22,7 @@ from scaleproof.simulator.program import Path, Rows
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
-from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
-from scaleproof.simulator.strategy.pipeline.rank_schedule import TURN, RankSchedule
-from scaleproof.simulator.strategy.pipeline.recv_posting import posting_tasks
+from scaleproof.simulator.strategy.pipeline.rank_schedule import TURN, RankSchedule, posting_tasks
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
 from scaleproof.simulator.strategy.step_builder import JobCosts, StepBuilder
 
@@ -271,7 +269,7 @@ class Replica:
         if plan.splits:
             # the shards are gathered on the receiving stage
             group = self.context.mesh.along("tensor", plan.tensor)
-            together_s = concurrent_collective_s("all_gather", size_bytes * plan.tensor, group, links.cluster)
+            together_s = concurrent_collective("all_gather", group, links.cluster).seconds(size_bytes * plan.tensor)
             path = replace(path, latency_s=path.latency_s + together_s)
         return path
 

@@ -10,7 +10,7 @@ from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.engine.events import simulate
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.engine.variation import Variation
-from scaleproof.simulator.prediction.timeline_run import predicted_run
+from scaleproof.simulator.predict import predicted_run
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Use
 from scaleproof.simulator.run.run import Run
 

@@ -9,8 +9,7 @@ import pytest
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.engine import simulate
-from scaleproof.simulator.predict import timed
-from scaleproof.simulator.prediction.timeline_run import predicted_run
+from scaleproof.simulator.predict import predicted_run, timed
 from scaleproof.simulator.program import Path, ProgramBuilder
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load

@@ -11,8 +11,12 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.catalog import ROOT
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.read import load_device
-from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, ContendedResources
-from scaleproof.simulator.strategy.data_parallel.power import PowerBudget, joules_per_bus_byte
+from scaleproof.simulator.strategy.data_parallel.contention import (
+    MEMORY_BYTES_PER_BUS_BYTE,
+    ContendedResources,
+    PowerBudget,
+    joules_per_bus_byte,
+)
 from tests.simulator.frameworks.scenarios import scenario
 
 # Gathers over NVLink next to each pass, on GPUs whose products are at the power limit.

@@ -11,8 +11,8 @@ from scaleproof.simulator.common.consistency import Asp, Bsp, ConsistencyModel, 
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import Timeline, simulate
 from scaleproof.simulator.engine.variation import Variation
+from scaleproof.simulator.predict import predicted_run
 from scaleproof.simulator.prediction.staleness import summary, window_of
-from scaleproof.simulator.prediction.timeline_run import predicted_run
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.run.records import ServerStatistics
 

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Values
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers
+from scaleproof.simulator.cluster.collectives.cost import concurrent_collective
 from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, Shard, cut_into_stages
 from scaleproof.simulator.parallelism.mesh import DeviceMesh
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.strategy.job import Job, exposed_exchanges_s
 from scaleproof.simulator.strategy.layout.folding import worker_classes
-from scaleproof.simulator.strategy.model_parallel.layer_collectives import concurrent_collective_s
 from scaleproof.simulator.strategy.plan_costs import with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
 
@@ -212,7 +212,8 @@ class LayerTimes:
         cluster = self.base.cluster
         group = plan.grid(cluster.node.devices).along("tensor", plan.tensor)
         sizes_bytes, layer = np.unique(output_bytes, return_inverse=True)
-        joining_s = [concurrent_collective_s("all_gather", size_bytes, group, cluster) for size_bytes in sizes_bytes.tolist()]
+        gather = concurrent_collective("all_gather", group, cluster)
+        joining_s = [gather.seconds(size_bytes) for size_bytes in sizes_bytes.tolist()]
         return output_bytes / plan.tensor, np.array(joining_s)[layer]
 
 

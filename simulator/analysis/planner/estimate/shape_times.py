@@ -21,8 +21,11 @@ from scaleproof.simulator.analysis.planner.estimate.pipeline_times import pass_w
 from scaleproof.simulator.analysis.planner.estimate.transfer_times import TransferTimes
 from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
-from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, ContendedResources
-from scaleproof.simulator.strategy.data_parallel.power import joules_per_bus_byte
+from scaleproof.simulator.strategy.data_parallel.contention import (
+    MEMORY_BYTES_PER_BUS_BYTE,
+    ContendedResources,
+    joules_per_bus_byte,
+)
 
 Times = NDArray[np.float64]
 

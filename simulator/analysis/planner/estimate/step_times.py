@@ -22,9 +22,9 @@ from scaleproof.simulator.analysis.planner.estimate.pipeline_times import window
 from scaleproof.simulator.analysis.planner.estimate.shape_times import PassTable, Shape, SyncTable, tables
 from scaleproof.simulator.analysis.planner.estimate.stage_traffic import StageTraffic
 from scaleproof.simulator.analysis.planner.estimate.transfer_times import TransferTimes
+from scaleproof.simulator.cluster.collectives.groups import LinkLevel
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.strategy.data_parallel.contention import per_second, slowed_by
-from scaleproof.simulator.strategy.data_parallel.shared_links import LinkLevel, delays_s
+from scaleproof.simulator.strategy.data_parallel.contention import delays_s, per_second, slowed_by
 
 Times = NDArray[np.float64]
 

@@ -25,7 +25,7 @@ from scaleproof.simulator.parallelism.mesh import ORDER, Axis, DeviceMesh
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.model_parallel.expert_dispatch import expected_visited
+from scaleproof.simulator.strategy.model_parallel.expert import expected_visited
 from scaleproof.simulator.strategy.plan_costs import with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.programs import compiled, exchange_s

@@ -17,7 +17,7 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.frameworks import shipped
-from scaleproof.simulator.prediction.timeline_run import predicted_run
+from scaleproof.simulator.predict import predicted_run
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.strategy.captured.program import HostCosts, assemble, longest_s

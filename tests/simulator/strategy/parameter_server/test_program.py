@@ -18,8 +18,7 @@ from scaleproof.simulator.engine.events import simulate as by_events
 from scaleproof.simulator.engine.variation import random_starts_s
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.parallelism.parameter_server import Sparse
-from scaleproof.simulator.predict import predict, timed
-from scaleproof.simulator.prediction.timeline_run import predicted_run
+from scaleproof.simulator.predict import predict, predicted_run, timed
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.run.records import ServerStatistics
 from scaleproof.simulator.run.run import Run

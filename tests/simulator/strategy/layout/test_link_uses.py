@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster.collectives.groups import Group
-from scaleproof.simulator.strategy.layout.link_loads import CollectiveLoad, NetworkShape, modelled_loads, network_shape
+from scaleproof.simulator.strategy.layout.link_uses import CollectiveLoad, NetworkShape, modelled_loads, network_shape
 from tests.simulator.clusters import Fields, plain
 
 OTHERS = {"duplex": "half"}, {"incast": 0.5}, {"topology": {"kind": "rail_optimised", "nodes_per_group": 2}}

@@ -9,7 +9,7 @@ import pytest
 
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.data_parallel.shared_links import delays_s, together_s
+from scaleproof.simulator.strategy.data_parallel.contention import delays_s, together_s
 from tests.simulator.frameworks.scenarios import scenario
 from tests.simulator.strategy.model_parallel.test_compute_budget import GPT, LINKS, MIXTURE, faster, steps_s
 from tests.validator.verdicts import in_bulk
