@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -229,14 +228,11 @@ def test_costs_are_computed_once_for_a_layer_and_not_shared_by_layers_with_its_s
     other = replace(layer, tensors=layer.tensors * 3)
     calls: list[Layer] = []
 
-    def tensors(one: Layer) -> float:
-        def counted(_: Execution) -> Sequence[float]:
-            calls.append(one)
-            return (float(len(one.tensors)),)
-
-        return execution.once(one, "tensors", counted)[0]
+    def tensors(_: Execution, one: Layer) -> int:
+        calls.append(one)
+        return len(one.tensors)
 
     layers = [layer, other, layer, other]
-    assert [tensors(one) for one in layers] == [len(one.tensors) for one in layers]
+    assert [execution.once(tensors, one) for one in layers] == [len(one.tensors) for one in layers]
     assert calls == [layer, other]
     assert execution_of(device(), MEGATRON, WORK) is execution

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import pickle
 from typing import Any
@@ -274,7 +273,7 @@ def test_points_that_do_not_fit_are_marked_without_a_remedy(together: bool, monk
     def never(scenario: Scenario) -> str:
         raise AssertionError("no table shows a remedy")
 
-    monkeypatch.setattr(importlib.import_module("scaleproof.simulator.predict"), "fit_by", never)
+    monkeypatch.setattr("scaleproof.simulator.memory.remedies.fit_by", never)
     axes = {"cluster.network.bandwidth": ["10 Gbit/s", "25 Gbit/s"]}
     study = read({"scenario": "resnet50-ring-p100", "axes": axes}, ["cluster.device.memory=1 GiB"])
     found = rows(pickle.dumps(study), np.arange(2), False, together, math.inf).rows
