@@ -139,9 +139,9 @@ def _server_elasticity(differences: FiniteDifferences) -> Elasticity:
     scenario = differences.scenario
     strategy, servers = scenario.strategy, scenario.strategy.servers
     label = ("servers", "strategy.servers", str(servers) if servers else "–")
-    if not servers or "servers_" not in type(strategy).model_fields:
+    if not servers or "servers" not in type(strategy).model_fields:
         return Elasticity(*label, None, "there are no servers")
-    more = strategy.model_copy(update={"servers_": servers + 1})
+    more = strategy.model_copy(update={"servers": servers + 1})
     try:
         cluster = scenario.cluster.with_nodes(more.nodes_needed(scenario.cluster))
         larger = scenario.rebuilt(strategy=more, cluster=cluster)
