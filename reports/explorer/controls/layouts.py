@@ -67,8 +67,8 @@ def check(scenario: Scenario) -> None:
     if strategy.training_ranks > cluster.devices or nodes > cluster.nodes:
         raise InputError(f"{strategy.ranks:,} ranks need {nodes:,} nodes; the cluster has {cluster.nodes:,}")
     try:
-        strategy.check(built(scenario.model, strategy.plan.shard), scenario.samples_per_worker)
         scenario.check_options()
+        strategy.check(built(scenario.model, strategy.plan.shard), scenario.samples_per_worker)
     except FieldError as error:
         raise InputError(error.message) from None
     named = [rank for _, ranks in scenario.unevenness.named_by_field() for rank in ranks]
