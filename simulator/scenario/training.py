@@ -14,6 +14,7 @@ from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Sec
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, AnyRecompute
 from scaleproof.simulator.parallelism import Strategy
+from scaleproof.simulator.parallelism.option_rules import BY_FRAMEWORK
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 
 
@@ -71,7 +72,7 @@ class Training(Spec):
     """Precision, optimizer, ZeRO stage, recomputation and data of the training."""
 
     precision: Precision = "fp32"
-    autocast: bool | None = Field(
+    autocast: Annotated[bool | None, BY_FRAMEWORK] = Field(
         None,
         description="training in 16 bits by torch.autocast, with parameters, gradients, norms and the residual stream in 32; "
         "the framework's if absent",

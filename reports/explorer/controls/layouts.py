@@ -125,4 +125,4 @@ def _plain(scenario: Scenario, part: str) -> dict[str, Any]:
     spec = getattr(scenario, part)
     fields = type(spec).model_fields.items()
     free = {info.alias or name for name, info in fields if name in DECIDED and name not in spec.model_fields_set}
-    return {name: value for name, value in dump.plain_part(scenario, part).items() if name not in free}
+    return {name: value for name, value in dump.plain_spec(spec).items() if name not in free}
