@@ -6,7 +6,7 @@ from copy import copy
 from functools import cached_property
 from typing import Any, Final
 
-from scaleproof.simulator.cluster.collectives.nccl import facts_of
+from scaleproof.simulator.cluster.collectives.settings import facts_of
 from scaleproof.simulator.cluster.device.device import Device, is_narrow
 from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
 from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY
