@@ -60,7 +60,7 @@ class Spec(BaseModel):
         return found
 
     def _values(self) -> list[Any]:
-        return [self.__dict__[name] for name in type(self).model_fields]
+        return list(map(self.__dict__.__getitem__, type(self).__pydantic_fields__))
 
     def cached(self, derive: Callable[[Self], _Value]) -> _Value:
         """The value that a function derives from this instance, computed once; copies compute theirs anew."""
