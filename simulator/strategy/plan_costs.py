@@ -45,6 +45,7 @@ def _contention(plan: Plan, mesh: DeviceMesh, job: Job) -> Contention | None:
     if not plan.averages or plan.servers:
         return None
     zero, sums_whole = 0 if job.owns_tensors else job.zero, job.sums_whole
+    gathering = plan.gathering(zero)
     experts = mesh.expert_replicas(0, plan.expert, plan.expert_tensor)[0] if plan.divides_experts else None
     overlaps = (plan.overlap and not sums_whole) or zero >= 2
     sum_op: Op | None = ("reduce_scatter" if zero else "all_reduce") if overlaps else None
@@ -52,8 +53,8 @@ def _contention(plan: Plan, mesh: DeviceMesh, job: Job) -> Contention | None:
         ReplicaCollectives(
             mesh.replicas_of(0, 0, plan.sharing if zero else None),
             None if experts is None else Group.of(experts, mesh.devices),
-            (zero == 3 and not plan.keeps_gathered, zero == 3 and plan.reshard),
-            (zero in (1, 2) and plan.overlap_gather) or (zero == 3 and plan.keeps_gathered),
+            (gathering in ("every pass", "every forward pass"), gathering == "every pass"),
+            gathering in ("next forward pass", "once a step"),
             sum_op,
             1 if zero >= 2 and plan.scatter == "microbatch" else plan.microbatches if plan.chunks > 1 else 0,
             plan.stages if plan.chunks == 1 else 1,

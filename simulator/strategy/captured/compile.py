@@ -17,7 +17,7 @@ from scaleproof.simulator.captured.script import (
     RankTrace,
     RecordedEvent,
 )
-from scaleproof.simulator.parallelism.captured import CapturedStrategy
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.strategy.captured.program import Assembly, HostCosts, assemble
 from scaleproof.simulator.strategy.job import Job
