@@ -13,7 +13,7 @@ from scaleproof.simulator.strategy.job import Job
 
 # The function that compiles each kind of strategy, with its module in this package, which is imported when it is first used.
 _FUNCTIONS: Final = {
-    "captured": ("captured.compile", "compile_captured"),
+    "captured": ("captured.program", "compile_captured"),
     "data_parallel": ("compile", "compile_replicas"),
     "gather_average": ("data_parallel.gather_average", "compile_gather_average"),
     "hybrid": ("compile", "compile_replicas"),
