@@ -19,7 +19,7 @@ _FUNCTIONS: Final = {
     "hybrid": ("compile", "compile_replicas"),
     "local_sgd": ("data_parallel.local_sgd", "compile_local_sgd"),
     "model_parallel": ("model_parallel.program", "compile_model_parallel"),
-    "parameter_server": ("parameter_server.compile", "compile_parameter_server"),
+    "parameter_server": ("parameter_server.program", "compile_parameter_server"),
     "pipeline": ("compile", "compile_replicas"),
 }
 # Those of installed packages.

@@ -99,7 +99,7 @@ class GradientSync:
         pair, mesh, replicas = ends(self.plan), self.context.mesh, self.replicas
         share = self.groups.size(pair[0], "replicas") if self.job.zero >= 2 else 1
         size_bytes = self.context.rank_layers.copied * self.job.reduced_bytes / share
-        groups = [Group.of([mesh.rank(replica.placed.rank, rank) for rank in pair], mesh.devices) for replica in replicas]
+        groups = [Group.of([mesh.rank(replica.workers.rank, rank) for rank in pair], mesh.devices) for replica in replicas]
         senders = [min(replica.concurrent_senders, mesh.devices) for replica in replicas]
         calls = [
             ("all_reduce", group, size_bytes, group.node_numbers.tolist(), count)
