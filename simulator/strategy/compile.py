@@ -14,7 +14,7 @@ from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.program.costs import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers
-from scaleproof.simulator.strategy.data_parallel.gradient_sync import GradientSync
+from scaleproof.simulator.strategy.data_parallel.ring_allreduce import GradientSync
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.folding import can_fold, folded, folded_with_links, worker_classes
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses

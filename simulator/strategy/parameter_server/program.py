@@ -63,9 +63,12 @@ class _Message(NamedTuple):
     update_s: SecondsOf
 
 
-class _Reply(NamedTuple):
-    """Rows that bring a bucket from the servers to a worker group: services, pulls, and the broadcast inside the group."""
+class _BucketRows(NamedTuple):
+    """Rows that bring a bucket of a worker group to the servers and back: the sum inside the group, pushes, services, pulls,
+    and the broadcast inside the group."""
 
+    sums: list[int]
+    pushes: list[int]
     services: list[int]
     pulls: list[int]
     broadcast: list[int]
@@ -91,25 +94,27 @@ class _ServedStep:
         self._device_of = {rank: place % job.cluster.node.devices for role in roles for place, rank in enumerate(role)}
 
     def program(self) -> Program:
-        """Pushes overlap with the rest of the backward pass, pulls with it and the next forward pass. A step ends when its
-        first layers can begin the next step; parameters of later layers are waited for where they are needed."""
+        """The step: passes of all workers, and pushes, services and pulls of their buckets.
+
+        Pushes overlap with the rest of the backward pass, pulls with it and the next forward pass. A step ends when its first
+        layers can begin the next step; parameters of later layers are waited for where they are needed.
+        """
         for worker in (worker for group in self._groups for worker in group.members):
             self._builder.load(self._ranks[worker], worker.node, worker.each, worker.ranks)
-        for group in self._groups:
-            waits = self._forward(group)
-            messages = [list(self._messages(group, bucket)) for bucket in self._buckets]
-            sums, pushes = self._backward(group, messages)
-            replies = [self._reply(group, number, messages[number], pushes[number]) for number in range(len(pushes))]
-            for rows, reply in zip(waits, replies[1:], strict=True):
-                self._builder.carry(rows[0], reply.services)
-                self._builder.carry(rows[1], reply.pulls)
+        passes = [(group, self._forward(group), self._backward(group)) for group in self._groups]
+        for group, waits, gradients in passes:
+            first, *others = self._synchronise(group, gradients)
+            for rows, bucket in zip(waits, others, strict=True):
+                self._builder.carry(rows[0], bucket.services)
+                self._builder.carry(rows[1], bucket.pulls)
                 for row in rows[2:]:
-                    self._builder.carry(row, reply.broadcast)
-            self._wait(group.members, Phase.SYNCHRONISE, sums)
-            self._wait(group.members[:1], Phase.SEND, [push for of_bucket in pushes for push, _ in of_bucket])
-            self._wait(group.members[:1], Phase.WAIT, replies[0].services)
-            self._wait(group.members[:1], Phase.RECEIVE, replies[0].pulls)
-            self._wait(group.members, Phase.SYNCHRONISE, replies[0].broadcast)
+                    self._builder.carry(row, bucket.broadcast)
+            leader = group.members[:1]
+            self._wait(group.members, Phase.SYNCHRONISE, first.sums)
+            self._wait(leader, Phase.SEND, [push for bucket in (first, *others) for push in bucket.pushes])
+            self._wait(leader, Phase.WAIT, first.services)
+            self._wait(leader, Phase.RECEIVE, first.pulls)
+            self._wait(group.members, Phase.SYNCHRONISE, first.broadcast)
         return self._builder.priced()
 
     def _forward(self, group: WorkerGroup) -> list[list[int]]:
@@ -134,29 +139,17 @@ class _ServedStep:
         self._passes(group, Phase.FORWARD, begin, len(self._job.layers))
         return waits
 
-    def _backward(
-        self, group: WorkerGroup, messages: Sequence[Sequence[_Message]]
-    ) -> tuple[list[int], list[list[tuple[int, int]]]]:
-        """Adds backward passes of a group, divided where a bucket is complete, which is then pushed. Returns the rows of the
-        group's last sum, and those of pushes and services by bucket."""
-        begin, gradients, sums = len(self._job.layers), list[int](), list[int]()
-        pushes: list[list[tuple[int, int]]] = []
-        # one after another to each server, as over one connection (ps-lite has one per pair): concurrent messages of a worker
-        # would take bandwidth of the server's card from other workers in proportion to their number
-        previous_push: dict[tuple[int, bool], list[int]] = {}
-        for bucket, of_bucket in zip(reversed(self._buckets), reversed(messages), strict=True):
-            number = len(self._buckets) - 1 - len(pushes)
+    def _backward(self, group: WorkerGroup) -> list[list[int]]:
+        """Adds backward passes of a group, divided where a bucket is complete. Returns for each bucket the rows that complete
+        it."""
+        begin, gradients = len(self._job.layers), list[int]()
+        result: list[list[int]] = []
+        for bucket in reversed(self._buckets):
             if bucket.layer < begin:
                 gradients = self._passes(group, Phase.BACKWARD, bucket.layer, begin)
                 begin = bucket.layer
-            sums = self._collective(group, "reduce", number, gradients)
-            pushes.append([])
-            for message in of_bucket:
-                connection = message.server, message.inside
-                after = [*(sums or gradients), *previous_push.get(connection, [])]
-                pushes[-1].append(self._push(group, number, message, after))
-                previous_push[connection] = [pushes[-1][-1][0]]
-        return sums, pushes[::-1]
+            result.append(gradients)
+        return result[::-1]
 
     def _passes(self, group: WorkerGroup, phase: Phase, begin: int, end: int) -> list[int]:
         """Adds each member's pass over some layers; returns the rows, none if there are no layers."""
@@ -167,6 +160,26 @@ class _ServedStep:
 
         members = group.members if begin < end else ()
         return [self._builder.compute(self._ranks[worker], phase, seconds) for worker in members]
+
+    def _synchronise(self, group: WorkerGroup, gradients: Sequence[Sequence[int]]) -> list[_BucketRows]:
+        """Adds the push of each of a group's buckets once it is complete, the servers' services, and pulls. Returns the rows of
+        each bucket. gradients: rows that complete each bucket."""
+        result: list[_BucketRows] = []
+        # one after another to each server, as over one connection (ps-lite has one per pair): concurrent messages of a worker
+        # would take bandwidth of the server's card from other workers in proportion to their number
+        previous_push: dict[tuple[int, bool], list[int]] = {}
+        for number, bucket in reversed(list(enumerate(self._buckets))):
+            sums = self._collective(group, "reduce", number, gradients[number])
+            pushes, services, pulls = [], [], []
+            for message in self._messages(group, bucket):
+                connection = message.server, message.inside
+                after = [*(sums or gradients[number]), *previous_push.get(connection, [])]
+                pushes.append(self._push(group, number, message, after))
+                services.append(self._serve(group, number, message, pushes[-1]))
+                pulls.append(self._pull(group, number, message, services[-1]))
+                previous_push[connection] = pushes[-1:]
+            result.append(_BucketRows(sums, pushes, services, pulls, self._collective(group, "broadcast", number, pulls)))
+        return result[::-1]
 
     def _wait(self, members: Sequence[RankClass], phase: Phase, after: Sequence[int]) -> None:
         for worker in members if after else ():
@@ -208,31 +221,24 @@ class _ServedStep:
         sum_ = partial(sum_s, float(bucket.gradient_bytes[server]))
         return sum_, partial(update_s, float(bucket.touched_by_all[server]))
 
-    def _push(self, group: WorkerGroup, number: int, message: _Message, after: Sequence[int]) -> tuple[int, int]:
-        """Adds a push; returns its row and that of its service."""
-        worker, size_bytes = self._ranks[group.members[0]], message.size_bytes
-        labels = Communication.of(Dimension.SERVER, Collective.PUSH, size_bytes, self._layers(number), message.servers)
-        push = self._builder.transfer(
-            worker, message.server, size_bytes, message.up, Phase.SEND, after, together=2 * number + _PUSHES, labels=labels
-        )
-        served = message.requests, message.service_s, message.update_s
-        return push, self._builder.serve(message.server, worker, Phase.OPTIMIZER, *served, (push,), number)
+    def _push(self, group: WorkerGroup, number: int, message: _Message, after: Sequence[int]) -> int:
+        worker, labels = self._ranks[group.members[0]], self._labels(number, Collective.PUSH, message)
+        together = 2 * number + _PUSHES
+        sent = message.size_bytes, message.up
+        return self._builder.transfer(worker, message.server, *sent, Phase.SEND, after, together=together, labels=labels)
 
-    def _reply(
-        self, group: WorkerGroup, number: int, messages: Sequence[_Message], pushes: Sequence[tuple[int, int]]
-    ) -> _Reply:
-        """Adds the pulls of a bucket, and its broadcast inside the group. pushes: rows of the pushes and of their services."""
-        worker, services, pulls = self._ranks[group.members[0]], [service for _, service in pushes], []
-        for message, service in zip(messages, services, strict=True):
-            labels = Communication.of(
-                Dimension.SERVER, Collective.PULL, message.size_bytes, self._layers(number), message.servers
-            )
-            pull = self._builder.transfer(
-                message.server, worker, message.size_bytes, message.down, Phase.RECEIVE, [service],
-                together=2 * number + _PULLS, labels=labels,
-            )  # fmt: skip
-            pulls.append(pull)
-        return _Reply(services, pulls, self._collective(group, "broadcast", number, pulls))
+    def _serve(self, group: WorkerGroup, number: int, message: _Message, push: int) -> int:
+        worker, served = self._ranks[group.members[0]], (message.requests, message.service_s, message.update_s)
+        return self._builder.serve(message.server, worker, Phase.OPTIMIZER, *served, (push,), number)
+
+    def _pull(self, group: WorkerGroup, number: int, message: _Message, service: int) -> int:
+        worker, labels = self._ranks[group.members[0]], self._labels(number, Collective.PULL, message)
+        together = 2 * number + _PULLS
+        sent = message.size_bytes, message.down
+        return self._builder.transfer(message.server, worker, *sent, Phase.RECEIVE, [service], together=together, labels=labels)
+
+    def _labels(self, number: int, op: Collective, message: _Message) -> Communication:
+        return Communication.of(Dimension.SERVER, op, message.size_bytes, self._layers(number), message.servers)
 
     def _layers(self, number: int) -> range:
         """Layers of a bucket."""
