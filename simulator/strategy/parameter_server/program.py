@@ -71,7 +71,7 @@ class _BucketRows(NamedTuple):
     pushes: list[int]
     services: list[int]
     pulls: list[int]
-    broadcast: list[int]
+    broadcast: Sequence[int] = ()
 
 
 class _ServedStep:
@@ -178,8 +178,12 @@ class _ServedStep:
                 services.append(self._serve(group, number, message, pushes[-1]))
                 pulls.append(self._pull(group, number, message, services[-1]))
                 previous_push[connection] = pushes[-1:]
-            result.append(_BucketRows(sums, pushes, services, pulls, self._collective(group, "broadcast", number, pulls)))
-        return result[::-1]
+            result.append(_BucketRows(sums, pushes, services, pulls))
+        # the first layers' parameters are broadcast first
+        return [
+            rows._replace(broadcast=self._collective(group, "broadcast", number, rows.pulls))
+            for number, rows in enumerate(reversed(result))
+        ]
 
     def _wait(self, members: Sequence[RankClass], phase: Phase, after: Sequence[int]) -> None:
         for worker in members if after else ():
