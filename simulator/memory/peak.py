@@ -129,7 +129,8 @@ def _in_flight(schedule: ScheduleName, ranks: int, rank: int, microbatches: int,
     after, after_later = kept.cumsum(axis=0), later.cumsum(axis=0)
     kinds = (own & one[:, None] for one in (kind == Pass.FORWARD, first, is_back & ~first))
     rows = np.stack([*kinds, after - kept, after_later - later], axis=2)
-    candidates = [_unexceeded(rows[rows[:, number, column] == 1]) for column in range(3) for number in range(chunks)]
+    groups = [rows[rows[:, number, column] == 1] for column in range(3) for number in range(chunks)]
+    candidates = [_unexceeded(passes) for passes in (*groups, rows[kind == Pass.WEIGHT])]
     return InFlight(np.concatenate(candidates), after.max(axis=0))
 
 
@@ -141,7 +142,7 @@ def changes(kind: Counts, chunk: Counts, chunks: int) -> Counts:
 
 
 def _unexceeded(passes: Counts) -> Counts:
-    """Those of some passes of one kind over one chunk whose numbers of microbatches no other pass exceeds in all chunks."""
+    """Those of some passes of one kind whose numbers of microbatches no other pass exceeds in all chunks."""
     result, left = [], passes
     while len(left):
         most = left[left[:, :, 3:].sum(axis=(1, 2)).argmax()]
