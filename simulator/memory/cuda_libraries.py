@@ -22,12 +22,12 @@ _CONNECTIONS: Final = {True: 1 + 2, False: 1 + 3}
 _WORKSPACE_BYTES: Final = {"volta": 8_519_680 + 2**20, "ampere": 8_519_680 + 2**22, "hopper": 2**26, "blackwell": 2**26}
 
 
-def libraries_bytes(setting: MemoryInputs, copies: bool) -> dict[str, float]:
+def libraries_bytes(inputs: MemoryInputs, copies: bool) -> dict[str, float]:
     """Bytes of libraries by holder. copies: whether the first and the last stage share weights, and have a group for them."""
     return {
-        "workspace": workspace_bytes(setting.scenario.cluster.device) if setting.is_gpu else 0.0,
-        "library": 0.0 if setting.servers else nccl_bytes(setting.scenario.cluster, setting.plan, copies),
-        "context": float(setting.software.context_bytes) if setting.is_gpu else 0.0,
+        "workspace": workspace_bytes(inputs.scenario.cluster.device) if inputs.is_gpu else 0.0,
+        "library": 0.0 if inputs.servers else nccl_bytes(inputs.scenario.cluster, inputs.plan, copies),
+        "context": float(inputs.software.context_bytes) if inputs.is_gpu else 0.0,
     }
 
 
