@@ -15,14 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.sensitivity.parameters import StepParameter
-from scaleproof.simulator.engine import Timeline, Variation, replay, simulate_steady
+from scaleproof.simulator.engine import replay, simulate_steady
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.prediction.steps import Simulate, is_transient
-from scaleproof.simulator.program import Program
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import compile_step
-from scaleproof.simulator.strategy.scenario_job import job_of
+from scaleproof.simulator.strategy.scenario_job import program_of
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
 from scaleproof.simulator.uncertainty.priors import quantity_deviations
 from scaleproof.simulator.uncertainty.response import Response, added_seconds, replayed_s, response_of_scenario
@@ -58,14 +56,7 @@ class FiniteDifferences:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        programs: list[Program] = []
-
-        def simulate(program: Program, steps: int, variation: Variation) -> Timeline:
-            programs.append(program)
-            return simulate_steady(program, steps, variation)
-
-        self.run = timed(scenario, simulate=simulate)
-        self._program = programs[-1]
+        self.run, self._program = timed(scenario), program_of(scenario)
         self._own_s = durations_s(self._program)
         varies = scenario.unevenness.is_random or scenario.unevenness.changes
         self.is_replayed = self._program.is_static and not varies and self._replay_agrees()
@@ -152,16 +143,20 @@ class FiniteDifferences:
 
     def _grown_s(self, parameter: StepParameter, step: float) -> Times | None:
         slower = parameter.slowed(self.scenario, math.exp(step))
-        return added_seconds(self._program, compile_step(slower.strategy, job_of(slower)))
+        return added_seconds(self._program, program_of(slower), self._own_s)
 
     @cached_property
     def _response(self) -> Response:
-        return response_of_scenario(self.scenario, self._program, least=0.0)
+        return response_of_scenario(self.scenario)
 
     @cached_property
     def _task_quantities(self) -> set[str]:
         """Uncertain quantities whose effect on each task's duration is known."""
-        return {name for name in quantity_deviations(self.scenario) if name not in self._response.whole}
+        return {
+            name
+            for name in quantity_deviations(self.scenario)
+            if name in self._response.more_s or name not in self._response.shares
+        }
 
     @cached_property
     def _slowdowns(self) -> Mapping[str, Times]:
