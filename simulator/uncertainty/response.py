@@ -44,7 +44,7 @@ NEGLIGIBLE: Final = 1e-4
 _NOTHING: Final = 1e-9
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Response:
     """The response of a program's step time to slowdown factors of quantities.
 
@@ -95,6 +95,13 @@ def response_of_scenario(scenario: Scenario, errors: ErrorModel | None = None) -
 
     errors: the shipped error model if None.
     """
+    response = scenario.cached(_response)
+    model = case_of_scenario(scenario).log_ends(scenario.cluster, errors or shipped(), response.exposed)
+    return replace(response, priors=Priors.of(response.shares, scenario.cluster, model))
+
+
+def _response(scenario: Scenario) -> Response:
+    """The response of a scenario's step time, before its model error is known."""
     job = job_of(scenario, unevenness=scenario.unevenness.constant)
     program = program_of(scenario) if job is job_of(scenario) else compile_step(scenario.strategy, job)
     seconds, slowdown = durations_s(program), _LITTLE if program.is_static else _MORE
@@ -114,9 +121,7 @@ def response_of_scenario(scenario: Scenario, errors: ErrorModel | None = None) -
         increases = {name: (_step_s(scenario, slower) / step_s - 1) / slowdown for name, slower in changed.items()}
         shares |= {name: min(1.0, share) for name, share in increases.items() if share > NEGLIGIBLE}
     shares |= {MODEL: 1.0} if MODEL in quantities else {}
-    response = Response(program, seconds, more_s, shares, Priors.of((), scenario.cluster))
-    model = case_of_scenario(scenario).log_ends(scenario.cluster, errors or shipped(), response.exposed)
-    return replace(response, priors=Priors.of(shares, scenario.cluster, model))
+    return Response(program, seconds, more_s, shares, Priors.of(shares, scenario.cluster))
 
 
 def _shares(program: Program, seconds: Times, more_s: Mapping[str, Times]) -> dict[str, float]:
