@@ -47,6 +47,12 @@ class FailureRates:
     sizes: ElasticSizes
 
     @property
+    def is_optimum(self) -> bool:
+        """Whether checkpoints are taken at the optimal interval."""
+        checkpoint = self.reliability.checkpoint
+        return checkpoint.steps is None and checkpoint.interval_s == "optimum"
+
+    @property
     def in_repair(self) -> float | None:
         """Mean number of nodes in repair if training never waited for nodes: the loss rate times the repair time (Little);
         None where a spare is always available."""
