@@ -140,9 +140,9 @@ def _server_elasticity(differences: FiniteDifferences) -> Elasticity:
     scenario = differences.scenario
     strategy, cluster, servers = scenario.strategy, scenario.cluster, scenario.strategy.servers
     label = ("servers", "strategy.servers", str(servers) if servers else "–")
-    if not servers or "servers_" not in type(strategy).model_fields:
+    if not servers or "servers" not in type(strategy).model_fields:
         return Elasticity(*label, None, "there are no servers")
-    more = strategy.model_copy(update={"servers_": servers + 1})
+    more = strategy.model_copy(update={"servers": servers + 1})
     nodes = more.nodes_needed(cluster)
     few = differences.variant(lambda: scenario)
     many = differences.variant(lambda: scenario.rebuilt(strategy=more, cluster=cluster.with_nodes(nodes)))

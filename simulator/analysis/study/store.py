@@ -1,4 +1,4 @@
-"""The results of a study: in a folder, a description and tables that are only ever added to, or rows in memory."""
+"""The results of a study: tables in a folder that are only added to, with a description of the study, or rows in memory."""
 
 from __future__ import annotations
 
