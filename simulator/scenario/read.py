@@ -29,16 +29,19 @@ class _ModelFile(Spec):
 
 def load_cluster(path: Path) -> Cluster:
     """Loads a cluster file. Raises NotFoundError or ScenarioError."""
-    located = yaml_file.read(path)
-    resolve_file(located, "cluster", path.parent)
-    return validated(Cluster, located)
+    return validated(Cluster, read_file(path, "cluster"))
 
 
 def load_device(path: Path) -> Device:
     """Loads a device file. Raises NotFoundError or ScenarioError."""
+    return validated(Device, read_file(path, "device"))
+
+
+def read_file(path: Path, part: str) -> Located:
+    """The content of a part's own file, with the parts that it names. Raises NotFoundError or ScenarioError."""
     located = yaml_file.read(path)
-    resolve_file(located, "device", path.parent)
-    return validated(Device, located)
+    resolve_file(located, part, path.parent)
+    return located
 
 
 def load_model(reference: str | Path, **changes: Any) -> AnyModel:
