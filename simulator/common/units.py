@@ -168,9 +168,10 @@ def _formatter(units: Mapping[str, float]) -> Callable[[float], str]:
     units: factors to the SI unit by name, the largest first.
     """
 
+    *_, smallest = units
+
     def formatted(value: float) -> str:
         # 0.9995 of a unit would be printed as 1000 of the next smaller unit
-        smallest = next(reversed(units))
         unit = next((name for name, factor in units.items() if abs(value) >= factor * 0.9995), smallest)
         number = value / units[unit]
         return (f"{number:.{decimals(number)}f} {unit}" if value else f"0 {smallest}").strip()
