@@ -27,6 +27,7 @@ from scaleproof.simulator.run.records import (
     Verification,
     measured_quantiles_s,
 )
+from scaleproof.simulator.run.utilisation import flops_utilisation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -187,17 +188,13 @@ class Run:
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs utilisation: FLOPs of the passes over peak FLOPs of all training ranks (arXiv 2204.02311, appendix B)."""
-        return self._utilisation(self.model_flops)
+        """Model FLOPs utilisation; None where it is not known."""
+        return flops_utilisation(self.model_flops, self.step_time_s, self.compute_ranks, self.peak_flops)
 
     @property
     def hfu(self) -> float | None:
-        """Hardware FLOPs utilisation: FLOPs of passes and recomputation over peak FLOPs (arXiv 2205.05198, section 6.3)."""
-        return self._utilisation(self.hardware_flops)
-
-    def _utilisation(self, flops: float | None) -> float | None:
-        possible_flops = self.compute_ranks * (self.peak_flops or 0.0) * self.step_time_s
-        return None if flops is None or possible_flops == 0 else flops / possible_flops
+        """Hardware FLOPs utilisation; None where it is not known."""
+        return flops_utilisation(self.hardware_flops, self.step_time_s, self.compute_ranks, self.peak_flops)
 
     @property
     def bubble_fraction(self) -> float:

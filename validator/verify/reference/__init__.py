@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
-from scaleproof.simulator.common.consistency import SYNCHRONOUS
+from scaleproof.simulator.common.parameter_server import SYNCHRONOUS
 from scaleproof.simulator.model.layers import has_operator
 from scaleproof.simulator.parallelism import LocalSgd, ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
