@@ -69,18 +69,18 @@ def inject_faults(kinds: Sequence[str], folder: Path, report: Report) -> list[Fa
     return outcomes
 
 
-def workers_job(folder: Path, every: int = _EVERY) -> Job:
+def workers_job(folder: Path) -> Job:
     """Job of three workers, or two of them, that train on the same samples."""
     reference, overrides = _WORKERS
     by_ranks = {workers: load(reference, [f"strategy.workers={workers}", *overrides]) for workers in (2, 3)}
-    return _checked(Job(folder, by_ranks, every))
+    return _checked(Job(folder, by_ranks, _EVERY))
 
 
-def server_job(folder: Path, every: int = _EVERY) -> Job:
+def server_job(folder: Path) -> Job:
     """Job of two workers and their server, which is on the last host."""
     reference, overrides = _SERVERS
     scenario = load(reference, overrides)
-    return _checked(Job(folder, {scenario.strategy.ranks: scenario}, every))
+    return _checked(Job(folder, {scenario.strategy.ranks: scenario}, _EVERY))
 
 
 def _checked(job: Job) -> Job:
