@@ -43,7 +43,7 @@ class Part(BaseModel):
     measured_s: FiniteFloat | None = None
 
 
-class Parting(BaseModel):
+class SpanDifference(BaseModel):
     """Spans of one kind that differ, in seconds per rank and step: a predicted rank and the measured ranks it represents."""
 
     rank: NonNegativeInt
@@ -60,7 +60,7 @@ class Explanation(BaseModel):
 
     sentences: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
-    partings: tuple[Parting, ...] = ()
+    partings: tuple[SpanDifference, ...] = ()
 
 
 @dataclass(frozen=True)

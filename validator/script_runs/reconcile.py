@@ -18,7 +18,7 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.capture.capture import CaptureOptions, capture_with_calls
-from scaleproof.validator.capture.command_line import Started
+from scaleproof.validator.capture.command_line import ScriptCommand
 from scaleproof.validator.capture.job import CaptureJob
 from scaleproof.validator.launch.job import LOOPBACK, Host
 from scaleproof.validator.launch.launch import temporary_folder
@@ -70,7 +70,7 @@ class ScriptFiles:
 
 
 def reconcile_script(
-    started: Started, options: ScriptOptions, files: ScriptFiles, progress: Callable[[str], None]
+    started: ScriptCommand, options: ScriptOptions, files: ScriptFiles, progress: Callable[[str], None]
 ) -> ReconciledCase:
     """Reconciles a script. Raises InputError and RunError in one sentence."""
     ranks = options.ranks or started.ranks
@@ -85,7 +85,7 @@ class _Reconciliation:
     """The reconciliation of one script."""
 
     def __init__(
-        self, started: Started, options: ScriptOptions, ranks: int, files: ScriptFiles, progress: Callable[[str], None]
+        self, started: ScriptCommand, options: ScriptOptions, ranks: int, files: ScriptFiles, progress: Callable[[str], None]
     ) -> None:
         self._script, self._options, self._ranks = started.script, options, ranks
         self._files, self._progress = files, progress

@@ -47,7 +47,7 @@ _SLOW: Final = "200 Mbit/s"
 _TIMEOUT_S: Final = 120.0
 
 
-class Undisturbed(NamedTuple):
+class UndisturbedTimes(NamedTuple):
     """Measurements from which predictions are made."""
 
     pieces: Pieces
@@ -155,7 +155,7 @@ def _link(report: Report) -> FaultOutcome:
     return FaultOutcome("a link slowed", text, rows, *_judged(run.verified), warning="; ".join(run.warnings))
 
 
-def _undisturbed(job: Job, lab: Netlab, report: Report, train: Callable[[], list[LoggedEvent]]) -> Undisturbed:
+def _undisturbed(job: Job, lab: Netlab, report: Report, train: Callable[[], list[LoggedEvent]]) -> UndisturbedTimes:
     report(f"starting a process of {job.scenario.name} by itself")
     starts = [launching.alone(job, lab, job.ranks - 1) for _ in range(_STARTS)]
     alone = ProcessTimes(*(statistics.median(times_s) for times_s in zip(*map(astuple, starts), strict=True)))
@@ -163,7 +163,7 @@ def _undisturbed(job: Job, lab: Netlab, report: Report, train: Callable[[], list
     # the starts have written logs too
     for path in job.folder.iterdir():
         path.unlink()
-    return Undisturbed(measured.pieces(train()), alone)
+    return UndisturbedTimes(measured.pieces(train()), alone)
 
 
 def _outcome(

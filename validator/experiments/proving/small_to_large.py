@@ -19,7 +19,7 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.experiments.proving.cases import Draw, ProvingCase
 from scaleproof.validator.experiments.proving.models import Compute
-from scaleproof.validator.experiments.proving.plain import PLAIN
+from scaleproof.validator.experiments.proving.small_catalogue import PLAIN
 
 # Numbers of hosts of the runs that are given.
 GIVEN_HOSTS: Final = (2, 3, 4)
