@@ -40,7 +40,7 @@ def names(folder: str) -> list[str]:
     return sorted(path.stem for path in (ROOT / folder).glob("*.yaml"))
 
 
-def find_part(part: str, reference: str, folder: Path) -> Path:
+def find_part(part: str, reference: str, folder: Path = Path()) -> Path:
     """Path of a model, cluster, device or other part, given by name or by a path relative to `folder`. Raises NotFoundError."""
     return _existing(folder / reference, reference) if _is_path(reference) else _shipped(part, _FOLDERS[part], reference)
 

@@ -79,13 +79,13 @@ def job_of(
         raise InputError("give the GPU that the script sees: --device h100-80gb-sxm, or --cluster NAME")
     per_node = started.ranks_per_node
     if cluster_name is not None:
-        path = catalog.find_part("cluster", cluster_name, Path())
+        path = catalog.find_part("cluster", cluster_name)
         cluster = load_cluster(path)
         per_node = per_node or cluster.node.devices
         own = yaml_file.read(path).data.get("device")
         name, device = own if isinstance(own, str) else cluster.device.name, cluster.device
     if device_name is not None:
-        name, device = device_name, load_device(catalog.find_part("device", device_name, Path()))
+        name, device = device_name, load_device(device_name)
     policy_of(values)
     per_node = min(per_node or _USUAL_NODE, ranks)
     return CaptureJob(started.script, ranks, per_node, DeviceProperties.of(device), steps, values), name

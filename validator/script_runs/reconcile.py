@@ -10,7 +10,6 @@ from typing import Final, Literal
 
 from scaleproof.simulator.captured.record import Capture
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
@@ -104,7 +103,7 @@ class _Reconciliation:
         name = options.cluster or str(self._files.cluster)
         if options.cluster is None:
             this_machine.describe(options.on, self._ranks, self._files.cluster, options.timeout_s, self._progress)
-        cluster = load_cluster(catalog.find_part("cluster", name, Path()))
+        cluster = load_cluster(name)
         captured = with_times(captured, calls, cluster.device.name, options.timeout_s, self._progress)
         captured.write(self._files.capture)
         scenario = load(str(self._files.capture), {"cluster": name} | _missing_rates(cluster))

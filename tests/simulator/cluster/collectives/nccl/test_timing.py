@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +27,6 @@ from scaleproof.simulator.cluster.collectives.nccl import (
 )
 from scaleproof.simulator.cluster.collectives.nccl.constants import constants_of
 from scaleproof.simulator.cluster.collectives.nccl.timing import point_to_point
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.scenario.read import load_cluster
 
@@ -36,7 +34,7 @@ HOPPER = Nccl(generation="hopper")
 
 
 def cluster(name: str) -> Cluster:
-    return load_cluster(catalog.find_part("cluster", name, Path()))
+    return load_cluster(name)
 
 
 def adjusted(known: Cluster, **factors: float) -> Cluster:
