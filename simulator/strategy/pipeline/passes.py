@@ -52,32 +52,27 @@ def numbered(turns: Iterable[Turn], microbatches: int) -> Passes:
     return np.stack([kind, chunk, microbatch], axis=1)[microbatch < microbatches]
 
 
-class StageOrder:
-    """Stages by rank and chunk, and for each stage whether its result is sent to another rank for the next stage."""
-
-    def __init__(self, schedule: ScheduleName, ranks: int, chunks: int) -> None:
-        self.of = [[stage_of(schedule, ranks, rank, chunk) for chunk in range(chunks)] for rank in range(ranks)]
-        rank_of = {stage: rank for rank, own in enumerate(self.of) for stage in own}
-        self.last = ranks * chunks - 1
-        self.sends = [rank_of[stage] != rank_of[stage + 1] for stage in range(self.last)]
-
-
 def starts(
-    stages: StageOrder, ranks_passes: Sequence[Passes], microbatches: int, pass_times: Mapping[Pass, float], send: float
-) -> list[list[float]]:
+    schedule: ScheduleName, chunks: int, ranks_passes: Sequence[Passes], microbatches: int, pass_times: Mapping[Pass, float],
+    send: float,
+) -> list[list[float]]:  # fmt: skip
     """Start times of each pass of each rank if passes wait for dependencies only. pass_times: by kind of pass.
 
     A forward pass follows the previous stage's, a backward pass the next stage's, or on the last stage its forward pass; plus
     `send` if a message is between them. Ranks begin at 0.
     """
+    ranks = len(ranks_passes)
+    stages = [[stage_of(schedule, ranks, rank, chunk) for chunk in range(chunks)] for rank in range(ranks)]
+    rank_of = {stage: rank for rank, rank_stages in enumerate(stages) for stage in rank_stages}
+    last, unused = ranks * chunks - 1, 2 * ranks * chunks
+    crosses = [rank_of[stage] != rank_of[stage + 1] for stage in range(last)]
     # A microbatch passes all stages forward and then backward; the result of each pass is the input of the next one on its way.
     # Weight gradients wait for the first input, which is there; results that no pass waits for are put behind the last input.
-    last, unused = stages.last, 2 * stages.last + 2
-    sends = send * np.array([*stages.sends, False, *reversed(stages.sends), False])
+    sends = send * np.array([*crosses, False, *reversed(crosses), False])
     inputs: list[float | None] = [0.0] * microbatches + [None] * (unused * microbatches)
     durations = np.array([pass_times.get(kind, 0.0) for kind in Pass])
     columns: list[tuple[list[int], list[int], list[float], list[float]]] = []
-    for own_stages, (kind, chunk, microbatch) in zip(stages.of, (passes.T for passes in ranks_passes), strict=True):
+    for own_stages, (kind, chunk, microbatch) in zip(stages, (passes.T for passes in ranks_passes), strict=True):
         stage = np.array(own_stages)[chunk]
         place = np.where(kind == Pass.FORWARD, stage, 2 * last + 1 - stage)
         needed = np.where(kind == Pass.WEIGHT, 0, place) * microbatches + microbatch

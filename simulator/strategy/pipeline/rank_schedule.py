@@ -74,14 +74,17 @@ def rank_schedule(plan: Plan, cuts: Sequence[Sequence[range]], cuts_all_passes: 
     piece = np.arange(len(pass_of)) - np.repeat(np.cumsum(counts) - counts, counts)
     # a backward pass begins with the last layers
     number = np.where(kind[pass_of] == Pass.FORWARD, piece, counts[pass_of] - 1 - piece)
-    begins, ends = _bounds(cuts)
+    begins, ends = np.array([(layers.start, layers.stop) for ranges in cuts for layers in ranges]).T
+    # the first and the last range that a task passes, among those of all stages
+    first = (np.cumsum(pieces) - pieces)[stage][pass_of] + number
+    last = np.where(cut[pass_of], first, first + pieces[stage][pass_of] - 1)
     result = RankSchedule(
         rank=rank[pass_of],
         kind=kind[pass_of],
         stage=stage[pass_of],
         microbatch=microbatch[pass_of],
-        begin=np.where(cut[pass_of], begins[stage[pass_of], number], begins[stage[pass_of], 0]),
-        end=np.where(cut[pass_of], ends[stage[pass_of], number], ends[stage[pass_of], pieces[stage[pass_of]] - 1]),
+        begin=begins[first],
+        end=ends[last],
         cut=cut[pass_of],
         first=piece == 0,
         last=piece == counts[pass_of] - 1,
@@ -103,16 +106,6 @@ def _completes(kind: Numbers, stage: Numbers) -> Flags:
     result = np.zeros(len(kind), dtype=np.bool_)
     result[latest] = kind[latest] == Pass.BACKWARD
     return result
-
-
-def _bounds(cuts: Sequence[Sequence[range]]) -> tuple[Numbers, Numbers]:
-    """Begins and ends of all stages' pieces, each of shape (stages, pieces); zero for stages with fewer pieces."""
-    max_pieces = max(map(len, cuts))
-    padded = [[*ranges, *[range(0)] * (max_pieces - len(ranges))] for ranges in cuts]
-    begins, ends = (
-        np.array([[getattr(layers, bound) for layers in ranges] for ranges in padded]) for bound in ("start", "stop")
-    )
-    return begins, ends
 
 
 def _with_waits(tasks: RankSchedule, before: Numbers, kind: int, slot: Any) -> RankSchedule:

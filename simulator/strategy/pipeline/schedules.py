@@ -22,7 +22,6 @@ from scaleproof.simulator.strategy.pipeline.passes import (
     Pass,
     Passes,
     PassTimes,
-    StageOrder,
     Turn,
     numbered,
     starts,
@@ -163,7 +162,7 @@ def order(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int = 1
     """
     check_schedule(schedule, ranks, microbatches, chunks)
     ranks_passes = [SCHEDULES[schedule](ranks, rank, microbatches, chunks, times) for rank in range(ranks)]
-    slots = starts(StageOrder(schedule, ranks, chunks), ranks_passes, microbatches, dict.fromkeys(Pass, 1.0), 0.0)
+    slots = starts(schedule, chunks, ranks_passes, microbatches, dict.fromkeys(Pass, 1.0), 0.0)
     result = np.full((4, ranks, max(map(len, ranks_passes))), -1)
     for rank, rank_passes in enumerate(ranks_passes):
         result[:3, rank, : len(rank_passes)] = rank_passes.T

@@ -88,28 +88,26 @@ class Replica:
         return self.workers.each * self.context.mesh.on_first_node(self.context.mesh.members(self.workers.rank, 0))
 
     def _add_rank(self, stage: int) -> int:
-        workers, mesh = self.workers, self.context.mesh
+        """Adds the ranks of a stage. They are named '16 workers', 'stage 0 (16 workers)', or after the first worker if workers
+        are not all equivalent."""
+        plan, workers, mesh = self.context.plan, self.workers, self.context.mesh
+        name = workers.name()
+        if plan.stages > 1:
+            first = f"worker {workers.rank} " if workers.ranks < plan.workers else ""
+            name = f"{first}stage {stage}" + (f" ({name})" if workers.ranks > 1 else "")
         members = mesh.members(workers.rank, stage)
         return self.context.builder.add_rank(
-            self._name(stage), members[0], self.places[stage][0], min(self.concurrent_senders, mesh.devices),
-            workers.ranks * len(members), members=members,
+            name, members[0], self.places[stage][0], min(self.concurrent_senders, mesh.devices), workers.ranks * len(members),
+            members=members,
         )  # fmt: skip
-
-    def _name(self, stage: int) -> str:
-        """Name of a rank class: '16 workers', 'stage 0 (16 workers)', or by its first worker if workers are not all
-        equivalent."""
-        plan, workers = self.context.plan, self.workers
-        if plan.stages == 1:
-            return workers.name()
-        first = f"worker {workers.rank} " if workers.ranks < plan.workers else ""
-        return f"{first}stage {stage}" + (f" ({workers.name()})" if workers.ranks > 1 else "")
 
     def _add_tasks(self) -> Rows:
         """Adds the passes of every stage in order; returns their rows."""
         schedule, context = self.context.schedule, self.context
         exchanges = (schedule.kind >= 0) & (schedule.kind != Pass.WEIGHT)
         return context.builder.computes(
-            np.array(self.ranks)[schedule.rank], _PHASES[schedule.kind], self._times_s, stage=self._labels(),
+            np.array(self.ranks)[schedule.rank], _PHASES[schedule.kind], self._times_s,
+            stage=schedule.stage if context.plan.stages > 1 else -1,
             microbatch=schedule.microbatch, slot=schedule.slot, first_layer=np.where(exchanges, schedule.begin, UNKNOWN),
             last_layer=np.where(exchanges, schedule.end - 1, UNKNOWN),
         )  # fmt: skip
@@ -149,11 +147,6 @@ class Replica:
         """Whether each stage of the model, or one before it, has gradients to compute, shape (stages,)."""
         return np.array([self.context.rank_layers.has_backward(range(layers.stop)) for layers in self.context.ranges])
 
-    def _labels(self) -> NDArray[np.int64]:
-        """Stage labels of spans; −1 if there is only one stage."""
-        plan, schedule = self.context.plan, self.context.schedule
-        return schedule.stage if plan.stages > 1 else np.full_like(schedule.stage, -1)
-
     def _add_messages(self) -> Rows:
         """Adds messages with activations to the next stage and their gradients back.
 
@@ -177,18 +170,20 @@ class Replica:
             arguments = np.concatenate(all_senders), np.concatenate(all_receivers)
             earlier = posting_tasks(schedule, *arguments)
             all_posted = np.split(np.minimum(earlier, arguments[1] - 1), [len(crossing)])
-        messages = []
+        number, messages = number_of(Dimension.PIPELINE, Collective.SEND), []
+        # that each rank of a stage sends per microbatch, behind each layer
+        sent_bytes = self.context.job.boundary_bytes(self.samples / plan.microbatches) / (plan.tensor if plan.splits else 1)
         for (step, sources, _), senders, receivers, posted in zip(
             directions, all_senders, all_receivers, all_posted, strict=True
         ):
             if not len(sources):
                 continue
             predecessors = (senders,) if plan.overlap_sends and not is_gloo else (senders, posted)
-            boundaries = np.minimum(sources, sources + step)
-            sizes_bytes = [self._sent_bytes(boundary) for boundary in boundaries.tolist()]
+            layers = np.array([self.context.ranges[boundary][-1] for boundary in np.minimum(sources, sources + step)])
+            sizes_bytes = sent_bytes[layers].tolist()
             ends = list(zip(rank_of[sources].tolist(), rank_of[sources + step].tolist(), sizes_bytes, strict=True))
             # with virtual stages the same ranks exchange several messages
-            index_of = {end: number for number, end in enumerate(dict.fromkeys(ends))}
+            index_of = {end: place for place, end in enumerate(dict.fromkeys(ends))}
             index = np.array([index_of[end] for end in ends], dtype=np.int64)
             paths = [partial(self._path, *end) for end in index_of]
             ranks = np.array(self.ranks)
@@ -197,7 +192,7 @@ class Replica:
                 index[:, None], Phase.SEND, [self.rows[end] for end in predecessors],
                 stage=sources[:, None], microbatch=np.arange(plan.microbatches),
                 slot=np.max([schedule.slot[end] for end in predecessors], axis=0) + 1,
-                labels=self._sent_labels(boundaries, sizes_bytes),
+                labels=Communication(number, np.array(sizes_bytes)[:, None], 1, layers[:, None], layers[:, None]),
             )  # fmt: skip
             self.context.builder.follow(self.rows[receivers], rows)
             sends[senders], to[senders] = rows, rank_of[sources + step][:, None]
@@ -210,12 +205,6 @@ class Replica:
             if plan.overlap_sends:
                 self._announce_ready(*sent)
         return sends
-
-    def _sent_labels(self, boundaries: Rows, sizes_bytes: Sequence[float]) -> Communication:
-        """Labels of the messages over some boundaries of stages, for all microbatches."""
-        layers = np.array([self.context.ranges[boundary][-1] for boundary in boundaries.tolist()], dtype=np.int64)[:, None]
-        number = number_of(Dimension.PIPELINE, Collective.SEND)
-        return Communication(number, np.array(sizes_bytes)[:, None], 1, layers, layers)
 
     def _send_in_turn(self, sends: Rows, to: Rows) -> None:
         """Makes messages from one rank to another follow each other, as on one stream."""
@@ -253,12 +242,6 @@ class Replica:
             is_before = awaited_by < task or (awaited_by == task and sent_after < receives)
             announcements.append((row, int(self.rows[receives]), before if is_before else -1))
         self.context.builder.announce_ready(*np.array(announcements).T)
-
-    def _sent_bytes(self, boundary: int) -> float:
-        """Bytes that each rank of a stage sends per microbatch."""
-        plan, job = self.context.plan, self.context.job
-        whole = float(job.boundary_bytes(self.samples / plan.microbatches)[self.context.ranges[boundary][-1]])
-        return whole / plan.tensor if plan.splits else whole
 
     def _path(self, source: int, target: int, size_bytes: float, links: ResourceMap) -> Path:
         """Path of the concurrent messages of all equivalent ranks between two pipeline ranks."""

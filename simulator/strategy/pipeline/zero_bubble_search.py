@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleproof.simulator.strategy.pipeline.passes import Pass, Passes, PassTimes, StageOrder, starts
+from scaleproof.simulator.strategy.pipeline.passes import Pass, Passes, PassTimes, starts
 
 # Tolerance for comparing activation counts.
 _CLOSE: Final = 1e-9
@@ -23,7 +23,7 @@ def fastest_order(ranks: int, microbatches: int, times: PassTimes, limit: int, h
     pass_times_s = {Pass.FORWARD: times.forward, Pass.INPUT: times.backward_input, Pass.WEIGHT: times.backward_weight}
 
     def slowest_s(ranks_passes: list[Passes]) -> float:
-        start_s = starts(StageOrder("zb_1p", ranks, 1), ranks_passes, microbatches, pass_times_s, times.send)
+        start_s = starts("zb_1p", 1, ranks_passes, microbatches, pass_times_s, times.send)
         return max(
             own[-1] + pass_times_s[Pass(passes[-1, 0])] - own[0] for own, passes in zip(start_s, ranks_passes, strict=True)
         )
