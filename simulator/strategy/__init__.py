@@ -54,7 +54,4 @@ def _compiled_by_plugin(strategy: Strategy, job: Job) -> Program:
     return program
 
 
-__all__ = [
-    "KINDS", "AnyStrategy", "CapturedStrategy", "DataParallel", "GatherAverage", "Hybrid", "LocalSgd", "ModelParallel",
-    "ParameterServer", "Pipeline", "Strategy", "compile_step", "priced",
-]  # fmt: skip
+__all__ = ["COMPILERS", "compile_step", "priced"]

@@ -31,13 +31,13 @@ from scaleproof.simulator.captured.script import (
     RecordedEvent,
     Wait,
 )
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster.collectives.cost import rendezvous_s
 from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor, passed_bytes
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import replay
-from scaleproof.simulator.parallelism.captured import CapturedStrategy
 from scaleproof.simulator.program import MAIN_STREAM, Path, Program, ProgramBuilder
 from scaleproof.simulator.strategy.data_parallel.contention import (
     MEMORY_BYTES_PER_BUS_BYTE,

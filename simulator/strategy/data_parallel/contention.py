@@ -97,13 +97,14 @@ class Contention:
         if not plan.averages or plan.servers:
             return None
         zero = 0 if job.owns_tensors else job.zero
+        gathering = plan.gathering(zero)
         overlaps = (plan.overlap and not job.sums_whole) or zero >= 2
         experts = mesh.expert_replicas(0, plan.expert, plan.expert_tensor)[0] if plan.divides_experts else None
         return cls(
             group=mesh.replicas_of(0, 0, plan.sharing if zero else None),
             experts=None if experts is None else Group.of(experts, mesh.devices),
-            gathers=(zero == 3 and not plan.keeps_gathered, zero == 3 and plan.reshard),
-            first_gather=(zero in (1, 2) and plan.overlap_gather) or (zero == 3 and plan.keeps_gathered),
+            gathers=(gathering in ("every pass", "every forward pass"), gathering == "every pass"),
+            first_gather=gathering in ("next forward pass", "once a step"),
             sums=("reduce_scatter" if zero else "all_reduce") if overlaps else None,
             passes=1 if zero >= 2 and plan.scatter == "microbatch" else plan.microbatches if plan.chunks > 1 else 0,
             stages=plan.stages if plan.chunks == 1 else 1,

@@ -140,7 +140,7 @@ class GradientSync:
         seconds = self._optimizer_seconds(rank)
         members = [replica.ranks[rank] for replica in self.replicas]
         rows = [context.builder.compute(member, Phase.OPTIMIZER, seconds, sums, label) for member in members]
-        if self.job.zero in (1, 2) and not plan.overlap_gather and plan.averages:
+        if plan.gathering(self.job.zero) == "after update":
             stages = [context.ranges[stage] for stage in plan.stage_of[rank]]
             moved = [(collective, layers) for layers in stages for collective in zero.gathers_of(context, layers)]
             gathers = self._add(rank, moved, [rows]).tolist()
