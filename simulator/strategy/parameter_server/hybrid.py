@@ -10,7 +10,7 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import PathOf
 from scaleproof.simulator.strategy.data_parallel.buckets import ends
 from scaleproof.simulator.strategy.parameter_server.program import Exchange, between, sum_s, update_s
-from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
+from scaleproof.simulator.strategy.pipeline.replica import CompileContext, Replica
 
 
 def add_servers(context: CompileContext, replicas: Sequence[Replica]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.strategy.pipeline.passes import EQUAL
-from scaleproof.simulator.strategy.pipeline.rank_schedule import posting_tasks, rank_schedule
+from scaleproof.simulator.strategy.pipeline.replica import posting_tasks, rank_schedule
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
 
 torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
