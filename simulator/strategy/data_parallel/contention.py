@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.collectives.cost import ConcurrentCollective, concurrent_collective, processors_taken
+from scaleproof.simulator.cluster.collectives.cost import DurationBySize, concurrent_collective, processors_taken
 from scaleproof.simulator.cluster.collectives.groups import Group, LinkLevel, Op, bus_factor
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels.parameters import at_power_limit, power_constants
@@ -45,7 +45,8 @@ class _Collective(NamedTuple):
 
     of_experts: whether it moves the parameters of experts, or all others. moves_frozen: whether frozen ones as well. direction:
     0 next to forward passes, 1 next to backward passes. place: of its seconds, by links and direction. passes: that it is
-    distributed over. bus_factor: bytes on the bus per byte of its size. memory_bytes, joules: per byte on the bus.
+    distributed over. seconds: by its size. bus_factor: bytes on the bus per byte of its size. memory_bytes, joules: per byte on
+    the bus.
     """
 
     of_experts: int
@@ -54,7 +55,7 @@ class _Collective(NamedTuple):
     place: int
     element_bytes: int
     passes: int
-    concurrent: ConcurrentCollective
+    seconds: DurationBySize
     bus_factor: float
     memory_bytes: float
     joules: float
@@ -174,11 +175,11 @@ class Contention:
             for direction, op, element_bytes, pass_count in calls:
                 moves_frozen = op == "all_gather" and job.zero == 3 and not of_experts
                 place, memory_bytes = 2 * LinkLevel.of(group) + direction, MEMORY_BYTES_PER_BUS_BYTE[op]
-                concurrent, factor = concurrent_collective(op, group, job.cluster), bus_factor(op, group.size)
+                seconds, factor = concurrent_collective(op, group, job.cluster), bus_factor(op, group.size)
                 joules = joules_per_bus_byte(memory_bytes)
                 result.append(
                     _Collective(
-                        of_experts, moves_frozen, direction, place, element_bytes, pass_count, concurrent, factor,
+                        of_experts, moves_frozen, direction, place, element_bytes, pass_count, seconds, factor,
                         memory_bytes, joules,
                     )
                 )  # fmt: skip
@@ -194,7 +195,7 @@ class Contention:
             if not parameters or (one.direction and not layer.has_backward):
                 continue
             size_bytes = float(parameters * one.element_bytes)
-            moved_s[one.place] += one.concurrent.seconds(size_bytes) / one.passes
+            moved_s[one.place] += one.seconds(size_bytes) / one.passes
             bus_bytes = size_bytes * one.bus_factor / one.passes
             memory_bytes[one.direction] += one.memory_bytes * bus_bytes
             moved_J[one.direction] += one.joules * bus_bytes

@@ -10,7 +10,8 @@ from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import nccl_facts
 from scaleproof.simulator.cluster.collectives.groups import Op
-from scaleproof.simulator.cluster.collectives.nccl import Nccl, candidates
+from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates
+from scaleproof.simulator.cluster.collectives.settings import Nccl
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
