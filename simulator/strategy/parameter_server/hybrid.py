@@ -9,7 +9,7 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import PathOf
 from scaleproof.simulator.strategy.data_parallel.buckets import ends
-from scaleproof.simulator.strategy.parameter_server.program import Exchange, between, sum_s, update_s
+from scaleproof.simulator.strategy.parameter_server.program import ServerExchange, between, sum_s, update_s
 from scaleproof.simulator.strategy.pipeline.replica import CompileContext, Replica
 
 
@@ -48,7 +48,7 @@ def _add_requests(
         for node, server in servers.items():
             up: PathOf = partial(between, own, node, size_bytes, counts)
             down: PathOf = partial(between, node, own, size_bytes, counts[::-1])
-            exchange = Exchange(server, False, servers_per_class, ranks, size_bytes, up, down, sum_, update)
+            exchange = ServerExchange(server, False, servers_per_class, ranks, size_bytes, up, down, sum_, update)
             added = exchange.add(builder, rank, [replica.last_rows[stage]], bucket, stage=stage)
             for column, row in zip(rows, added, strict=True):
                 column.append(row)

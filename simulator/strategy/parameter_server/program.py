@@ -46,8 +46,8 @@ def compile_parameter_server(strategy: ParameterServer, job: Job) -> Program:
     return _ServedStep(strategy, job, nodes, bucket_list).program()
 
 
-class Exchange(NamedTuple):
-    """Exchange of a bucket between a class of workers and a class of servers, inside nodes or between them.
+class ServerExchange(NamedTuple):
+    """ServerExchange of a bucket between a class of workers and a class of servers, inside nodes or between them.
 
     servers: number of servers that each worker exchanges with. requests: number that each server receives. up, down: paths of
     pushes and pulls.
@@ -213,7 +213,7 @@ class _ServedStep:
         for worker in members if after else ():
             self._builder.wait(self._ranks[worker], phase, after)
 
-    def _exchanges(self, group: WorkerGroup, bucket: Bucket) -> Iterator[Exchange]:
+    def _exchanges(self, group: WorkerGroup, bucket: Bucket) -> Iterator[ServerExchange]:
         """Exchanges with each class of servers, across the network and inside a node."""
         worker = group.leader
         for server in self._servers:
@@ -229,10 +229,10 @@ class _ServedStep:
                 # a server belongs to no device: its messages use all cards
                 up: PathOf = partial(between, worker.node, server.node, size_bytes, counts)
                 down: PathOf = partial(between, server.node, worker.node, size_bytes, counts[::-1])
-                yield Exchange(self._ranks[server], False, servers, workers, size_bytes, up, down, *service)
+                yield ServerExchange(self._ranks[server], False, servers, workers, size_bytes, up, down, *service)
             if shares_node:
                 up, down = self._inside(worker, server, size_bytes), self._inside(server, worker, size_bytes)
-                yield Exchange(self._ranks[server], True, server.each, worker.each, size_bytes, up, down, *service)
+                yield ServerExchange(self._ranks[server], True, server.each, worker.each, size_bytes, up, down, *service)
 
     def _inside(self, source: RankClass, target: RankClass, size_bytes: float) -> PathOf:
         """Path of the messages between all ranks of two classes on a node."""
