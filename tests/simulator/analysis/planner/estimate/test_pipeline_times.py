@@ -18,8 +18,7 @@ from scaleproof.simulator.analysis.planner.estimate.pipeline_times import (
     stages_of,
 )
 from scaleproof.simulator.parallelism.stages import ScheduleName
-from scaleproof.simulator.strategy.pipeline.passes import EQUAL, starts
-from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES, Pass
+from scaleproof.simulator.strategy.pipeline.schedules import EQUAL, SCHEDULES, Pass, starts
 from tests.simulator.analysis.planner.estimate.one_by_one import windows_s
 
 SIMULATED: tuple[ScheduleName, ...] = ("interleaved_1f1b", *FOLLOWED)
