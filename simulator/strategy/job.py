@@ -256,9 +256,9 @@ class Job:
         """Share of a microbatch's kept activations that weight gradients still need after the input gradients: inputs of matrix
         products and gradients of their outputs (arXiv 2401.10241, table 1)."""
         sizes = [item.elements * (item.element_bytes or self.element_bytes) for layer in self.layers for item in layer.kept]
-        operators = (one for layer in self.layers for one in layer.operators)
-        products = [one for one in operators if isinstance(one, Matmul) and one.weight_gradient]
-        needed = sum(one.rows * one.count * (one.inner + one.columns) for one in products) * self.element_bytes
+        operators = (operator for layer in self.layers for operator in layer.operators)
+        products = [product for product in operators if isinstance(product, Matmul) and product.weight_gradient]
+        needed = sum(x.rows * x.count * (x.inner + x.columns) for x in products) * self.element_bytes
         return min(1.0, needed / sum(sizes)) if sizes else 1.0
 
     def of_layers(self, of_layer: Callable[[Layer], Sequence[float]]) -> NDArray[np.float64]:

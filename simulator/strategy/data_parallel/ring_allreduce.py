@@ -56,13 +56,13 @@ class GradientSync:
         issued = [*zero.gathers(self.context, rank), *self._sums(rank)]
         if not issued:
             return []
-        issued.sort(key=lambda one: one.slot)
+        issued.sort(key=lambda call: call.slot)
         slot, after, before, holds, first_layer = np.array(
-            [(one.slot, one.after, one.before, one.holds, one.layers.start) for one in issued]
+            [(call.slot, call.after, call.before, call.holds, call.layers.start) for call in issued]
         ).T
         # sums that only optimizers wait for need no hint; several would have the same
         hints = slot if self.job.zero >= 2 else np.where(before >= 0, slot, -1)
-        rows = self._add(rank, [(one.collective, one.layers) for one in issued], self._rows[:, after].T, hints)
+        rows = self._add(rank, [(call.collective, call.layers) for call in issued], self._rows[:, after].T, hints)
         # collectives take longer next to passes whose own collectives use the same links
         direction = np.where((before >= 0) & (self.context.schedule.kind[before] == Pass.FORWARD), 0, 1)
         self.context.builder.delay(rows, partial(_replica_delay, self.job.samples_per_worker, direction, first_layer))
@@ -92,7 +92,9 @@ class GradientSync:
         after: shape (collectives, tasks)."""
         if not moved:
             return np.array([], dtype=np.int64)
-        distinct = {collective: number for number, collective in enumerate(dict.fromkeys(one for one, _ in moved))}
+        distinct = {
+            collective: number for number, collective in enumerate(dict.fromkeys(collective for collective, _ in moved))
+        }
         labels = Communication(
             np.array([collective.number for collective, _ in moved]),
             np.array([collective.size_bytes for collective, _ in moved]),

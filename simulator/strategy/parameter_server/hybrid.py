@@ -43,11 +43,11 @@ def _add_requests(
     rows: list[list[int]] = [[], [], []]
     for bucket, parameters in _pushed(context, stage).items():
         size_bytes = parameters * job.parameter_bytes / plan.servers
-        own, counts = replica.places[stage][0], (replica.concurrent_senders * servers_per_class, ranks)
+        worker_node, counts = replica.places[stage][0], (replica.concurrent_senders * servers_per_class, ranks)
         sum_, update = partial(sum_s, size_bytes), partial(update_s, _updated(context, bucket))
         for node, server in servers.items():
-            up: PathOf = partial(between, own, node, size_bytes, counts)
-            down: PathOf = partial(between, node, own, size_bytes, counts[::-1])
+            up: PathOf = partial(between, worker_node, node, size_bytes, counts)
+            down: PathOf = partial(between, node, worker_node, size_bytes, counts[::-1])
             exchange = ServerExchange(server, False, servers_per_class, ranks, size_bytes, up, down, sum_, update)
             added = exchange.add(builder, rank, [replica.last_rows[stage]], bucket, stage=stage)
             for column, row in zip(rows, added, strict=True):

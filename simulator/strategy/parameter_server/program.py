@@ -106,13 +106,13 @@ class _ServedStep:
         self._builder = StepBuilder(job, strategy.consistency, strategy.quota)
         self._strategy, self._job, self._buckets = strategy, job, bucket_list
         classes = rank_classes(strategy, job, nodes, bucket_list)
-        self._servers = [one for one in classes if one.rank >= strategy.workers]
-        self._groups = worker_groups([one for one in classes if one.rank < strategy.workers], nodes, strategy.two_level)
+        self._servers = [ranks for ranks in classes if ranks.rank >= strategy.workers]
+        self._groups = worker_groups([ranks for ranks in classes if ranks.rank < strategy.workers], nodes, strategy.two_level)
         messages = len(self._groups) * len(self._servers) * len(bucket_list)
         if messages > _MAX_MESSAGES:
             text = f"{messages} messages per step are too many to simulate; use fewer servers, or larger buckets"
             raise FieldError(("strategy", "servers"), text)
-        self._ranks = {one: self._builder.add_class(one, is_server=one.rank >= strategy.workers) for one in classes}
+        self._ranks = {ranks: self._builder.add_class(ranks, ranks in self._servers) for ranks in classes}
         roles = [role for ranks in nodes.values() for role in ranks]
         self._device_of = {rank: place % job.cluster.node.devices for role in roles for place, rank in enumerate(role)}
 
@@ -236,7 +236,7 @@ class _ServedStep:
 
     def _inside(self, source: RankClass, target: RankClass, size_bytes: float) -> PathOf:
         """Path of the messages between all ranks of two classes on a node."""
-        names = [one.name("server" if one.rank >= self._strategy.workers else "worker") for one in (source, target)]
+        names = [ranks.name("server" if ranks in self._servers else "worker") for ranks in (source, target)]
         devices = self._device_of[source.rank], self._device_of[target.rank]
         counts = target.each, source.each, source.each * target.each
         return partial(_inside, source.node, names, devices, size_bytes, counts)

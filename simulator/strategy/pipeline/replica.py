@@ -352,7 +352,7 @@ class Replica:
         if plan.overlap_sends:
             self._send_in_turn(sends, to)
         if is_gloo:
-            sent = tuple(np.concatenate([one.ravel() for one in each]) for each in (messages, all_senders, all_posted))
+            sent = tuple(np.concatenate([part.ravel() for part in parts]) for parts in (messages, all_senders, all_posted))
             self._pair(*sent)
             if plan.overlap_sends:
                 self._announce_ready(*sent)

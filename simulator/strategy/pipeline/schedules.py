@@ -54,10 +54,10 @@ def numbered(turns: Iterable[Turn], microbatches: int) -> Passes:
     """Assigns microbatches to turns; turns beyond the last microbatch are dropped."""
     kind, chunk = np.fromiter(chain.from_iterable(turns), dtype=np.int64).reshape(-1, 2).T
     microbatch = np.empty_like(kind)
-    for own in (chunk == number for number in range(int(chunk.max()) + 1)):
-        for taken in (own & (kind == Pass.FORWARD), own & ((kind == Pass.BACKWARD) | (kind == Pass.INPUT))):
+    for in_chunk in (chunk == number for number in range(int(chunk.max()) + 1)):
+        for taken in (in_chunk & (kind == Pass.FORWARD), in_chunk & ((kind == Pass.BACKWARD) | (kind == Pass.INPUT))):
             microbatch[taken] = np.arange(np.count_nonzero(taken))
-        microbatch[own & (kind == Pass.WEIGHT)] = microbatch[own & (kind == Pass.INPUT)]
+        microbatch[in_chunk & (kind == Pass.WEIGHT)] = microbatch[in_chunk & (kind == Pass.INPUT)]
     return np.stack([kind, chunk, microbatch], axis=1)[microbatch < microbatches]
 
 
@@ -279,9 +279,10 @@ def _fastest_order(ranks: int, microbatches: int, times: PassTimes, limit: int, 
     pass_times_s = {Pass.FORWARD: times.forward, Pass.INPUT: times.backward_input, Pass.WEIGHT: times.backward_weight}
 
     def slowest_s(ranks_passes: list[Passes]) -> float:
-        start_s = starts("zb_1p", 1, ranks_passes, microbatches, pass_times_s, times.send)
+        ranks_starts_s = starts("zb_1p", 1, ranks_passes, microbatches, pass_times_s, times.send)
         return max(
-            own[-1] + pass_times_s[Pass(passes[-1, 0])] - own[0] for own, passes in zip(start_s, ranks_passes, strict=True)
+            starts_s[-1] + pass_times_s[Pass(passes[-1, 0])] - starts_s[0]
+            for starts_s, passes in zip(ranks_starts_s, ranks_passes, strict=True)
         )
 
     return min(candidates, key=slowest_s)

@@ -61,7 +61,7 @@ def _cut_in_order(layers: Sequence[Layer], stages: int) -> list[range]:
 
 def _product_weights(layer: Layer) -> float:
     """Elements of the weights that a layer's matrix products read; embeddings that are looked up have none."""
-    return float(sum(one.columns * one.inner * one.count for one in layer.operators if isinstance(one, Matmul)))
+    return float(sum(x.columns * x.inner * x.count for x in layer.operators if isinstance(x, Matmul)))
 
 
 def _seconds(job: Job, plan: Plan) -> list[NDArray[np.float64]]:
@@ -84,7 +84,7 @@ def _bytes(job: Job, plan: Plan) -> list[NDArray[np.float64]]:
         ]
     )
     kept_elements = np.array(
-        [sum(one.elements * (one.element_bytes or job.element_bytes) for one in layer.kept) for layer in job.layers]
+        [sum(kept.elements * (kept.element_bytes or job.element_bytes) for kept in layer.kept) for layer in job.layers]
     )
     activations = (
         peak_activations(plan.schedule, plan.stages, plan.microbatches, plan.chunks, pass_times(plan, job)) / plan.chunks
