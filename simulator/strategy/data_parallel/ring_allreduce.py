@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scaleproof.simulator.cluster.collectives.cost import copying_s
 from scaleproof.simulator.cluster.collectives.groups import Group, passed_bytes
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.parallelism.plan import Plan
-from scaleproof.simulator.program import Path, PathOf, Rows, Use
+from scaleproof.simulator.program import PathOf, Rows
 from scaleproof.simulator.strategy.data_parallel import zero
 from scaleproof.simulator.strategy.data_parallel.buckets import Issued, ReplicaCollective, SyncUnit, ends
 from scaleproof.simulator.strategy.job import Job
@@ -148,7 +146,9 @@ class GradientSync:
             for group in groups
         ]
         copied_bytes = self.job.shard_copies.of(op) * size_bytes
-        return passed_bytes(op, groups[0], size_bytes), partial(concurrent_path, calls, copied_bytes)
+        return passed_bytes(op, groups[0], size_bytes), partial(
+            ResourceMap.concurrent_collectives, calls=calls, copied_bytes=copied_bytes
+        )
 
     def _label(self, rank: int) -> int:
         """The label of the spans of a pipeline rank."""
@@ -166,7 +166,7 @@ class GradientSync:
             ("all_reduce", group, size_bytes, group.node_numbers.tolist(), count)
             for group, count in zip(groups, senders, strict=True)
         ]
-        path: PathOf = partial(concurrent_path, calls, 0.0)
+        path: PathOf = partial(ResourceMap.concurrent_collectives, calls=calls)
         after = [row for rank in pair for row in (*sums[rank], *(replica.last_rows[rank] for replica in replicas))]
         members = [replica.ranks[rank] for rank in pair for replica in replicas]
         labels = Communication.of(Dimension.EMBEDDING, "all_reduce", size_bytes)
@@ -247,22 +247,6 @@ def summed(context: CompileContext, ranks: int, group: str, tensors: Sequence[in
     else:
         for sent in plan.compression.wire(tensors, size):
             yield ReplicaCollective(sent.op, group, sent.collective_bytes(ranks), Dimension.DATA)
-
-
-def concurrent_path(calls: Sequence[tuple[Any, ...]], copied_bytes: float, links: ResourceMap) -> Path:
-    """Path of concurrent collectives of several groups, each given by arguments of `ResourceMap.collective`: the longest of
-    them, with the resources of all. copied_bytes: of each rank, before or after they move."""
-    results = list(itertools.starmap(links.collective, calls))
-    _, longest = max(results, key=lambda result: result[1].latency_s + result[0] / result[1].max_Bps)
-    if copied_bytes:
-        longest = replace(longest, latency_s=longest.latency_s + copying_s(copied_bytes, links.cluster))
-    if len(results) == 1:
-        return longest
-    uses: dict[int, float] = {}
-    for _, path in results:
-        for use in path.uses:
-            uses[use.resource] = uses.get(use.resource, 0.0) + use.per_unit
-    return replace(longest, uses=tuple(Use(*use) for use in uses.items()))
 
 
 def compression_s(plan: Plan, job: Job, tensors: Sequence[int], ranks: int) -> float:
