@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, taken
+from scaleproof.simulator.analysis.planner.estimate.configurations import Numbers
 from scaleproof.simulator.parallelism.stages import ScheduleName
 
 Times = NDArray[np.float64]
@@ -73,7 +73,7 @@ class StageTimes:
     def take(self, at: Numbers) -> StageTimes:
         """Times of some configurations."""
         arrays = {one.name: value for one in fields(self) if isinstance(value := getattr(self, one.name), np.ndarray)}
-        some: dict[str, Any] = {name: taken(value, at, axis=-1) for name, value in arrays.items()}
+        some: dict[str, Any] = {name: value[..., at] for name, value in arrays.items()}
         return replace(self, **some)
 
     def slower(self, factors: Times) -> StageTimes:

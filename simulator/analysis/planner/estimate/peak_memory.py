@@ -22,8 +22,7 @@ from scaleproof.simulator.analysis.planner.estimate.chunk_memory import (
     RecomputedLayers,
     ShardedLayers,
 )
-from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
-from scaleproof.simulator.analysis.planner.estimate.factorize import combined, distinct, taken
+from scaleproof.simulator.analysis.planner.estimate.configurations import COLUMNS, Configurations, distinct
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes, nccl_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.peak import EQUAL, FullestPasses, RunningSum, columns, fullest_passes
@@ -54,18 +53,14 @@ def memory_bytes(configurations: Configurations) -> Bytes:
 
 def _memory_bytes(c: Configurations) -> Bytes:
     """Bytes of the fullest rank in some configurations, whose ranks use the same number of devices of each node."""
-    rests = c.rests
-    grouped = c.distinct_by_codes(
-        np.arange(len(c.shapes["tensor"])), distinct(rests["recompute"], _sharded(c, rests["zero"])).code
-    )
-    shared = distinct(rests["zero"], np.where(rests["zero"] == 2, rests["bucket"], 0))
+    others = (name for name in COLUMNS if name not in ("zero", "bucket", "order"))
+    grouped = distinct(*(getattr(c, name) for name in others), _sharded(c, c.zero))
+    shared = distinct(c.zero, np.where(c.zero == 2, c.bucket, 0))
     fullest = _FullestRank(
-        c.take(grouped.first), [_Shared(int(rests["zero"][i]), c.space.buckets_bytes[rests["bucket"][i]]) for i in shared.first]
+        c.take(grouped.first), [_Shared(int(c.zero[i]), c.space.buckets_bytes[c.bucket[i]]) for i in shared.first]
     )
-    total_bytes = fullest.bytes()[:, None] + fullest.libraries_bytes()
-    at = taken((shared.code * len(c.space.orders) + rests["order"]) * len(grouped), c.rest)
-    at += grouped.code
-    return c.space.scenario.framework.memory.scale * taken(total_bytes.ravel(), at)
+    total_bytes: Bytes = fullest.bytes()[shared.code, grouped.code] + fullest.libraries_bytes()[c.order, grouped.code]
+    return c.space.scenario.framework.memory.scale * total_bytes
 
 
 def _sharded(configurations: Configurations, zero: Numbers | int) -> Numbers:
@@ -116,18 +111,16 @@ class _FullestRank:
 
     def __init__(self, configurations: Configurations, shared: Sequence[_Shared]) -> None:
         self.c, self.shared = configurations, shared
-        c, shapes, rests = configurations, configurations.shapes, configurations.rests
-        sharded, none = _sharded(c, rests["zero"]), np.zeros_like(rests["zero"])
-        splits = np.array([schedule not in WHOLE for schedule in c.space.schedules], dtype=np.int64)[shapes["schedule"]]
-        division = ("tensor", "context", "expert", "expert_tensor", "sequence_parallel")
+        c = configurations
+        self.sharded = _sharded(c, c.zero)
+        splits = np.array([schedule not in WHOLE for schedule in c.space.schedules], dtype=np.int64)[c.schedule]
         # a framework may keep the parameters that ZeRO's stage 3 gathers in pipelines, or gathered inputs without
         keeps_gathered = c.space.scenario.framework.memory.keeps_gathered
-        keeps = (shapes["stages"] > 1) & (c.space.kept["reshard"] is None or keeps_gathered)
-        division_code = distinct(*(shapes[name] for name in division), keeps.astype(np.int64)).code
-        inputs_code = distinct(division_code, splits).code
-        self.sharded = taken(sharded, c.rest)
-        self.division_of, self.inputs_of = c.distinct_by_codes(division_code, none), c.distinct_by_codes(inputs_code, sharded)
-        self.variant_of = c.distinct_by_codes(inputs_code, distinct(sharded, rests["recompute"]).code)
+        keeps = (c.stages > 1) & (c.space.kept["reshard"] is None or keeps_gathered)
+        division = c.tensor, c.context, c.expert, c.expert_tensor, c.sequence_parallel, keeps.astype(np.int64)
+        self.division_of = distinct(*division)
+        self.inputs_of = distinct(self.division_of.code, splits, self.sharded)
+        self.variant_of = distinct(self.inputs_of.code, c.recompute)
         self.inputs = [_inputs(c, row) for row in self.inputs_of.first.tolist()]
         self.divisions = [ShardedLayers(self._inputs(row).job.layers) for row in self.division_of.first]
         self.microbatch_of = distinct(self.variant_of.code, c.samples, np.where(self.sharded, c.workers, 0))
@@ -163,9 +156,8 @@ class _FullestRank:
         numbers = {id(contents): number for number, contents in enumerate(self.contents)}
         pattern = np.array([numbers[id(contents)] for contents in self.contents])[self.division_of.code]
         searched = np.array([schedule in _SEARCHED for schedule in space.schedules])[c.schedule]
-        order_key = distinct(*(c.shapes[name] for name in ("stages", "chunks", "schedule")))
-        order_of = c.distinct_by_codes(order_key.code, _sharded(c, c.rests["zero"]))
-        key = distinct(order_of.code, pattern, np.where(searched, 1 + self.microbatch_of.code, 0))
+        own_order = np.where(searched, 1 + self.microbatch_of.code, 0)
+        key = distinct(c.stages, c.chunks, c.schedule, self.sharded, pattern, own_order)
         # numpy sorts short integers faster
         in_order = np.lexsort([one.astype(np.min_scalar_type(one.max())) for one in (c.microbatches, key.code)])
         for rows in np.split(in_order, np.cumsum(np.bincount(key.code))[:-1]):
@@ -204,7 +196,7 @@ class _FullestRank:
             for kind in group.ranks:
                 own = list(dict.fromkeys(kind.contents))
                 passes, pipeline = self._passes(group, kind, columns[:, [contents.index(content) for content in own]], inputs)
-                always, gradients, optimizer = taken(constants[kind.number][:, sharings], at, axis=2)
+                always, gradients, optimizer = constants[kind.number][:, sharings][:, :, at]
                 found.append(always + pipeline + np.maximum(passes if inputs.makes else passes + gradients, optimizer))
             for sharing, most in zip(sharings.tolist(), np.maximum.reduce(found), strict=True):
                 result[sharing, rows] = most
@@ -234,7 +226,7 @@ class _FullestRank:
         contents, rows)."""
         at = self.microbatch_of.code[group.rows]
         parts = [self.microbatch_bytes.by_column[name] for name in columns(inputs.splits)]
-        return np.array([taken(part[contents], at, axis=1) for part in (*parts, *self.ends_bytes)])
+        return np.array([part[contents][:, at] for part in (*parts, *self.ends_bytes)])
 
     def _passes(self, group: _EquivalentRows, kind: RankKind, columns: Bytes, inputs: MemoryInputs) -> tuple[Bytes, Bytes]:
         """Peak bytes of passes over microbatches on a rank of a kind, and of its send and receive buffers."""
@@ -256,8 +248,7 @@ class _FullestRank:
             copies[group.rows] = any(contents[one].copies for kind in group.ranks for one in kind.contents)
         cluster, fixed = space.scenario.cluster, libraries_bytes(self.inputs[0], False)
         fixed_bytes = fixed["workspace"] + fixed["context"]
-        shapes = distinct(*(c.shapes[name] for name in ("tensor", "context", "expert", "workers", "stages")))
-        key = combined([(shapes.code, c.shape), (np.arange(2), copies)])
+        key = distinct(c.tensor, c.context, c.expert, c.workers, c.stages, copies)
         degrees = np.array([c.workers, c.stages, c.tensor, c.context, c.expert])[:, key.first].T.tolist()
         found = np.array(
             [

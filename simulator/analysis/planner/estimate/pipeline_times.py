@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.closed_forms import CLOSED, StageTimes, accumulate, suffix_sum, windows
-from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers
+from scaleproof.simulator.analysis.planner.estimate.configurations import Numbers
 from scaleproof.simulator.parallelism.stages import ScheduleName, stage_of
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
 

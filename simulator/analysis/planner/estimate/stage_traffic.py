@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers
+from scaleproof.simulator.analysis.planner.estimate.configurations import Numbers
 from scaleproof.simulator.analysis.planner.estimate.transfer_times import TransferTimes
 from scaleproof.simulator.parallelism.mesh import DeviceMesh
 

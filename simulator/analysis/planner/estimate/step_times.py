@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.closed_forms import CLOSED, FOLLOWED, LayerGatherTimes, with_gathers
-from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
-from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers
+from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Numbers
 from scaleproof.simulator.analysis.planner.estimate.gradient_sync import SyncTimes
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerTimes, StageCut
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import windows_without_simulation
