@@ -14,10 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Patch
 
 from scaleproof.simulator.analysis.planner.estimate import every
-from scaleproof.simulator.analysis.planner.estimate.closed_forms import StageTimes, windows
 from scaleproof.simulator.analysis.planner.estimate.configurations import distinct
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerTimes
-from scaleproof.simulator.analysis.planner.estimate.pipeline_times import simulate
+from scaleproof.simulator.analysis.planner.estimate.pipeline_times import StageTimes, simulate, windows
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order

@@ -207,6 +207,17 @@ class Configurations:
         return distinct(*(getattr(self, name) for name in names))
 
     @cached_property
+    def fully_recomputed(self) -> Numbers:
+        """For each configuration, the row of the otherwise equal one with full recomputation; -1 where there is none."""
+        full = [number for number, recompute in enumerate(self.space.recompute) if recompute.kind == "full"]
+        code = self.distinct(*(name for name in COLUMNS if name != "recompute")).code
+        row_of = np.full(int(code.max(initial=0)) + 1, -1)
+        is_full = np.isin(self.recompute, full[:1])
+        row_of[code[is_full]] = np.flatnonzero(is_full)
+        rows: Numbers = row_of[code]
+        return rows
+
+    @cached_property
     def used_devices(self) -> Numbers:
         """Number of devices of each node that the ranks of each configuration use."""
         cluster, order = self.space.scenario.cluster, self.space.orders

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Space, every
-from scaleproof.simulator.analysis.planner.estimate.peak_memory import FIRST_IS_FULLEST, memory_bytes
+from scaleproof.simulator.analysis.planner.estimate.memory import FIRST_IS_FULLEST, memory_bytes
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.peak import FullestPasses, fullest_passes
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
