@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.kernels.mixture import ExpertWork, mixture_s, parts_s
-from scaleproof.simulator.cluster.device.kernels.rates import MEASURED_DEVICES, MIXTURE_TERMS, MixtureRates
+from scaleproof.simulator.cluster.device.kernels.mixture import MIXTURE_TERMS, ExpertWork, MixtureRates, mixture_s, parts_s
+from scaleproof.simulator.cluster.device.kernels.products import MEASURED_DEVICES
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
 
