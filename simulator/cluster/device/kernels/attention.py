@@ -266,7 +266,8 @@ def _slowdown(rates: AttentionRates, width: Amount) -> Amount:
 
 def _rows(rates: AttentionRates, width: Amount) -> Amount:
     """Queries of a block, of heads of a width."""
-    return np.where(width > NARROW_HEAD, float(rates.wide_block_rows), float(rates.block_rows))
+    rows: Amount = np.where(width > NARROW_HEAD, float(rates.wide_block_rows), float(rates.block_rows))
+    return rows
 
 
 def _in_order_s(waves: Amount, longest_s: Amount, shortest_s: Amount) -> Amount:
