@@ -275,7 +275,7 @@ def _in_order_s(waves: Amount, longest_s: Amount, shortest_s: Amount) -> Amount:
 
     A processor that gets the last and longest block had before it blocks of a wave, two waves, ... earlier in the order.
     """
-    whole = np.ceil(waves - _ROUNDING)
+    whole: Amount = np.ceil(waves - _ROUNDING)
     return whole * shortest_s + (longest_s - shortest_s) * (whole - whole * (whole - 1) / (2 * waves))
 
 
