@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.program.resources import Resources, ResourceTable, Routes, Rows, Use
 
-# Clusters whose paths a program keeps: its own, and variants with slower parts.
-_MOST_CLUSTERS: Final = 3
+# Clusters whose paths a program keeps: its own, and one with each quantity slower.
+_MOST_CLUSTERS: Final = 12
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.collective.time import group_on, parse_op
-from scaleproof.simulator.cluster.collectives.cost import nccl_facts, transport_of
 from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
 from scaleproof.simulator.cluster.collectives.nccl.constants import Tables, TimingConstants, constants_of, derived
 from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, choices, nccl_choice
@@ -61,7 +60,7 @@ def _observation(row: Row) -> Observation | None:
     if not measured_s > 0:
         return None
     cluster, _ = collectives.cluster_of(row, ranks)
-    facts, transport = nccl_facts(cluster), transport_of(cluster)
+    facts, transport = cluster.nccl_facts, cluster.transport
     assert facts is not None
     links = GroupLinks(group_on(cluster, ranks), cluster.node, cluster.network)
 

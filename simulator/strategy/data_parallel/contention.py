@@ -11,6 +11,7 @@ passes, and passes lose as much for what they wait for.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
@@ -139,8 +140,11 @@ class Contention:
         """Additional seconds of passes whose collectives share links with those of replicas, shape (2, layers), and the share
         by which the latter take longer, shape (2, layers)."""
         passes_s: Times = computing_s + within_s[:, 1].sum(axis=0)
-        stages = np.array_split(np.arange(computing_s.shape[-1]), self.stages)
-        next_s = np.concatenate([together_s(moved.seconds[..., own], passes_s[:, own]) for own in stages], axis=-1)
+        layers = _layers_of_stages(computing_s.shape[-1], self.stages)
+        moved_s, stages_s = (
+            np.append(one, np.zeros((*one.shape[:-1], 1)), -1)[..., layers] for one in (moved.seconds, passes_s)
+        )
+        next_s = together_s(moved_s, stages_s)[..., layers >= 0]
         within_s, exposed_s = within_s.sum(axis=-1).swapaxes(0, 1)
         longer_s, delayed_s = delays_s(next_s.sum(axis=-1), within_s, exposed_s, passes_s.sum(axis=-1))
         slowed = np.divide(delayed_s, next_s.sum(axis=-1), out=np.zeros_like(delayed_s), where=delayed_s > 0)
@@ -308,6 +312,13 @@ def joules_per_bus_byte(memory_bytes: float) -> float:
     known = power_constants()
     energy_pJ = known["memory_pJ_per_bit"] * memory_bytes + known["link_pJ_per_bit"]
     return float(_BITS * _PICO * energy_pJ)
+
+
+@functools.cache
+def _layers_of_stages(layers: int, stages: int) -> NDArray[np.int64]:
+    """Layers of stages with nearly the same number of them, shape (stages, layers of a stage), -1 where a stage has fewer."""
+    parts = np.array_split(np.arange(layers), stages)
+    return np.stack([np.pad(part, (0, len(parts[0]) - len(part)), constant_values=-1) for part in parts])
 
 
 def together_s(moved_s: Times, passes_s: Times) -> Times:

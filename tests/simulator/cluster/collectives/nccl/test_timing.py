@@ -14,7 +14,7 @@ from scaleproof.simulator.analysis.collective.messages import message_time
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster, Link, Node
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS
-from scaleproof.simulator.cluster.collectives.cost import nccl_facts, timing_constants, transport_of
+from scaleproof.simulator.cluster.collectives.cost import timing_constants
 from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op
 from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks, traffic, traffic_by_round
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of
@@ -37,7 +37,7 @@ def adjusted(known: Cluster, **factors: float) -> Cluster:
 
 
 def constants(known: Cluster) -> TimingConstants:
-    facts = nccl_facts(known)
+    facts = known.nccl_facts
     assert facts is not None
     return timing_constants(known, facts)
 
@@ -138,14 +138,14 @@ def test_factors_of_a_cluster_apply_to_the_shipped_constants() -> None:
 
 
 def test_the_transport_is_the_networks_own_or_follows_from_its_cards() -> None:
-    assert transport_of(cluster("aws-p4d")) == "efa-1"
-    assert transport_of(cluster("gcp-a3-mega")) == "tcpxo"
+    assert cluster("aws-p4d").transport == "efa-1"
+    assert cluster("gcp-a3-mega").transport == "tcpxo"
     p5 = cluster("aws-p5")
     assert p5.network is not None
     unknown = p5.model_copy(update={"network": p5.network.model_copy(update={"transport": None})})
-    assert transport_of(unknown) == "infiniband"
+    assert unknown.transport == "infiniband"
     slow = p5.network.model_copy(update={"transport": None, "bandwidth_Bps": 10e9})
-    assert transport_of(p5.model_copy(update={"network": slow})) == "sockets"
+    assert p5.model_copy(update={"network": slow}).transport == "sockets"
 
 
 def test_an_unknown_transport_is_rejected_with_the_known_ones() -> None:
@@ -178,7 +178,7 @@ def test_a_larger_size_takes_longer_with_the_same_choice(op: Op, size: int, rank
     for name in ("dgx-h100", "aws-p4de", "jean-zay-v100"):
         known = cluster(name)
         if ranks <= known.devices and op not in ("gather", "scatter"):
-            group, facts = Group.of(ranks, known.node.devices), nccl_facts(known)
+            group, facts = Group.of(ranks, known.node.devices), known.nccl_facts
             assert facts is not None
             usable = choices(op, GroupLinks(group, known.node, known.network), facts, constants(known))
             for choice in usable:
