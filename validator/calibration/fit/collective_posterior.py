@@ -150,8 +150,16 @@ def prior_deviations(cluster: Cluster) -> dict[str, float]:
         *(["latency_inside", "rate_inside"] if cluster.node.link is None else []),
         *(["latency_between", "rate_between"] if cluster.network is None else []),
     ]
-    shared = constants.prior_deviations(facts, cluster.transport)
-    return {name: math.hypot(deviation, _DIFFERENCES[name]) for name, deviation in shared.items() if name not in absent}
+    tables = constants.shipped()
+    generation, transport = tables["generations"][facts.generation], tables["transports"][cluster.transport]
+    rows = {
+        "launch": generation["launch"],
+        "latency_inside": generation["step"],
+        "latency_between": transport["step"],
+        "rate_inside": generation["simple_rate"],
+        "rate_between": transport["rate"],
+    }
+    return {name: math.hypot(row.deviation, _DIFFERENCES[name]) for name, row in rows.items() if name not in absent}
 
 
 def _learned(name: str, log: float, deviation: float, prior: float) -> LearnedFactor:

@@ -174,19 +174,6 @@ def priors() -> Tables:
     return {name: _table(name, prior=True) for name in FILES}
 
 
-def prior_deviations(cluster_facts: Nccl, transport: str) -> dict[str, float]:
-    """Standard deviation of the logarithm of each factor of `Adjust`, by its name: that of the shipped constant."""
-    tables, generation = shipped(), cluster_facts.generation
-    rows = {
-        "launch": tables["generations"][generation]["launch"],
-        "latency_inside": tables["generations"][generation]["step"],
-        "latency_between": tables["transports"][transport]["step"],
-        "rate_inside": tables["generations"][generation]["simple_rate"],
-        "rate_between": tables["transports"][transport]["rate"],
-    }
-    return {name: value.deviation for name, value in rows.items()}
-
-
 def default_transport(network: Link, node: Node) -> str:
     """Name of the usual transport of a network that does not state one: TCP sockets on slow cards, else InfiniBand."""
     return "sockets" if network.bandwidth_Bps / node.cards_used < _SLOWEST_RDMA_Bps else "infiniband"

@@ -20,14 +20,13 @@ from scaleproof.simulator.cluster.device.kernels.attention import (
     generation_attention_rates,
 )
 from scaleproof.simulator.cluster.device.kernels.cpu_core import SerialCosts
-from scaleproof.simulator.cluster.device.kernels.mixture import MixtureRates
 from scaleproof.simulator.cluster.device.kernels.products import (
     ProductPrecision,
     ProductRates,
     generation_product_rates,
     of_twice_the_bytes,
 )
-from scaleproof.simulator.cluster.device.kernels.rates import slower
+from scaleproof.simulator.cluster.device.kernels.rates import MixtureRates, slower
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Seconds, Watts

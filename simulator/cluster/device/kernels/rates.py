@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, TypeVar
 from pydantic import Field
 
 from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.units import Seconds
 
 # How a parameter of a device is known.
 State = Literal["measured", "data sheet", "assumed"]
@@ -40,3 +41,22 @@ def _slower_value(name: str, value: Any, slowdown: float) -> Any:
     if isinstance(value, dict):
         return {key: _slower_value("", one, slowdown) for key, one in value.items()}
     return value * slowdown if name.endswith(_SECONDS) and value is not None else value
+
+
+# Terms of the correction of mixtures, a polynomial of second order of five variables: 1, each, and each product of two.
+MIXTURE_TERMS: Final = 21
+
+
+class MixtureRates(Rates):
+    """A fused mixture of experts: routing, permutation, two grouped products with the activation between them, and the sum.
+
+    The grouped products take as long as plain products of their sizes. Serving software has such kernels: tables of kernels are
+    predicted with the rates (`validator.kernels.mixture`).
+    """
+
+    fixed_s: Seconds = Field(alias="fixed", description="fixed time of routing and of all launches")
+    memory_share: float = Field(gt=0, le=4, description="share of the memory bandwidth that the other kernels reach")
+    correction: tuple[float, ...] = Field(
+        (), max_length=MIXTURE_TERMS, description="coefficients of a polynomial of second order for the logarithm of the time"
+    )
+    log_error: tuple[float, float] = (-0.5, 0.8)
