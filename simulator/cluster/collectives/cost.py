@@ -12,7 +12,7 @@ from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks, Tr
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of
 from scaleproof.simulator.cluster.collectives.nccl.timing import choices, nccl_choice
 from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates
-from scaleproof.simulator.cluster.collectives.settings import Nccl, channels
+from scaleproof.simulator.cluster.collectives.settings import Nccl
 from scaleproof.simulator.common.errors import FieldError, InputError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def processors_taken(cluster: Cluster) -> float:
     facts, kernels = cluster.nccl_facts, cluster.device.kernels
     if facts is None or kernels is None:
         return 0.0
-    return min(1.0, channels(facts, 1, cluster.node.cards_used) / kernels.processors)
+    return min(1.0, facts.channels(1, cluster.node.cards_used) / kernels.processors)
 
 
 def rendezvous_s(group: Group, cluster: Cluster) -> float:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from scaleproof.simulator.cluster.collectives.algorithms import names_for
 from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor
 from scaleproof.simulator.cluster.collectives.link_traffic import FurtherSteps, GroupLinks, Traffic
-from scaleproof.simulator.cluster.collectives.settings import PROTOCOLS, Nccl, Protocol, channels
+from scaleproof.simulator.cluster.collectives.settings import PROTOCOLS, Nccl, Protocol
 
 # tuning.cc, baseLatencies, then hwLatencies: seconds to start, and per step, by protocol (LL, LL128, Simple).
 _US: Final = 1e-6
@@ -354,7 +354,7 @@ class Case:
 
     @property
     def _channels(self) -> int:
-        return channels(self.facts, self.group.nodes, self.links.heads)
+        return self.facts.channels(self.group.nodes, self.links.heads)
 
     @property
     def _port_share(self) -> float:
