@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster.network.links import one_card_warning
 from scaleproof.simulator.engine import Timeline, simulate_steady
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Convolution
-from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.parallelism.used_devices import placement_warnings

@@ -17,6 +17,7 @@ from scaleproof.simulator.captured.samples import samples_of
 from scaleproof.simulator.captured.script import (
     CapturedClass,
     CapturedScript,
+    Event,
     IssuedCollective,
     IssuedMessage,
     Operation,
@@ -28,8 +29,6 @@ from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
-
-_Event = Operation | IssuedCollective | IssuedMessage | RecordedEvent | Wait
 
 _PHASES: Final[Mapping[int, Phase]] = {
     TrainingPass.FORWARD: Phase.FORWARD, TrainingPass.BACKWARD: Phase.BACKWARD, TrainingPass.OPTIMIZER: Phase.OPTIMIZER,
@@ -158,7 +157,7 @@ class _StepReader:
         self._numbers: dict[tuple[object, ...], int] = {}
         self.operators: list[Operator] = []
 
-    def events(self) -> Iterator[tuple[int, _Event]]:
+    def events(self) -> Iterator[tuple[int, Event]]:
         """Rows and events of the step in order."""
         for row in self._one.rows(*EventKind).tolist():
             kind = EventKind(self._columns["kind"][row])
@@ -166,7 +165,7 @@ class _StepReader:
             self._phase = _PHASES.get(self._columns["phase"][row], self._phase)
             yield from ((row, event) for event in self._event(row, kind))
 
-    def _event(self, row: int, kind: EventKind) -> Iterator[_Event]:
+    def _event(self, row: int, kind: EventKind) -> Iterator[Event]:
         """The event of a row, if it is one."""
         if kind in (EventKind.OPERATOR, EventKind.COPY):
             yield self._operation(row, kind)
@@ -246,7 +245,7 @@ class _StepReader:
             else:
                 yield Wait(None, "stream", other)
 
-    def with_last_waits(self, events: Sequence[tuple[int, _Event]]) -> list[tuple[int, _Event]]:
+    def with_last_waits(self, events: Sequence[tuple[int, Event]]) -> list[tuple[int, Event]]:
         """Rows and events, with waits for collectives of the backward pass that the script never waits for itself, as those of
         DDP's reducer: before the optimizer's first kernel."""
         waited = {event.number for _, event in events if isinstance(event, Wait) and event.on == "work"}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import ranks, server
 from scaleproof.simulator.memory.result import HOLDERS, MemoryUse, RankMemory
 from scaleproof.simulator.memory.static import states
-from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.schema import Scenario
 
 __all__ = ["HOLDERS", "MemoryUse", "RankMemory", "capacity_bytes", "memory", "states"]

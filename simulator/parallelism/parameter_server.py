@@ -56,8 +56,8 @@ class ParameterServer(Strategy):
     """
 
     kind: Literal["parameter_server"] = "parameter_server"
-    workers_: Count = Field(1, alias="workers")
-    servers_: Count = Field(1, alias="servers")
+    workers: Count = 1
+    servers: Count = 1
     placement: Literal["dedicated", "colocated"] = "dedicated"
     mode: Literal["synchronous", "stale_synchronous", "asynchronous"] = "synchronous"
     bound: int | None = Field(None, description="number of steps that the slowest worker may be behind, stale_synchronous only")
@@ -72,16 +72,6 @@ class ParameterServer(Strategy):
     rollout_s: Seconds = Field(
         0.0, alias="rollout", description="time in which a worker acts in its environment before each forward pass"
     )
-
-    @property
-    def workers(self) -> int:
-        """Number of workers."""
-        return self.workers_
-
-    @property
-    def servers(self) -> int:
-        """Number of servers."""
-        return self.servers_
 
     @property
     def waiting_ranks(self) -> int:

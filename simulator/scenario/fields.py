@@ -16,9 +16,10 @@ from scaleproof.simulator.common import units
 from scaleproof.simulator.common.errors import InputError, UnitError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.frameworks import Framework
-from scaleproof.simulator.parallelism import KINDS, Strategy
+from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.scenario import aliases
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.strategies import KINDS
 
 # The field of overrides and axes that changes the number of GPUs, which is no field of a scenario (`scenario/gpus.py`).
 GPUS: Final = "gpus"
@@ -180,7 +181,7 @@ def field_at(path: str) -> Field:
         known = {_name(name, info): (name, info) for spec in specs for name, info in spec.model_fields.items()}
         if key in known:
             name, info = known[key]
-            names.append(name.rstrip("_"))
+            names.append(name)
             specs = list(_specs(info.annotation))
         elif not specs and info is not None and get_origin(info.annotation) is dict:
             names.append(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, is_narrow
 from scaleproof.simulator.common.errors import FieldError
@@ -11,7 +12,6 @@ from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.frameworks.files import with_features
 from scaleproof.simulator.model.layers import ModelSpec
 from scaleproof.simulator.parallelism import (
-    CapturedStrategy,
     DataParallel,
     GatherAverage,
     Hybrid,
@@ -21,17 +21,14 @@ from scaleproof.simulator.parallelism import (
     Pipeline,
     Strategy,
 )
-from scaleproof.simulator.parallelism.option_rules import is_accepted
+from scaleproof.simulator.parallelism.option_rules import decided_by_framework, is_accepted
 
 if TYPE_CHECKING:
     from scaleproof.simulator.scenario.schema import Scenario
     from scaleproof.simulator.scenario.training import Training
 
 # Strategy fields that a framework may decide.
-DECIDED: Final = (
-    "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes",
-    "first_bucket_bytes", "reshard", "balance",
-)  # fmt: skip
+DECIDED: Final = decided_by_framework(Hybrid)
 # The same of training.
 DECIDED_OF_TRAINING: Final = ("autocast",)
 _NAMED_LAST: Final = ("ideal", "gloo-cpu")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import Precision
 from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, has_nvfp4, has_scaled_blocks
@@ -22,7 +23,6 @@ from scaleproof.simulator.model import AnyModel
 from scaleproof.simulator.model.autocast import with_wide_stream
 from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard
 from scaleproof.simulator.model.traced import Traced
-from scaleproof.simulator.parallelism import AnyStrategy, CapturedStrategy
 from scaleproof.simulator.parallelism.option_rules import check_options
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.parallelism.used_devices import placed
@@ -36,6 +36,7 @@ from scaleproof.simulator.scenario.framework_choice import (
     with_training_defaults,
 )
 from scaleproof.simulator.scenario.reliability import Reliability
+from scaleproof.simulator.scenario.strategies import AnyStrategy
 from scaleproof.simulator.scenario.training import Batch, Input, Training, check_gradients
 
 # Fields of training that scale products in few bits, with their precision.

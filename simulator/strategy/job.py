@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,10 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul, Operator
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.scenario.training import GradientSizes, Input, MeasuredStep
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.strategy.data_parallel.contention import Contention
+    from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
 
 
 @dataclass(frozen=True)
@@ -53,28 +57,6 @@ def exposed_exchanges_s(within_s: NDArray[np.float64]) -> NDArray[np.float64]:
     passes, layers)."""
     result: NDArray[np.float64] = within_s[:, 1].sum(axis=0)
     return result
-
-
-class LayerCollectiveTimes(Protocol):
-    """Times of the collectives among ranks that share layers."""
-
-    def by_links_s(self, layer: Layer, samples: float, job: Job) -> NDArray[Any]:
-        """Seconds of a layer's collectives for `samples` samples, and those of them that are exposed, by the links that limit
-        them and by pass (forward, backward, repeated by recomputation); shape (levels, 2, 3)."""
-
-
-class ContentionModel(Protocol):
-    """Slowdown of passes by collectives of replicas that run next to them."""
-
-    def delays(
-        self, computing_s: NDArray[np.float64], within_s: NDArray[np.float64], samples: float, job: Job
-    ) -> tuple[Any, Any, Any]:
-        """Additional seconds of each layer's passes of every microbatch, shape (2, layers), further seconds of the first
-        forward and the last backward pass of a step, and the share by which collectives of replicas next to forward and to
-        backward passes take longer, shape (2, layers).
-
-        computing_s: seconds of passes without contention. within_s: collectives within passes, as in `Job.within_passes_s`.
-        """
 
 
 @dataclass(frozen=True)
@@ -108,8 +90,8 @@ class Job:
     group: int = 1
     pipelined_ranks: int = 0
     splits_backward: bool = False
-    exchange: LayerCollectiveTimes | None = None
-    contend: ContentionModel | None = None
+    exchange: LayerCollectives | None = None
+    contend: Contention | None = None
     recomputed: tuple[bool, ...] | None = None
     gradients: GradientSizes | None = None
     scatter: Literal["microbatch", "step"] = "microbatch"

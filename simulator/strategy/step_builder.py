@@ -12,7 +12,7 @@ from scaleproof.simulator.common.communication import UNLABELLED, Communication,
 from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks.framework import ShardCopies
-from scaleproof.simulator.parallelism.mesh import Placed
+from scaleproof.simulator.parallelism.mesh import RankClass
 from scaleproof.simulator.program import Program, ProgramBuilder, ResourceTable
 from scaleproof.simulator.program.costs import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
@@ -124,10 +124,10 @@ class StepBuilder(ProgramBuilder):
         self._places[number] = node, rank % self.job.cluster.node.devices
         return number
 
-    def add_workers(self, placed: Placed) -> int:
-        """Adds a class of workers, named after their number or after a single one of them; returns its number."""
-        name = f"{placed.ranks} workers" if placed.ranks > 1 else f"worker {placed.rank}"
-        return self.add_rank(name, placed.rank, placed.node, placed.each, placed.ranks)
+    def add_class(self, ranks: RankClass, is_server: bool = False) -> int:
+        """Adds a class of workers or servers, named after their number or after a single one of them; returns its number."""
+        name = ranks.name("server" if is_server else "worker")
+        return self.add_rank(name, ranks.rank, ranks.node, ranks.each, ranks.ranks, is_server)
 
     def load(self, rank: int, node: int, each: int = 1, total: int = 1, samples: int | None = None) -> None:
         """Makes a rank class wait for its batch at the beginning of every step, if loading takes time; see

@@ -126,7 +126,7 @@ def parse_row(row: Row) -> PipelineRow:
 def _framework() -> Framework:
     """The default framework of such training, since no row names its software."""
     gpt = Gpt(layers=2, hidden=_HEAD, heads=1, vocabulary=_VOCABULARY, sequence=_HEAD)
-    return default_framework(Hybrid(stages_=2), _PRECISION, 0, gpt, _shipped())
+    return default_framework(Hybrid(stages=2), _PRECISION, 0, gpt, _shipped())
 
 
 def step_s(given: PipelineRow, framework: Framework = IDEAL) -> float:

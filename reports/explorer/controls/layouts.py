@@ -29,17 +29,17 @@ def rearranged(scenario: Scenario, strategy: Strategy, micro_batch: int | None =
     per_worker = strategy.training_ranks // strategy.workers
     fields = type(strategy).model_fields
     update: dict[str, Any] = {}
-    if "workers_" in fields:
+    if "workers" in fields:
         if gpus % per_worker:
             raise InputError(f"{gpus:,} GPUs are not a multiple of {per_worker:,}")
-        update["workers_"] = gpus // per_worker
+        update["workers"] = gpus // per_worker
     elif per_worker != gpus:
         raise InputError(f"it uses {per_worker:,} GPUs, not {gpus:,}")
-    workers = update.get("workers_", 1)
+    workers = update.get("workers", 1)
     if samples % workers:
         raise BatchError(f"DP {workers:,} does not divide the global batch of {samples:,}", nearest_batch(samples, workers))
-    if "microbatches_" in fields:
-        update["microbatches_"] = _microbatches(samples // workers, micro_batch or micro_batch_size(scenario))
+    if "microbatches" in fields:
+        update["microbatches"] = _microbatches(samples // workers, micro_batch or micro_batch_size(scenario))
         update["micro_batch_size"] = None
     changed = scenario.copied(strategy=strategy.model_copy(update=update), batch=Batch(total=samples))
     check(changed)

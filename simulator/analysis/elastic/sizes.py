@@ -35,7 +35,7 @@ class EventJob:
             raise FieldError(("reliability", "events"), message)
         self.scenario, self.reliability = scenario, reliability
         self.first_hosts = scenario.strategy.nodes_needed(scenario.cluster)
-        if "workers_" not in type(scenario.strategy).model_fields:
+        if "workers" not in type(scenario.strategy).model_fields:
             message = f"{scenario.strategy.kind} cannot continue with another number of workers; give data_parallel or hybrid"
             raise FieldError(("strategy", "kind"), message)
         self._check_order()
@@ -77,7 +77,7 @@ class EventJob:
         scenario, hosts = self.scenario, self.first_hosts
         workers = scenario.strategy.workers * max(self.hosts) // hosts
         if workers > scenario.strategy.workers:
-            scenario = scenario.rebuilt(strategy=scenario.strategy.model_copy(update={"workers_": workers}))
+            scenario = scenario.rebuilt(strategy=scenario.strategy.model_copy(update={"workers": workers}))
         return ElasticSizes(scenario)
 
     def _check_order(self) -> None:

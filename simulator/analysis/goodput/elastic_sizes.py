@@ -39,7 +39,7 @@ class ElasticSizes:
 
     def _check(self) -> None:
         strategy = self.scenario.strategy
-        if "workers_" not in type(strategy).model_fields:
+        if "workers" not in type(strategy).model_fields:
             message = f"{strategy.kind} cannot continue with fewer workers; give wait"
             raise FieldError(("reliability", "shortage"), message)
         if self._least > strategy.workers:
@@ -100,6 +100,6 @@ class ElasticSizes:
         if scenario.batch.total and scenario.batch.total % workers:
             return None
         try:
-            return scenario.rebuilt(strategy=scenario.strategy.model_copy(update={"workers_": workers}))
+            return scenario.rebuilt(strategy=scenario.strategy.model_copy(update={"workers": workers}))
         except FieldError:
             return None

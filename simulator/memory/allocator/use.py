@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.memory import capacity_bytes, memory
 from scaleproof.simulator.memory.allocator.caching import CachingAllocator, DeviceFullError, ServedMemory, served
@@ -15,7 +16,6 @@ from scaleproof.simulator.memory.inputs import MemoryInputs, is_gpu
 from scaleproof.simulator.memory.ranks import rank_kinds
 from scaleproof.simulator.memory.result import OUTSIDE
 from scaleproof.simulator.memory.step import RankPass
-from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
 

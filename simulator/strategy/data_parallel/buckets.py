@@ -99,8 +99,8 @@ class RankLayers:
         if job.sums_whole:
             return [SyncUnit(stage, self.gradients.bounds(stage))]
         size = job.reduced_bytes
-        bounds, layers = self.gradients.buckets(stage, size, plan.first_bucket_bytes, plan.bucket_bytes)
-        if not (plan.overlap or plan.overlap_gather or job.zero == 2):
+        bounds, layers = self.gradients.buckets(stage, size, *plan.bucket_limits_bytes)
+        if not (plan.overlap or plan.gathering(job.zero) == "next forward pass" or job.zero == 2):
             return [SyncUnit(stage, bounds)]
         result, begin, end = list[SyncUnit](), 0, stage.stop
         # all buckets that one layer completes are one unit

@@ -16,7 +16,7 @@ import numpy as np
 from scaleproof.simulator.cluster.collectives.cost import ConcurrentCollective, processors_taken
 from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.model.operators import Routed
-from scaleproof.simulator.parallelism.plan import WirePrecision
+from scaleproof.simulator.parallelism.options import WirePrecision
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.model_parallel.compute_budget import LayerPass, Overlap
 

@@ -39,7 +39,7 @@ def _add_requests(
     """Adds pushes, services and pulls of one class of ranks, and the ranks' waits. servers: rank class on each server node, of
     `servers_per_class` equivalent servers each."""
     plan, job, builder, rank = context.plan, context.job, context.builder, replica.ranks[stage]
-    ranks = replica.placed.ranks * plan.model_parallel_size
+    ranks = replica.workers.ranks * plan.model_parallel_size
     rows: list[list[int]] = [[], [], []]
     for bucket, parameters in _pushed(context, stage).items():
         size_bytes = parameters * job.parameter_bytes / plan.servers

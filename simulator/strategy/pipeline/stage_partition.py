@@ -27,7 +27,7 @@ _Places = NDArray[np.int64]
 def stage_layers(strategy: Strategy, job: Job) -> Sequence[Sequence[int]]:
     """Indices of the layers of each stage of the model; contiguous ranges if a plan divides it. Raises FieldError."""
     if isinstance(strategy, ReplicaStrategy):
-        return cut(job, strategy.plan, strategy.balance_of)
+        return cut(job, strategy.plan, strategy.plan.balance)
     return strategy.stage_layers(job.layers)
 
 

@@ -16,7 +16,7 @@ from scaleproof.simulator.cluster.collectives.cost import concurrent_collective,
 from scaleproof.simulator.common.communication import UNKNOWN, Collective, Communication, Dimension, number_of
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks import Framework
-from scaleproof.simulator.parallelism.mesh import Placed
+from scaleproof.simulator.parallelism.mesh import RankClass
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program import Path, Rows
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
@@ -65,14 +65,14 @@ class Replica:
     passes.
     """
 
-    def __init__(self, context: CompileContext, placed: Placed) -> None:
-        self.context, self.placed = context, placed
-        self.samples = context.plan.samples_of(placed.rank, context.job.samples_per_worker)
+    def __init__(self, context: CompileContext, workers: RankClass) -> None:
+        self.context, self.workers = context, workers
+        self.samples = context.plan.samples_of(workers.rank, context.job.samples_per_worker)
         plan, stages = context.plan, range(context.plan.stages)
-        self.places = [context.mesh.place(placed.rank, stage) for stage in stages]
+        self.places = [context.mesh.place(workers.rank, stage) for stage in stages]
         self.ranks = [self._add_rank(stage) for stage in stages]
         node, _ = self.places[0]
-        context.builder.load(self.ranks[0], node, placed.each, placed.ranks, self.samples)
+        context.builder.load(self.ranks[0], node, workers.each, workers.ranks, self.samples)
         self.rows: Rows = self._add_tasks()
         last = context.builder.computes(self.ranks, Phase.SEND, 0.0, stage=stages if plan.stages > 1 else -1)
         self.sends: Rows = np.full(len(self.rows), -1)
@@ -85,24 +85,24 @@ class Replica:
     @cached_property
     def concurrent_senders(self) -> int:
         """Number of ranks of a stage that are on the same node and send concurrently."""
-        return self.placed.each * self.context.mesh.on_first_node(self.context.mesh.members(self.placed.rank, 0))
+        return self.workers.each * self.context.mesh.on_first_node(self.context.mesh.members(self.workers.rank, 0))
 
     def _add_rank(self, stage: int) -> int:
-        placed, mesh = self.placed, self.context.mesh
-        members = mesh.members(placed.rank, stage)
+        workers, mesh = self.workers, self.context.mesh
+        members = mesh.members(workers.rank, stage)
         return self.context.builder.add_rank(
             self._name(stage), members[0], self.places[stage][0], min(self.concurrent_senders, mesh.devices),
-            placed.ranks * len(members), members=members,
+            workers.ranks * len(members), members=members,
         )  # fmt: skip
 
     def _name(self, stage: int) -> str:
         """Name of a rank class: '16 workers', 'stage 0 (16 workers)', or by its first worker if workers are not all
         equivalent."""
-        plan, placed = self.context.plan, self.placed
+        plan, workers = self.context.plan, self.workers
         if plan.stages == 1:
-            return f"{placed.ranks} workers" if placed.ranks > 1 else f"worker {placed.rank}"
-        worker = f"worker {placed.rank} " if placed.ranks < plan.workers else ""
-        return f"{worker}stage {stage}" + (f" ({placed.ranks} workers)" if placed.ranks > 1 else "")
+            return workers.name()
+        first = f"worker {workers.rank} " if workers.ranks < plan.workers else ""
+        return f"{first}stage {stage}" + (f" ({workers.name()})" if workers.ranks > 1 else "")
 
     def _add_tasks(self) -> Rows:
         """Adds the passes of every stage in order; returns their rows."""
@@ -265,7 +265,7 @@ class Replica:
         plan, places = self.context.plan, self.places
         stall_s = self.context.job.framework.stall_s(self.context.mesh.nodes)
         path = links.concurrent_messages(places[source], places[target], size_bytes, self.concurrent_senders, stall_s)
-        path = replace(path, uses=links.of_class(path.uses, self.placed.nodes))
+        path = replace(path, uses=links.of_class(path.uses, self.workers.nodes))
         if plan.splits:
             # the shards are gathered on the receiving stage
             group = self.context.mesh.along("tensor", plan.tensor)

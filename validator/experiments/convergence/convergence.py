@@ -103,7 +103,7 @@ def settings(scenario: Scenario, batches: Sequence[int], workers: Sequence[int],
 def scenario_of(scenario: Scenario, setting: Setting, rate: float, seed: int) -> Scenario:
     """Scenario of a trial: `scenario.steps` updates of the parameters, in addition to the warm-up. Raises InputError."""
     is_synchronous = setting.mode == "synchronous"
-    update = {"workers_": setting.workers, "mode": setting.mode, "bound": setting.bound, "backups": 0}
+    update = {"workers": setting.workers, "mode": setting.mode, "bound": setting.bound, "backups": 0}
     changed = {
         "strategy": scenario.strategy.model_copy(update=update),
         "batch": Batch(total=setting.batch * (1 if is_synchronous else setting.workers)),

@@ -129,7 +129,7 @@ class BackwardSettings:
         is_last = self._passes == self._plan.microbatches
         for module in self._modules:
             module.set_requires_gradient_sync(is_last or self._plan.scatter == "microbatch", recurse=False)
-            module.set_reshard_after_backward(is_last or not self._plan.keeps_gathered, recurse=False)
+            module.set_reshard_after_backward(is_last or self._plan.gathering(3) != "once a step", recurse=False)
 
 
 def local(tensor: Tensor) -> Tensor:

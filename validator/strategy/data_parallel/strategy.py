@@ -43,7 +43,7 @@ class OwnBuckets(Microbatched):
         arguments = (
             self.module.parameters(),
             self.recorder,
-            (strategy.plan.first_bucket_bytes, strategy.plan.bucket_bytes),
+            strategy.plan.bucket_limits_bytes,
             weight_of(context),
             bucket_sum_of(context, Team.everybody()),
             self.accumulator,
@@ -75,8 +75,7 @@ class ShardedWorker(Microbatched):
         shard, groups = (
             Team.of(teams, name) for teams, name in zip(divided([range(plan.workers)], plan.sharing), SHARDING, strict=True)
         )
-        limits_bytes = plan.first_bucket_bytes, plan.bucket_bytes
-        sharding = Sharding(context, SumThread(context.device), self.accumulator, weight_of(context), limits_bytes)
+        sharding = Sharding(context, SumThread(context.device), self.accumulator, weight_of(context), plan.bucket_limits_bytes)
         self.states = sharding.states([list(self.module.parameters())], shard, groups)
         self.optimizer = context.optimizer(self.states.shards)
 
@@ -108,7 +107,7 @@ class Ddp(Microbatched):
             for parameter in first
         ]
         # undocumented, as in torch 2.11 to 2.13; annotated as integers of MiB, but fractions work
-        limits_mib: list[Any] = [limit / 2**20 for limit in (strategy.plan.first_bucket_bytes, strategy.plan.bucket_bytes)]
+        limits_mib: list[Any] = [limit / 2**20 for limit in strategy.plan.bucket_limits_bytes]
         # buffers are constants
         self.parallel = DistributedDataParallel(self.module, bucket_cap_mb_list=limits_mib, broadcast_buffers=False)
         self.module = self.parallel

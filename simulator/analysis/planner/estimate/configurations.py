@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Final, Self
 
@@ -29,7 +29,7 @@ from scaleproof.simulator.scenario.training import Batch, gradient_sizes
 # One configuration by the names of columns.
 Values = Mapping[str, int]
 # Options of hybrids that plans neither search nor keep, as estimates do not model them.
-_NOT_ESTIMATED: Final = ("scatter", "shard_over", "compression")
+_NOT_ESTIMATED: Final = ("kind", "servers", "balance", "micro_batch_size", "scatter", "shard_over", "compression")
 # Columns that decide which options apply.
 _RULED: Final = ("tensor", "context", "expert", "stages", "workers", "sequence_parallel", "zero", "microbatches")
 
@@ -71,8 +71,8 @@ class Space:
         own, found = self.scenario.strategy, planned_fields(self.scenario)
         found.pop("bucket_bytes")
         searched = {*COLUMNS, "bucket_bytes", *_NOT_ESTIMATED}
-        given = [one.name for one in fields(Plan) if one.name in Hybrid.model_fields and one.name not in found]
-        return {name: getattr(own, name) for name in given if isinstance(own, Hybrid) and name not in searched} | found
+        given = Hybrid.model_fields.keys() - searched if isinstance(own, Hybrid) else ()
+        return {name: getattr(own, name) for name in given} | found
 
     def reshards(self, stages: int) -> bool:
         """Whether pipelines with some number of stages free the parameters that ZeRO's stage 3 gathers."""
@@ -107,9 +107,7 @@ class Space:
     def plan(self, values: Values) -> Plan:
         """The plan of a configuration, as its scenario's strategy returns it."""
         options, bucket_bytes = self.options(values), self.buckets_bytes[values["bucket"]]
-        if options["first_bucket_bytes"] is None:
-            options["first_bucket_bytes"] = bucket_bytes
-        return Plan(
+        return Plan.model_construct(
             workers=values["workers"], stages=values["stages"], chunks=values["chunks"], tensor=values["tensor"],
             context=values["context"], expert=values["expert"], expert_tensor=values["expert_tensor"] or None,
             order=self.orders[values["order"]], sequence_parallel=bool(values["sequence_parallel"]),
@@ -224,7 +222,7 @@ class Configurations:
         degrees = self.distinct(*_DEGREES, "order")
         first = self.take(degrees.first)
         columns = np.array([getattr(first, name) for name in (*_DEGREES, "order")]).T.tolist()
-        plans = (replace(_plan(dict(zip(_DEGREES, own, strict=False))), order=order[own[-1]]) for own in columns)
+        plans = (_plan(dict(zip(_DEGREES, own, strict=False))).model_copy(update={"order": order[own[-1]]}) for own in columns)
         used: Numbers = np.array([placed(cluster, plan).node.devices for plan in plans], dtype=np.int64)[degrees.code]
         return used
 
@@ -266,10 +264,10 @@ class Configurations:
             "bucket_bytes": space.buckets_bytes[columns["bucket"]], "first_bucket_bytes": options.pop("first_bucket_bytes"),
         }  # fmt: skip
         strategy = Hybrid(
-            workers_=columns["workers"], stages_=columns["stages"], tensor=columns["tensor"],
+            workers=columns["workers"], stages=columns["stages"], tensor=columns["tensor"],
             context=columns["context"], expert=columns["expert"],
             expert_tensor=columns["expert_tensor"] or None, chunks=columns["chunks"], balance="layers",
-            microbatches_=columns["microbatches"], schedule=space.schedules[columns["schedule"]],
+            microbatches=columns["microbatches"], schedule=space.schedules[columns["schedule"]],
             sequence_parallel=bool(columns["sequence_parallel"]), order=space.orders[columns["order"]], **options,
         )  # fmt: skip
         # validation would parse sizes from text
@@ -359,7 +357,7 @@ def _degrees(space: Space) -> Iterator[tuple[dict[str, int], Sequence[Layer]]]:
             "tensor": tensor, "context": context, "expert": expert, "expert_tensor": expert_tensor or 0, "stages": stages,
             "workers": workers, "sequence_parallel": int(sequence),
         }  # fmt: skip
-        plan = replace(_plan(degrees), context_by=space.options(degrees).get("context_by", "ring"))
+        plan = _plan(degrees).model_copy(update={"context_by": space.options(degrees).get("context_by", "ring")})
         shard = plan.shard
         if shard not in layers:
             layers[shard] = space.layers(shard)

@@ -117,7 +117,7 @@ class SyncTimes:
     def _patterns_of(self, values: Values, cut: StageCut, shard: object) -> list[_Pattern]:
         """The pattern of a stage of each kind."""
         plan = self._space.plan(values)
-        plan = plan if plan.averages else replace(plan, workers=2 * plan.expert)
+        plan = plan if plan.averages else plan.model_copy(update={"workers": 2 * plan.expert})
         job = replace(self._layers.job(plan.shard), zero=values["zero"])
         if shard not in self._rank_layers:
             self._rank_layers[shard] = RankLayers(job.layers, plan)

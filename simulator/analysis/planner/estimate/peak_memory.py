@@ -262,7 +262,11 @@ class _FullestRank:
         found = np.array(
             [
                 [
-                    nccl_bytes(cluster, Plan(workers, stages, 1, tensor, context, expert, order=order), bool(copied))
+                    nccl_bytes(
+                        cluster,
+                        Plan(workers=workers, stages=stages, tensor=tensor, context=context, expert=expert, order=order),
+                        bool(copied),
+                    )
                     for (workers, stages, tensor, context, expert), copied in zip(degrees, copies[key.first], strict=True)
                 ]
                 for order in space.orders

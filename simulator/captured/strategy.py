@@ -33,22 +33,17 @@ class CapturedStrategy(Strategy):
     samples_: Width | None = Field(
         None, alias="samples", description="samples of a step of all captured ranks, in place of those read from its inputs"
     )
-    workers_: Count = Field(1, alias="workers", description="replicas of the model, which train on different samples")
+    workers: Count = Field(1, description="replicas of the model, which train on different samples")
 
     @property
     def script(self) -> CapturedScript:
         """The captured script. Raises InputError if its file is not given or cannot be read."""
-        # captured programs use the parts of other strategies, which this package imports first
+        # scenarios of other strategies are loaded without the modules that read captures
         from scaleproof.simulator.captured.reading import read
 
         if not self.record:
             raise FieldError(("strategy", "record"), "missing; give the path of a file that 'scaleproof capture' wrote")
         return read(Path(self.record))
-
-    @property
-    def workers(self) -> int:
-        """Number of replicas of the model."""
-        return self.workers_
 
     @property
     def fixed_samples(self) -> int:

@@ -1,8 +1,14 @@
-"""Gradient synchronisation: adds the collectives and the optimizers of all replicas to a program."""
+"""Data parallelism by all-reduces: replicas sum each bucket of gradients as soon as a backward pass has completed it.
+
+The sum overlaps with the rest of the backward pass (Horovod, arXiv 1802.05799; DistributedDataParallel, arXiv 2006.15704), or
+follows it. Library and links decide how it moves: by a ring, a tree, or switches. Replicas that shard states or parameters
+scatter gradients instead, and gather parameters; see `zero`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,23 +18,25 @@ from numpy.typing import ArrayLike, NDArray
 from scaleproof.simulator.cluster.collectives.groups import Group, passed_bytes
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program import PathOf, Rows
-from scaleproof.simulator.strategy.data_parallel import ring, zero
-from scaleproof.simulator.strategy.data_parallel.buckets import ends
+from scaleproof.simulator.strategy.data_parallel import zero
+from scaleproof.simulator.strategy.data_parallel.buckets import SyncUnit, ends
 from scaleproof.simulator.strategy.data_parallel.replica_collectives import (
     Issued,
     ReplicaCollective,
     ReplicaGroups,
     concurrent_path,
 )
+from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.pipeline.rank_schedule import SLOTS
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
-from scaleproof.simulator.strategy.plan_costs import compression_s
 from scaleproof.simulator.strategy.step_builder import JobCosts
 
 
 class GradientSync:
-    """Adds the collectives of all replicas to a program."""
+    """Adds the sums of gradients of all replicas to a program, their gathers of parameters, and their optimizers."""
 
     def __init__(self, context: CompileContext, replicas: Sequence[Replica]) -> None:
         self.context, self.plan, self.job, self.replicas = context, context.plan, context.job, replicas
@@ -47,15 +55,19 @@ class GradientSync:
         """Adds the collectives of a pipeline rank; returns the rows of its sums."""
         if not self.plan.averages:
             return []
-        issued = [*zero.gathers(self.context, rank), *ring.sums(self.context, self.groups, rank)]
+        issued = [*zero.gathers(self.context, rank), *self._sums(rank)]
         if not issued:
             return []
         issued.sort(key=lambda one: one.slot)
-        slot, after, before, holds = np.array([(one.slot, one.after, one.before, one.holds) for one in issued]).T
+        slot, after, before, holds, first_layer = np.array(
+            [(one.slot, one.after, one.before, one.holds, one.layers.start) for one in issued]
+        ).T
         # sums that only optimizers wait for need no hint; several would have the same
         hints = slot if self.job.zero >= 2 else np.where(before >= 0, slot, -1)
         rows = self._add(rank, [(one.collective, one.layers) for one in issued], self._rows[:, after].T, hints)
-        self._delay(rows, issued)
+        # collectives take longer next to passes whose own collectives use the same links
+        direction = np.where((before >= 0) & (self.context.schedule.kind[before] == Pass.FORWARD), 0, 1)
+        self.context.builder.delay(rows, partial(_replica_delay, self.job.samples_per_worker, direction, first_layer))
         is_awaited = before >= 0
         self.context.builder.follow(self._rows[:, before[is_awaited]].T, rows[is_awaited, None])
         for replica in self.replicas:
@@ -64,11 +76,18 @@ class GradientSync:
         sums: list[int] = rows[~is_awaited].tolist()
         return sums
 
-    def _delay(self, rows: Rows, issued: Sequence[Issued]) -> None:
-        """Lengthens collectives that move next to passes whose own collectives use the same links."""
-        before, layers = np.array([(one.before, one.layers.start) for one in issued]).T
-        direction = np.where((before >= 0) & (self.context.schedule.kind[before] == Pass.FORWARD), 0, 1)
-        self.context.builder.delay(rows, partial(_replica_delay, self.job.samples_per_worker, direction, layers))
+    def _sums(self, rank: int) -> Iterator[Issued]:
+        """The sums of the gradients of a pipeline rank, each after the pass that completes its gradients."""
+        schedule, waits = self.context.schedule, self.job.waits_for_scatters
+        last = int(np.flatnonzero(schedule.rank == rank)[-1])
+        for task, units in completed(self.context, rank):
+            slot = int(schedule.slot[task]) + SLOTS // 2
+            # the pass returns with its gradients scattered
+            before, holds = (task + 1 if task < last else -1, task) if waits else (-1, -1)
+            for unit in units:
+                for group, tensors in _gradients(self.context, unit):
+                    for collective in summed(self.context, self.groups.size(rank, group), group, tensors):
+                        yield Issued(collective, unit.layers, slot, task, before, holds)
 
     def _add(self, rank: int, moved: Sequence[tuple[ReplicaCollective, range]], after: ArrayLike, slot: ArrayLike = -1) -> Rows:
         """Adds collectives of a pipeline rank, each with the layers whose gradients or parameters it moves; returns their rows.
@@ -99,7 +118,7 @@ class GradientSync:
         pair, mesh, replicas = ends(self.plan), self.context.mesh, self.replicas
         share = self.groups.size(pair[0], "replicas") if self.job.zero >= 2 else 1
         size_bytes = self.context.rank_layers.copied * self.job.reduced_bytes / share
-        groups = [Group.of([mesh.rank(replica.placed.rank, rank) for rank in pair], mesh.devices) for replica in replicas]
+        groups = [Group.of([mesh.rank(replica.workers.rank, rank) for rank in pair], mesh.devices) for replica in replicas]
         senders = [min(replica.concurrent_senders, mesh.devices) for replica in replicas]
         calls = [
             ("all_reduce", group, size_bytes, group.node_numbers.tolist(), count)
@@ -121,7 +140,7 @@ class GradientSync:
         seconds = self._optimizer_seconds(rank)
         members = [replica.ranks[rank] for replica in self.replicas]
         rows = [context.builder.compute(member, Phase.OPTIMIZER, seconds, sums, label) for member in members]
-        if self.job.zero in (1, 2) and not plan.overlap_gather and plan.averages:
+        if plan.gathering(self.job.zero) == "after update":
             stages = [context.ranges[stage] for stage in plan.stage_of[rank]]
             moved = [(collective, layers) for layers in stages for collective in zero.gathers_of(context, layers)]
             gathers = self._add(rank, moved, [rows]).tolist()
@@ -145,6 +164,55 @@ class GradientSync:
             return float(work_s)
 
         return seconds
+
+
+def completed(context: CompileContext, rank: int) -> Iterator[tuple[int, Sequence[SyncUnit]]]:
+    """Tasks that complete gradients, and the units that they complete: one each where the task passes one unit and sums
+    overlap with passes, else all of the stage."""
+    plan, job, schedule = context.plan, context.job, context.schedule
+    overlaps = (plan.overlap and not job.sums_whole) or job.zero >= 2
+    for stage in plan.stage_of[rank]:
+        units = context.units[stage]
+        makes_gradients = np.isin(schedule.kind, (Pass.BACKWARD, Pass.WEIGHT))
+        tasks = np.flatnonzero((schedule.rank == rank) & (schedule.stage == stage) & makes_gradients)
+        if not job.scatters:
+            # the last microbatch completes them
+            tasks = tasks[-len(units) if overlaps and schedule.cut[tasks[-1]] else -1 :]
+        for task in tasks.tolist():
+            is_piece = overlaps and schedule.cut[task]
+            yield task, [context.unit_of[int(schedule.begin[task])]] if is_piece else units[::-1]
+
+
+def _gradients(context: CompileContext, unit: SyncUnit) -> Iterator[tuple[str, Sequence[int]]]:
+    """Elements of the tensors whose gradients are summed together, with the name of the group that sums them: those of each
+    bucket, and those of experts."""
+    for begin, end in itertools.pairwise(unit.bounds):
+        tensors = context.rank_layers.gradients.tensors[begin:end]
+        if sum(tensors):
+            yield "replicas", tensors
+    _, experts = context.rank_layers.trained(unit.layers)
+    if experts:
+        yield "experts", (experts,)
+
+
+def summed(context: CompileContext, ranks: int, group: str, tensors: Sequence[int]) -> Iterator[ReplicaCollective]:
+    """Collectives that sum the gradients of a group of `ranks` ranks with the same parameters."""
+    plan, size = context.plan, context.job.reduced_bytes
+    if context.job.zero:
+        yield from zero.summed(context, ranks, group, float(sum(tensors) * size))
+    elif plan.compression is None:
+        yield ReplicaCollective("all_reduce", group, float(sum(tensors) * size), Dimension.DATA)
+    else:
+        for sent in plan.compression.wire(tensors, size):
+            yield ReplicaCollective(sent.op, group, sent.collective_bytes(ranks), Dimension.DATA)
+
+
+def compression_s(plan: Plan, job: Job, tensors: Sequence[int], ranks: int) -> float:
+    """Seconds for which each of `ranks` replicas compresses the gradients of tensors of these sizes and restores their sum;
+    zero without compression."""
+    if plan.compression is None or ranks == 1 or job.zero:
+        return 0.0
+    return plan.compression.work_s(tensors, ranks, job.cluster.device, job.precision)
 
 
 def _replica_delay(samples: int, direction: Rows, layers: Rows, costs: JobCosts) -> NDArray[Any]:
