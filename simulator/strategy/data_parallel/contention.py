@@ -101,7 +101,7 @@ class Contention:
         zero = 0 if job.owns_tensors else job.zero
         gathering = plan.gathering(zero)
         overlaps = (plan.overlap and not job.sums_whole) or zero >= 2
-        experts = mesh.expert_replicas(0, plan.expert, plan.expert_tensor)[0] if plan.divides_experts else None
+        experts = mesh.expert_replicas(0)[0] if plan.divides_experts else None
         return cls(
             group=mesh.replicas_of(0, 0, plan.sharing if zero else None),
             experts=None if experts is None else Group.of(experts, mesh.devices),
