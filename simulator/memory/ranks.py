@@ -216,7 +216,7 @@ def _layers_of_ranks(inputs: MemoryInputs) -> Sequence[Sequence[Sequence[Layer]]
     layers, strategy, plan = inputs.job.layers, inputs.strategy, inputs.plan
     if not isinstance(strategy, ReplicaStrategy):
         return [[part] for part in strategy.parts(layers)]
-    stages = cut(inputs.job, plan, strategy.balance)
+    stages = cut(inputs.job, plan, plan.balance)
     return [[[layers[i] for i in stages[stage]] for stage in own] for own in plan.stage_of]
 
 
