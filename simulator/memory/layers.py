@@ -9,7 +9,6 @@ from scaleproof.simulator.memory.activations import (
     added_bytes,
     gathered_elements,
     is_logits,
-    needed_elements,
     peak_candidates,
     saved,
     segments,
@@ -187,7 +186,8 @@ def _sizes(
         kept=size_bytes(counted, size, logit_bytes) + (0.0 if again else added_bytes(layer, inputs)),
         logits=size_bytes(filter(is_logits, counted), size, logit_bytes),
         again=again,
-        left=needed_bytes * sum(map(needed_elements, layer.operators)),
+        # the input of a product with weights, and the gradient of its output
+        left=needed_bytes * sum(one.read + one.written for one in layer.operators if one.trained_weights),
         gathered=size * gathered_elements(layer, inputs.plan.context),
         candidates=tuple((working, weights) for weights, working in fullest.items()),
         parameters=layer.trained_parameters,

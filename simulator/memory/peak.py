@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.layers import LayerBytes
 from scaleproof.simulator.memory.step import Backward, Tensor, forward
-from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
+from scaleproof.simulator.parallelism.stages import LOOPED, WHOLE, ScheduleName
 from scaleproof.simulator.strategy.pipeline.passes import EQUAL, Pass, PassTimes
 from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES
 
 Counts = NDArray[np.int64]
 # Live bytes: those of all holders, weighted, or a vector with one place for each holder.
 Live = Any
-# Rounds of microbatches after which interleaved 1F1B is periodic.
+# Schedules in which the passes of each round of as many microbatches as ranks repeat those of the third.
+_PERIODIC: Final = ("interleaved_1f1b", "interleaved_zero_bubble", "zb_h1", "zb_h2", "zb_v", "dualpipe_v")
 _ROUNDS: Final = 3
 # By kind of pass: changes of the numbers of microbatches whose activations are live, and of those of which only the inputs of
 # weights' gradients are live.
@@ -100,21 +101,23 @@ class InFlight(NamedTuple):
     most: Counts
 
 
+def shortest(schedule: ScheduleName, ranks: int, rank: int, microbatches: int) -> tuple[int, int, int]:
+    """The smallest numbers of ranks, rank and microbatches with which a rank is as full as with the given ones: the first rank,
+    and few microbatches, where the passes of further ones repeat what is live."""
+    if schedule == "gpipe":
+        return 1, 0, microbatches
+    if schedule == "1f1b":
+        return ranks - rank, 0, min(microbatches, ranks - rank + 2)
+    if schedule in _PERIODIC and (microbatches % ranks == 0 or schedule not in LOOPED):
+        return ranks, rank, min(microbatches, _ROUNDS * ranks)
+    return ranks, rank, microbatches
+
+
 def in_flight(
     schedule: ScheduleName, ranks: int, rank: int, microbatches: int, chunks: int, times: PassTimes = EQUAL
 ) -> InFlight:
-    """The microbatches in flight on a rank. times: of the passes, which the order of some schedules depends on.
-
-    Cases with the same result share the smallest one, with few microbatches on the first rank.
-    """
-    if schedule == "gpipe":
-        ranks, rank = 1, 0
-    elif schedule == "1f1b":
-        ranks, rank = ranks - rank, 0
-        microbatches = min(microbatches, ranks + 2)
-    elif schedule == "interleaved_1f1b" and microbatches % ranks == 0:
-        microbatches = min(microbatches, _ROUNDS * ranks)
-    return _in_flight(schedule, ranks, rank, microbatches, chunks, times)
+    """The microbatches in flight on a rank. times: of the passes, which the order of some schedules depends on."""
+    return _in_flight(schedule, *shortest(schedule, ranks, rank, microbatches), chunks, times)
 
 
 @lru_cache(maxsize=10_000)
@@ -124,7 +127,7 @@ def _in_flight(schedule: ScheduleName, ranks: int, rank: int, microbatches: int,
     first = kind == Pass.INPUT
     if not splits:
         first[np.argmax(own & is_back[:, None], axis=0)] = True
-    kept, left = changes(kind, chunk, chunks)
+    kept, left = _KEPT[kind][:, None] * own, _LEFT[kind][:, None] * own
     later = left if splits else (first[:, None] & own).astype(np.int64)
     after, after_later = kept.cumsum(axis=0), later.cumsum(axis=0)
     kinds = (own & one[:, None] for one in (kind == Pass.FORWARD, first, is_back & ~first))
@@ -132,13 +135,6 @@ def _in_flight(schedule: ScheduleName, ranks: int, rank: int, microbatches: int,
     groups = [rows[rows[:, number, column] == 1] for column in range(3) for number in range(chunks)]
     candidates = [_unexceeded(passes) for passes in (*groups, rows[kind == Pass.WEIGHT])]
     return InFlight(np.concatenate(candidates), after.max(axis=0))
-
-
-def changes(kind: Counts, chunk: Counts, chunks: int) -> Counts:
-    """Changes by passes of the numbers of microbatches with live activations, and of those of which only the inputs of weights'
-    gradients are live, by chunk; shape (2, passes, chunks)."""
-    own = chunk[:, None] == np.arange(chunks)
-    return np.array([_KEPT[kind][:, None] * own, _LEFT[kind][:, None] * own])
 
 
 def _unexceeded(passes: Counts) -> Counts:
