@@ -33,7 +33,7 @@ class LayerRun(NamedTuple):
     is_last: bool
 
 
-class Chunk(NamedTuple):
+class RankChunk(NamedTuple):
     """Consecutive layers of a rank. entry_elements, output_elements: per sample that it receives from and sends to another one.
     batch: activations of its first layer that are live throughout a step."""
 
@@ -137,7 +137,7 @@ def _tensor(size_bytes: float) -> Tensors:
     return (size_bytes,) if size_bytes else ()
 
 
-def layer_sizes(inputs: MemoryInputs, chunk: Chunk) -> list[tuple[LayerSizes, int]]:
+def layer_sizes(inputs: MemoryInputs, chunk: RankChunk) -> list[tuple[LayerSizes, int]]:
     """The sizes of the layers of a chunk, and the number of consecutive layers that have them.
 
     Layers that are recomputed together stay alone, since the last of them recomputes them all; so do those at stage ends, whose
@@ -148,7 +148,7 @@ def layer_sizes(inputs: MemoryInputs, chunk: Chunk) -> list[tuple[LayerSizes, in
     return inputs.once(key, lambda: _layer_sizes(inputs, chunk))
 
 
-def _layer_sizes(inputs: MemoryInputs, chunk: Chunk) -> list[tuple[LayerSizes, int]]:
+def _layer_sizes(inputs: MemoryInputs, chunk: RankChunk) -> list[tuple[LayerSizes, int]]:
     recompute, runs = inputs.training.recompute, chunk.runs
     if recompute.depends_on_position:
         runs = tuple(run._replace(times=1) for run in runs for _ in range(run.times))

@@ -71,8 +71,8 @@ def fullest(timeline: Sequence[Live] | NDArray[np.float64], weights: Mapping[str
 
 
 def pass_bytes(inputs: MemoryInputs, layers: Sequence[LayerBytes], shares: Mapping[str, Any]) -> list[Live]:
-    """Live bytes of passes over a chunk, in the order of the numbers of `InFlight`: at the peak of each kind of pass, relative
-    to those before it, and what a microbatch or the chunk adds until a later pass. shares: see `RunningSum`."""
+    """Live bytes of passes over a chunk, in the order of the numbers of `FullestPasses`: at the peak of each kind of pass,
+    relative to those before it, and what a microbatch or the chunk adds until a later pass. shares: see `RunningSum`."""
     ahead = RunningSum(shares)
     kept = forward(ahead, layers)
 
@@ -87,8 +87,8 @@ def pass_bytes(inputs: MemoryInputs, layers: Sequence[LayerBytes], shares: Mappi
     return [*peaks, ahead.live, ahead.live + first.live]
 
 
-class InFlight(NamedTuple):
-    """Microbatches in flight on a rank before the passes in which its memory may be the fullest.
+class FullestPasses(NamedTuple):
+    """The passes in which a rank's memory may be the fullest, with the microbatches in flight before them.
 
     candidates: passes that no other exceeds, shape (candidates, chunks, 5). The first three numbers of a chunk are 1 if the
     pass is over it and forward, its first backward pass (where backward passes are split, one for the gradient of the input),
@@ -113,15 +113,17 @@ def shortest(schedule: ScheduleName, ranks: int, rank: int, microbatches: int) -
     return ranks, rank, microbatches
 
 
-def in_flight(
+def fullest_passes(
     schedule: ScheduleName, ranks: int, rank: int, microbatches: int, chunks: int, times: PassTimes = EQUAL
-) -> InFlight:
-    """The microbatches in flight on a rank. times: of the passes, which the order of some schedules depends on."""
-    return _in_flight(schedule, *shortest(schedule, ranks, rank, microbatches), chunks, times)
+) -> FullestPasses:
+    """The passes in which a rank may be the fullest. times: of the passes, which the order of some schedules depends on."""
+    return _fullest_passes(schedule, *shortest(schedule, ranks, rank, microbatches), chunks, times)
 
 
 @lru_cache(maxsize=10_000)
-def _in_flight(schedule: ScheduleName, ranks: int, rank: int, microbatches: int, chunks: int, times: PassTimes) -> InFlight:
+def _fullest_passes(
+    schedule: ScheduleName, ranks: int, rank: int, microbatches: int, chunks: int, times: PassTimes
+) -> FullestPasses:
     kind, chunk, _ = SCHEDULES[schedule](ranks, rank, microbatches, chunks, times).T
     own, is_back, splits = chunk[:, None] == np.arange(chunks), kind == Pass.BACKWARD, schedule not in WHOLE
     first = kind == Pass.INPUT
@@ -134,7 +136,7 @@ def _in_flight(schedule: ScheduleName, ranks: int, rank: int, microbatches: int,
     rows = np.stack([*kinds, after - kept, after_later - later], axis=2)
     groups = [rows[rows[:, number, column] == 1] for column in range(3) for number in range(chunks)]
     candidates = [_unexceeded(passes) for passes in (*groups, rows[kind == Pass.WEIGHT])]
-    return InFlight(np.concatenate(candidates), after.max(axis=0))
+    return FullestPasses(np.concatenate(candidates), after.max(axis=0))
 
 
 def _unexceeded(passes: Counts) -> Counts:

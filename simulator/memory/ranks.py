@@ -14,16 +14,15 @@ import numpy as np
 from scaleproof.simulator.memory.activations import READ, size_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.memory.layers import Chunk, LayerBytes, LayerRun, layer_sizes
-from scaleproof.simulator.memory.peak import InFlight, Live, RunningSum, fullest, in_flight, pass_bytes
+from scaleproof.simulator.memory.layers import LayerBytes, LayerRun, RankChunk, layer_sizes
+from scaleproof.simulator.memory.peak import FullestPasses, Live, RunningSum, fullest, fullest_passes, pass_bytes
 from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY, RankMemory
 from scaleproof.simulator.memory.static import (
     States,
     StaticMemory,
     compressed_bytes,
-    part_of,
+    elements_of,
     pipeline_bytes,
-    sizes,
     states,
     states_of,
 )
@@ -47,7 +46,7 @@ class RankKind(NamedTuple):
     """Chunks of equivalent pipeline ranks. copies: whether they have copies of weights that another rank has. numbers: of the
     ranks."""
 
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[RankChunk, ...]
     copies: bool
     numbers: list[int]
 
@@ -70,18 +69,18 @@ class PipelineRank:
         self.gradient_sizes = [self._gradient_size(chunk) for chunk in self.chunks]
 
     def _static(self) -> StaticMemory:
-        runs = [(run.layer, run.times) for chunk in self.chunks for run in chunk.runs]
-        batch_bytes = size_bytes(self.chunks[0].batch, self.inputs.size)
-        return StaticMemory(self.inputs, part_of(runs, self.inputs.training, batch_bytes))
+        runs = ((run.layer, run.times) for chunk in self.chunks for run in chunk.runs)
+        part = elements_of(runs, self.inputs.training.optimizer)
+        return StaticMemory(self.inputs, part, size_bytes(self.chunks[0].batch, self.inputs.size))
 
-    def _gradient_size(self, chunk: Chunk) -> float:
+    def _gradient_size(self, chunk: RankChunk) -> float:
         inputs = self.inputs
         if not inputs.makes_gradients:
             return inputs.parameter_size
         if inputs.training.zero < 2 or inputs.whole_gradients:
             return inputs.gradient_size
-        runs = [(run.layer, run.times) for run in chunk.runs]
-        own = inputs.once(("sizes", id(chunk)), lambda: sizes(runs, inputs.training.optimizer))
+        runs = ((run.layer, run.times) for run in chunk.runs)
+        own = inputs.once(("elements", id(chunk)), lambda: elements_of(runs, inputs.training.optimizer))
         return states_of(own, inputs.training, inputs.sharing, inputs.gradient_size).gradients / max(1, own.trained)
 
     @property
@@ -89,12 +88,12 @@ class PipelineRank:
         """The layers of all chunks."""
         return [layer for chunk in self.chunks for layer in chunk.layers]
 
-    def in_flight(self, number: int) -> InFlight:
-        """Microbatches in flight on rank `number`."""
+    def fullest_passes(self, number: int) -> FullestPasses:
+        """The passes in which rank `number` may be the fullest."""
         plan = self.inputs.plan
-        return in_flight(plan.schedule, plan.stages, number, plan.microbatches, plan.chunks, self.inputs.pass_times)
+        return fullest_passes(plan.schedule, plan.stages, number, plan.microbatches, plan.chunks, self.inputs.pass_times)
 
-    def constant_bytes(self, flight: InFlight) -> dict[str, float]:
+    def constant_bytes(self, flight: FullestPasses) -> dict[str, float]:
         """Bytes of a rank by holder that are constant throughout a step, without those of libraries."""
         inputs, holders = self.inputs, self.static.holders_bytes.copy()
         sample_bytes = inputs.samples * inputs.job.stream_bytes
@@ -112,7 +111,7 @@ class PipelineRank:
             layer.bytes(self.inputs, gradient_bytes, count) for layer, count in layer_sizes(self.inputs, self.chunks[place])
         ]
 
-    def temporary_bytes(self, flight: InFlight, by_holder: bool = False, others: int = 0) -> Live:
+    def temporary_bytes(self, flight: FullestPasses, by_holder: bool = False, others: int = 0) -> Live:
         """Bytes of a rank that passes and the optimizer's step allocate, at their peak: weighted, or of each holder. others:
         workers whose gradients it receives."""
         inputs, shares = self.inputs, _SHARES if by_holder else self.inputs.weights
@@ -143,7 +142,7 @@ class PipelineRank:
     def memory(self, name: str, number: int, libraries: dict[str, float], others: int = 0) -> RankMemory:
         """The memory of rank `number` at its peak, by holder. libraries: bytes of libraries. others: workers whose gradients it
         receives."""
-        inputs, flight = self.inputs, self.in_flight(number)
+        inputs, flight = self.inputs, self.fullest_passes(number)
         temporary = self.temporary_bytes(flight, True, others)
         constant = dict.fromkeys(HOLDERS, 0.0) | self.constant_bytes(flight) | libraries
         fragmentation = float((np.array(list(inputs.weights.values())) - 1) @ temporary)
@@ -155,7 +154,7 @@ class PipelineRank:
 
     def reserved_bytes(self, number: int) -> float:
         """Bytes of rank `number` at its peak, without those of libraries."""
-        inputs, flight = self.inputs, self.in_flight(number)
+        inputs, flight = self.inputs, self.fullest_passes(number)
         constant, temporary = self.constant_bytes(flight), self.temporary_bytes(flight)
         fragmentation = inputs.fragmentation * sum(constant[holder] for holder in TEMPORARY if holder in constant)
         return inputs.software.scale * (sum(constant.values()) + fragmentation + float(temporary))
@@ -251,7 +250,7 @@ def _read_elements(layers: Sequence[Layer]) -> dict[str, int]:
 
 def _chunk(
     inputs: MemoryInputs, layers: Sequence[Layer], copies: Sequence[int], read: Mapping[str, int], is_first: bool
-) -> Chunk:
+) -> RankChunk:
     """A chunk with some layers, the same for chunks whose layers consist of the same objects. copies: elements of the weights
     that its last layer shares with one of another rank. is_first: whether it reads samples."""
     output = 0 if layers[-1].name == inputs.job.layers[-1].name else layers[-1].output_elements
@@ -264,7 +263,7 @@ def _chunk(
         for number, (layer, entry) in enumerate(zip(layers, entries, strict=True))
     ]  # fmt: skip
 
-    def chunk() -> Chunk:
+    def chunk() -> RankChunk:
         # activations of the first layer that are live throughout a step: the batch
         batch = tuple(activation for activation in layers[0].kept if activation.name == READ) if is_first else ()
         runs = []
@@ -275,6 +274,6 @@ def _chunk(
             if is_last and copies:
                 layer = replace(layer, tensors=(*layer.tensors, *copies))
             runs.append(LayerRun(layer, len(numbers), entries[first], is_last))
-        return Chunk(tuple(runs), entries[0], output, batch)
+        return RankChunk(tuple(runs), entries[0], output, batch)
 
     return inputs.once(("chunk", *objects, output, *copies), chunk)
