@@ -7,7 +7,7 @@ from typing import Final
 
 from scaleproof.simulator.cluster import Cluster, Device
 from scaleproof.simulator.cluster.collectives.cost import library_of, nccl_facts
-from scaleproof.simulator.cluster.collectives.nccl import channels, facts_of
+from scaleproof.simulator.cluster.collectives.settings import channels, facts_of
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.parallelism.mesh import Axis
 from scaleproof.simulator.parallelism.plan import Plan
@@ -34,7 +34,7 @@ def libraries_bytes(inputs: MemoryInputs, copies: bool) -> dict[str, float]:
 def workspace_bytes(device: Device) -> float:
     """Bytes of the workspaces of cuBLAS and cuBLASLt on a GPU."""
     facts = facts_of(device.name)
-    return float(_WORKSPACE_BYTES[facts.generation if facts else "ampere"])
+    return float(_WORKSPACE_BYTES.get(facts.generation if facts else "ampere", _WORKSPACE_BYTES["ampere"]))
 
 
 def nccl_bytes(cluster: Cluster, plan: Plan, copies: bool) -> float:
