@@ -88,7 +88,7 @@ def _taken(steps: Sequence[Step], scenario: Scenario) -> SettingsChange | None:
 
 
 def _changed(
-    scenario: Scenario, training: Mapping[str, Any] = {}, strategy: Mapping[str, Any] = {}, **more: str
+    scenario: Scenario, training: Mapping[str, Any] = {}, strategy: Mapping[str, Any] = {}, more: Mapping[str, str] = {}
 ) -> SettingsChange | None:
     """The change of fields of training and of the strategy at a constant global batch; None if they are not valid. more:
     settings that go with it."""
@@ -103,7 +103,7 @@ def _changed(
         rebuilt = scenario.rebuilt(training=trained, strategy=changed, batch=batch)
     except FieldError:
         return None
-    return SettingsChange({field: _text(value) for field, value in fields.items()} | more, rebuilt)
+    return SettingsChange({field: _text(value) for field, value in fields.items()} | dict(more), rebuilt)
 
 
 def _text(value: Any) -> str:
@@ -199,7 +199,7 @@ def _on_more_gpus(field: str, degree: int) -> Step:
 
     def step(scenario: Scenario) -> SettingsChange | None:
         gpus = scenario.strategy.training_ranks * degree // int(getattr(scenario.strategy.plan, field))
-        return _changed(scenario, strategy={field: degree}, **{GPUS: f"{gpus}"})
+        return _changed(scenario, strategy={field: degree}, more={GPUS: f"{gpus}"})
 
     return step
 
