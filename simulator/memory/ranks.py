@@ -126,7 +126,8 @@ class PipelineRank:
             ]
         )
         whole = shares["gradients"] * self.static.gradients_bytes
-        in_passes = fullest(np.tensordot(flight.candidates, passes), inputs.weights) + (0.0 if inputs.makes else whole)
+        candidates = flight.candidates.reshape(len(flight.candidates), -1) @ passes.reshape(-1, *passes.shape[2:])
+        in_passes = fullest(candidates, inputs.weights) + (0.0 if inputs.makes else whole)
         optimizer = inputs.once(("optimizer", by_holder, id(self.static), others), lambda: self._optimizer(shares, others))
         return fullest([in_passes, whole + optimizer], inputs.weights)
 
