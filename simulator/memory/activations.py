@@ -127,7 +127,7 @@ def peak_candidates(layer: Layer, size: int, is_last: bool, loss: Loss) -> Itera
     if not layer.has_backward:
         yield 0.0, 0
         return
-    looked_up = layer.trained_parameters if not any(one.trained_weights for one in layer.operators) else 0
+    looked_up = layer.trained_parameters if not any(operator.trained_weights for operator in layer.operators) else 0
     yield float(layer.output_elements), looked_up
     again = 0
     if not is_last and layer.operators and isinstance(last := layer.operators[-1], MemoryBound):
@@ -143,5 +143,5 @@ def peak_candidates(layer: Layer, size: int, is_last: bool, loss: Loss) -> Itera
         again = 0
         if weights:
             read = operator.rows * operator.inner if isinstance(operator, Matmul) else 0
-            yield max((one.gradient_elements for one in layer.operators[:index]), default=0) - read, weights
+            yield max((earlier.gradient_elements for earlier in layer.operators[:index]), default=0) - read, weights
             break

@@ -109,7 +109,7 @@ class LayerSizes(NamedTuple):
     def bytes(self, inputs: MemoryInputs, gradient_bytes: float, times: int = 1) -> LayerBytes:
         """Bytes of the layer's tensors, of which those with one holder are one tensor. gradient_bytes: per parameter."""
         samples, size, splits, gathers = inputs.samples, inputs.size, inputs.splits, inputs.gathers
-        working, weights = max(self.candidates, key=lambda one: samples * one[0] + one[1])
+        working, weights = max(self.candidates, key=lambda candidate: samples * candidate[0] + candidate[1])
         multiplies = not splits and (self.pinned_to_end or not inputs.software.stand_ins)
         at_end = self.parameters if gathers and self.pinned_to_end else 0
         scattered = self.parameters - at_end if gathers else 0
@@ -173,8 +173,8 @@ def _sizes(
     layer, size, loss = run.layer, inputs.size, inputs.software.loss
     activations, whole = saved(layer, inputs.training.recompute, is_concerned, not continues, run.entry_elements, without)
     logit_bytes, _ = loss.logit_bytes(size)
-    names = {one.name for one in whole}
-    remaining = [one for one in activations if one.name in names]
+    names = {activation.name for activation in whole}
+    remaining = [activation for activation in activations if activation.name in names]
     again = size_bytes(whole, size, logit_bytes) - size_bytes(remaining, size, logit_bytes)
     counted = with_narrow_inputs(activations, inputs.input_bytes) if inputs.input_bytes < size else activations
     fullest: dict[int, float] = {}
@@ -187,7 +187,7 @@ def _sizes(
         logits=size_bytes(filter(is_logits, counted), size, logit_bytes),
         again=again,
         # the input of a product with weights, and the gradient of its output
-        left=needed_bytes * sum(one.read + one.written for one in layer.operators if one.trained_weights),
+        left=needed_bytes * sum(product.read + product.written for product in layer.operators if product.trained_weights),
         gathered=size * gathered_elements(layer, inputs.plan.context),
         candidates=tuple((working, weights) for weights, working in fullest.items()),
         parameters=layer.trained_parameters,

@@ -82,7 +82,7 @@ def pass_bytes(inputs: MemoryInputs, layers: Sequence[LayerBytes], shares: Mappi
 
     adding = backward()
     first = backward(is_input=True) if inputs.splits else backward(makes=True) if inputs.makes else adding
-    peaks = [fullest(one.timeline, inputs.weights) for one in (ahead, first, adding)]
+    peaks = [fullest(sums.timeline, inputs.weights) for sums in (ahead, first, adding)]
     return [*peaks, ahead.live, ahead.live + first.live]
 
 
@@ -124,14 +124,14 @@ def _fullest_passes(
     schedule: ScheduleName, ranks: int, rank: int, microbatches: int, chunks: int, times: PassTimes
 ) -> FullestPasses:
     kind, chunk, _ = SCHEDULES[schedule](ranks, rank, microbatches, chunks, times).T
-    own, is_back, splits = chunk[:, None] == np.arange(chunks), kind == Pass.BACKWARD, schedule not in WHOLE
-    first = kind == Pass.INPUT
+    is_over, is_back, splits = chunk[:, None] == np.arange(chunks), kind == Pass.BACKWARD, schedule not in WHOLE
+    is_first = kind == Pass.INPUT
     if not splits:
-        first[np.argmax(own & is_back[:, None], axis=0)] = True
-    kept, left = _KEPT[kind][:, None] * own, _LEFT[kind][:, None] * own
-    later = left if splits else (first[:, None] & own).astype(np.int64)
+        is_first[np.argmax(is_over & is_back[:, None], axis=0)] = True
+    kept, left = _KEPT[kind][:, None] * is_over, _LEFT[kind][:, None] * is_over
+    later = left if splits else (is_first[:, None] & is_over).astype(np.int64)
     after, after_later = kept.cumsum(axis=0), later.cumsum(axis=0)
-    kinds = (own & one[:, None] for one in (kind == Pass.FORWARD, first, is_back & ~first))
+    kinds = (is_over & is_kind[:, None] for is_kind in (kind == Pass.FORWARD, is_first, is_back & ~is_first))
     rows = np.stack([*kinds, after - kept, after_later - later], axis=2)
     groups = [rows[rows[:, number, column] == 1] for column in range(3) for number in range(chunks)]
     candidates = [_unexceeded(passes) for passes in (*groups, rows[kind == Pass.WEIGHT])]

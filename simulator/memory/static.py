@@ -65,8 +65,8 @@ def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str) -> StageEleme
         if not layer.pinned_to_end:
             blocks += times * layer.parameters
             block = max(block, layer.parameters)
-            products = (one for one in layer.operators if isinstance(one, Matmul) and one.weight_gradient)
-            shapes |= {(product.columns, product.inner) for product in products}
+            matmuls = (operator for operator in layer.operators if isinstance(operator, Matmul) and operator.weight_gradient)
+            shapes |= {(product.columns, product.inner) for product in matmuls}
     states = _STATES[optimizer] * trained if optimizer in _STATES else adafactor
     in_products = sum(columns * inner for columns, inner in shapes)
     return StageElements(parameters, trained, experts, states, largest, parameters - blocks, blocks, block, in_products)
@@ -74,12 +74,12 @@ def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str) -> StageEleme
 
 def states(layers: Iterable[Layer], training: Training, replicas: int = 1) -> States:
     """Bytes of states of some layers on one of `replicas` ranks, which shard them by the ZeRO stage."""
-    own = elements_of(((layer, 1) for layer in layers), training.optimizer)
-    return states_of(own, training, (replicas, replicas), training.parameter_bytes)
+    part = elements_of(((layer, 1) for layer in layers), training.optimizer)
+    return states_of(part, training, (replicas, replicas), training.parameter_bytes)
 
 
 def states_of(
-    own: StageElements, training: Training, replicas: tuple[int, int], gradient_bytes: int, whole_gradients: bool = False
+    part: StageElements, training: Training, replicas: tuple[int, int], gradient_bytes: int, whole_gradients: bool = False
 ) -> States:
     """Bytes of states on one rank, sharded by the ZeRO stage (arXiv 1910.02054, section 5).
 
@@ -93,16 +93,16 @@ def states_of(
 
     def shared(elements: int, stage: int) -> float:
         """Elements of one rank, sharded from a stage of ZeRO on."""
-        return (elements - own.experts) / replicas[0] + own.experts / replicas[1] if training.zero >= stage else elements
+        return (elements - part.experts) / replicas[0] + part.experts / replicas[1] if training.zero >= stage else elements
 
     only_master = training.master and training.zero == 3 and gradient_bytes > size
-    optimizer = shared(own.trained, 1)
-    parameters = shared(own.parameters, 3)
+    optimizer = shared(part.trained, 1)
+    parameters = shared(part.parameters, 3)
     return States(
-        (parameters - shared(own.trained, 3)) * MASTER_BYTES if only_master else parameters * size,
-        (own.trained if whole_gradients else shared(own.trained, 2)) * gradient_bytes,
+        (parameters - shared(part.trained, 3)) * MASTER_BYTES if only_master else parameters * size,
+        (part.trained if whole_gradients else shared(part.trained, 2)) * gradient_bytes,
         optimizer * MASTER_BYTES if training.master and size < MASTER_BYTES else 0.0,
-        own.states * optimizer / max(1, own.trained) * (max(size, MASTER_BYTES) if training.master else size),
+        part.states * optimizer / max(1, part.trained) * (max(size, MASTER_BYTES) if training.master else size),
     )
 
 

@@ -99,7 +99,7 @@ def rank_tensors(rank: PipelineRank, number: int) -> RankBytes:
     received, copies, working = (scale * sum(sizes) for sizes in rank.static.update_bytes(others * rank.static.gradients_bytes))
     updated = UpdateBytes((round(received),), divided(copies, elements), (round(working),))
     names = stage_names(inputs, number)
-    return RankBytes(constant, states, [_chunk_tensors(rank, *one) for one in enumerate(names)], updated, inputs.makes)
+    return RankBytes(constant, states, [_chunk_tensors(rank, *chunk) for chunk in enumerate(names)], updated, inputs.makes)
 
 
 def _chunk_tensors(rank: PipelineRank, place: int, names: Sequence[str]) -> list[LayerBytes]:
@@ -119,9 +119,9 @@ def divided(total_bytes: float, elements: Sequence[float]) -> Tensors:
 
 def _layer_tensors(inputs: MemoryInputs, layer: Layer, sizes: LayerSizes, total: LayerBytes) -> LayerBytes:
     """The tensors of a layer. total: bytes of those with one holder."""
-    names = {one.name for one in sizes.activations}
-    dropped = [one for one in sizes.whole if one.name not in names]
-    most = inputs.samples * inputs.size * max([layer.output_elements, *(one.elements for one in sizes.whole)])
+    names = {kept.name for kept in sizes.activations}
+    dropped = [activation for activation in sizes.whole if activation.name not in names]
+    most = inputs.samples * inputs.size * max([layer.output_elements, *(activation.elements for activation in sizes.whole)])
     return LayerBytes(
         kept=_as_tensors(inputs, sizes.activations, sum(total.kept), logits=False),
         logits=_whole(total.logits),
