@@ -21,7 +21,8 @@ import numpy as np
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import modelled_costing
 from scaleproof.simulator.cluster.collectives.groups import Op
-from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust, priors, replaced
+from scaleproof.simulator.cluster.collectives.nccl.constants import priors, replaced
+from scaleproof.simulator.cluster.collectives.settings import Adjust
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.published.tables import find_table, read_table
 from scaleproof.simulator.scenario.read import load_cluster

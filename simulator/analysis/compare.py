@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -30,11 +30,10 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
 from scaleproof.simulator.uncertainty.error_model import MODEL
 from scaleproof.simulator.uncertainty.pairwise import RatioInterval, log_errors, of_log_ratios, reversed_share
-from scaleproof.simulator.uncertainty.prediction_interval import DRAWS, of_response
+from scaleproof.simulator.uncertainty.prediction_interval import DRAWS
 from scaleproof.simulator.uncertainty.priors import joint_errors
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
-from scaleproof.simulator.uncertainty.step_distribution import step_distribution
-from scaleproof.simulator.uncertainty.unmodelled import log_times, most_s
+from scaleproof.simulator.uncertainty.unmodelled import log_times
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -220,19 +219,14 @@ class _ComparedRun(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario, baseline: Degrees | None) -> _ComparedRun:
-        run, response = predict(scenario, interval=False), response_of_scenario(scenario, least=0.0)
-        run = compared(run, scenario, baseline)
-        found = of_response(response)
-        interval_s = (found.low * run.step_time_s, found.high * run.step_time_s + most_s(scenario))
-        steps = step_distribution(scenario, run, response)
-        run = replace(run, prediction_interval_s=interval_s, spread=found.shares, step_distribution=steps)
-        return cls(scenario, run, response, baseline)
+        run = compared(predict(scenario), scenario, baseline)
+        return cls(scenario, run, response_of_scenario(scenario), baseline)
 
     def numbers(self, quantity: str | None) -> dict[str, float]:
         """Seconds of each part of a step, and scaling efficiencies, with one quantity slowed down, or without a change."""
         cluster = self.scenario.cluster if quantity is None else slowed(self.scenario.cluster, {quantity: 1 + _SLOWDOWN})
         slower = self.scenario.model_copy(update={"cluster": cluster})
-        if quantity in self.response.whole or not self.response.program.is_static:
+        if not self.response.program.is_static or (quantity and quantity not in self.response.more_s):
             return _numbers(compared(timed(slower), slower, self.baseline))
         more_s = _SLOWDOWN * self.response.more_s[quantity] if quantity else np.zeros(len(self.response.program))
         timeline = replay.simulate_longer(

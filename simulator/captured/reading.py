@@ -11,7 +11,6 @@ from typing import Any, Final, cast
 
 from scaleproof.simulator.captured.groups import GroupRoles, replicas_of
 from scaleproof.simulator.captured.kernels import PRECISIONS
-from scaleproof.simulator.captured.operators import copied, work_of
 from scaleproof.simulator.captured.record import ALLOW_TF32, NONE, Capture, Category, EventKind, RecordedRanks, TrainingPass
 from scaleproof.simulator.captured.samples import samples_of
 from scaleproof.simulator.captured.script import (
@@ -29,6 +28,7 @@ from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.model.torch_operators import copied, work_of
 
 _PHASES: Final[Mapping[int, Phase]] = {
     TrainingPass.FORWARD: Phase.FORWARD, TrainingPass.BACKWARD: Phase.BACKWARD, TrainingPass.OPTIMIZER: Phase.OPTIMIZER,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Self
@@ -61,12 +61,10 @@ class JobPrices:
     link_classes: LinkClasses | None = None
 
     @property
-    def parts(self) -> tuple[object, ...]:
-        """Parts of the cluster that paths depend on: the device's speed only where it copies what collectives move."""
+    def paths_depend_on(self) -> Hashable:
+        """What paths depend on: the device only where it copies the shards of what collectives move."""
         cluster = self.job.cluster
-        copies = cluster.computes_on_processors or self.job.shard_copies != ShardCopies()
-        device = cluster.device if copies else cluster.device.name
-        return cluster.network, cluster.node, cluster.nodes, cluster.collectives, cluster.shared_cores, device
+        return cluster.interconnect, cluster.device if self.job.shard_copies != ShardCopies() else None
 
     def links(self, resources: ResourceTable) -> ResourceMap:
         """The links of the cluster."""

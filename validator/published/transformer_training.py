@@ -12,7 +12,7 @@ from typing import Any
 from scaleproof.simulator.common.catalog import PUBLISHED
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.predict import timed_with_interval
+from scaleproof.simulator.predict import timed
 from scaleproof.simulator.published.training_runs import RowScenario, described
 from scaleproof.simulator.uncertainty.error_model import (
     case_of_memory,
@@ -21,6 +21,8 @@ from scaleproof.simulator.uncertainty.error_model import (
     memory_error,
     most_fitting_bytes,
 )
+from scaleproof.simulator.uncertainty.prediction_interval import spread
+from scaleproof.simulator.uncertainty.unmodelled import most_s
 from scaleproof.validator.fitting.fit_file import with_posterior
 from scaleproof.validator.fitting.posterior import Posterior
 from scaleproof.validator.published.calibrations import calibrations, posteriors, shipped_fits
@@ -131,7 +133,8 @@ def step_s(
 ) -> tuple[float, tuple[float, float] | None, Uncertainty | None]:
     """Seconds of a steady step as in `predict`, and the 90 % interval with what it depends on. source: of the row."""
     scenario = description.scenario
-    run, interval = timed_with_interval(scenario, options.errors(source))
+    run, interval = timed(scenario), spread(scenario, options.errors(source))
+    ends_s = interval.low * run.step_time_s, interval.high * run.step_time_s + most_s(scenario)
     known = Uncertainty(
         case_of_scenario(scenario),
         interval.quantities_deviation,
@@ -139,7 +142,7 @@ def step_s(
         scenario.cluster.device.name,
         degrees(scenario),
     )
-    return run.step_time_s, run.prediction_interval_s, known
+    return run.step_time_s, ends_s, known
 
 
 def _not_timed(row: Row, fits: bool) -> str:

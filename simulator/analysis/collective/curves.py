@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.cost import Costing, costing
+from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.units import format_bytes, format_percent
 from scaleproof.simulator.uncertainty.error_model import case_of_collective
@@ -91,15 +91,7 @@ class CollectiveCurve:
 
 def seconds_on_group(op: Op, group: Group, algorithm: str | None = None, called_s: float = 0.0) -> SecondsBySize:
     """Function of the seconds of a collective. called_s: seconds of the call in addition."""
-    known: dict[int, tuple[Cluster, Costing]] = {}
-
-    def seconds(cluster: Cluster, size_bytes: float) -> float:
-        # the cluster is kept, so that no other one gets its identity
-        if id(cluster) not in known:
-            known[id(cluster)] = cluster, costing(op, group, cluster, algorithm)
-        return known[id(cluster)][1](size_bytes).seconds + called_s
-
-    return seconds
+    return lambda cluster, size_bytes: collective_cost(op, size_bytes, group, cluster, algorithm).seconds + called_s
 
 
 def predicted_size(seconds: SecondsBySize, cluster: Cluster, nodes: int, size_bytes: float) -> PredictedSize:

@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.sensitivity.parameters import StepParameter
 from scaleproof.simulator.analysis.variants import Variant
-from scaleproof.simulator.engine import Timeline, Variation, replay, simulate_steady
+from scaleproof.simulator.engine import replay, simulate_steady
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.prediction.steps import Simulate, is_transient
-from scaleproof.simulator.program import Program
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import compile_step
-from scaleproof.simulator.strategy.scenario_job import job_of
+from scaleproof.simulator.strategy.scenario_job import program_of
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
 from scaleproof.simulator.uncertainty.response import Response, added_seconds, replayed_s, response_of_scenario
 
@@ -52,14 +50,7 @@ class FiniteDifferences:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        programs: list[Program] = []
-
-        def simulate(program: Program, steps: int, variation: Variation) -> Timeline:
-            programs.append(program)
-            return simulate_steady(program, steps, variation)
-
-        self.run = timed(scenario, simulate=simulate)
-        self._program = programs[-1]
+        self.run, self._program = timed(scenario), program_of(scenario)
         self._seconds = durations_s(self._program)
         replayed_step_s = self._replayed_s(self._seconds) / scenario.strategy.program_steps
         varies = scenario.unevenness.is_random or scenario.unevenness.changes
@@ -120,7 +111,7 @@ class FiniteDifferences:
     def _longer_s(self, parameter: StepParameter, step: float) -> Times | None:
         """Additional seconds of each task with a parameter slower by exp(step); None if the program's tasks change."""
         slower = parameter.slowed(self.scenario, math.exp(step))
-        return added_seconds(self._program, compile_step(slower.strategy, job_of(slower)))
+        return added_seconds(self._program, program_of(slower), self._seconds)
 
     def _replayed_elasticity(self, parameter: StepParameter, slower_s: Times, faster_s: Times) -> Estimate:
         """The elasticity, and its interval from draws of the uncertain quantities, by one replay.
@@ -142,7 +133,7 @@ class FiniteDifferences:
 
     @cached_property
     def _response(self) -> Response:
-        return response_of_scenario(self.scenario, self._program, least=0.0)
+        return response_of_scenario(self.scenario)
 
     @cached_property
     def _slowdowns(self) -> Mapping[str, Times]:

@@ -426,7 +426,10 @@ class Assembly:
             source, target = (self._place(rank) for rank in ((played, event.peer) if event.sends else (event.peer, played)))
         concurrent = self._ranks_on(source[0], self._classes[ends[0]])
         stall_s = self._job.framework.stall_s(-(-len(self._class_of) // self._devices))
-        path = partial(_message, source, target, event.size_bytes, concurrent, stall_s)
+        path = partial(
+            ResourceMap.concurrent_messages, source=source, target=target, size_bytes=event.size_bytes, concurrent=concurrent,
+            stall_s=stall_s,
+        )  # fmt: skip
         row = self._builder.transfer(
             *ends, event.size_bytes, path, Phase.SEND, after,
             labels=Communication.of(Dimension.PIPELINE, "sendrecv", event.size_bytes),
@@ -453,13 +456,6 @@ def _collective(
     """Path of a collective. meets: whether its ranks meet before it begins."""
     _, path = links.collective(op, group, size_bytes, nodes, concurrent)
     return replace(path, latency_s=path.latency_s + rendezvous_s(group, links.cluster)) if meets else path
-
-
-def _message(
-    source: tuple[int, int], target: tuple[int, int], size_bytes: float, concurrent: int, stall_s: float, links: ResourceMap
-) -> Path:
-    """Path of one of `concurrent` messages."""
-    return links.concurrent_messages(source, target, size_bytes, concurrent, stall_s)
 
 
 def _longer_s(built: Assembly, resources: ContendedResources) -> dict[int, Sequence[float]]:

@@ -11,6 +11,7 @@ passes, and passes lose as much for what they wait for.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
@@ -18,7 +19,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.collectives.cost import ConcurrentCollective, concurrent_collective, processors_taken
+from scaleproof.simulator.cluster.collectives.cost import DurationBySize, concurrent_collective, processors_taken
 from scaleproof.simulator.cluster.collectives.groups import Group, LinkLevel, Op, bus_factor
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels.parameters import at_power_limit, power_constants
@@ -45,7 +46,8 @@ class _Collective(NamedTuple):
 
     of_experts: whether it moves the parameters of experts, or all others. moves_frozen: whether frozen ones as well. direction:
     0 next to forward passes, 1 next to backward passes. place: of its seconds, by links and direction. passes: that it is
-    distributed over. bus_factor: bytes on the bus per byte of its size. memory_bytes, joules: per byte on the bus.
+    distributed over. seconds: by its size. bus_factor: bytes on the bus per byte of its size. memory_bytes, joules: per byte on
+    the bus.
     """
 
     of_experts: int
@@ -54,7 +56,7 @@ class _Collective(NamedTuple):
     place: int
     element_bytes: int
     passes: int
-    concurrent: ConcurrentCollective
+    seconds: DurationBySize
     bus_factor: float
     memory_bytes: float
     joules: float
@@ -138,8 +140,11 @@ class Contention:
         """Additional seconds of passes whose collectives share links with those of replicas, shape (2, layers), and the share
         by which the latter take longer, shape (2, layers)."""
         passes_s: Times = computing_s + within_s[:, 1].sum(axis=0)
-        stages = np.array_split(np.arange(computing_s.shape[-1]), self.stages)
-        next_s = np.concatenate([together_s(moved.seconds[..., own], passes_s[:, own]) for own in stages], axis=-1)
+        layers = _layers_of_stages(computing_s.shape[-1], self.stages)
+        moved_s, stages_s = (
+            np.append(one, np.zeros((*one.shape[:-1], 1)), -1)[..., layers] for one in (moved.seconds, passes_s)
+        )
+        next_s = together_s(moved_s, stages_s)[..., layers >= 0]
         within_s, exposed_s = within_s.sum(axis=-1).swapaxes(0, 1)
         longer_s, delayed_s = delays_s(next_s.sum(axis=-1), within_s, exposed_s, passes_s.sum(axis=-1))
         slowed = np.divide(delayed_s, next_s.sum(axis=-1), out=np.zeros_like(delayed_s), where=delayed_s > 0)
@@ -174,11 +179,11 @@ class Contention:
             for direction, op, element_bytes, pass_count in calls:
                 moves_frozen = op == "all_gather" and job.zero == 3 and not of_experts
                 place, memory_bytes = 2 * LinkLevel.of(group) + direction, MEMORY_BYTES_PER_BUS_BYTE[op]
-                concurrent, factor = concurrent_collective(op, group, job.cluster), bus_factor(op, group.size)
+                seconds, factor = concurrent_collective(op, group, job.cluster), bus_factor(op, group.size)
                 joules = joules_per_bus_byte(memory_bytes)
                 result.append(
                     _Collective(
-                        of_experts, moves_frozen, direction, place, element_bytes, pass_count, concurrent, factor,
+                        of_experts, moves_frozen, direction, place, element_bytes, pass_count, seconds, factor,
                         memory_bytes, joules,
                     )
                 )  # fmt: skip
@@ -194,7 +199,7 @@ class Contention:
             if not parameters or (one.direction and not layer.has_backward):
                 continue
             size_bytes = float(parameters * one.element_bytes)
-            moved_s[one.place] += one.concurrent.seconds(size_bytes) / one.passes
+            moved_s[one.place] += one.seconds(size_bytes) / one.passes
             bus_bytes = size_bytes * one.bus_factor / one.passes
             memory_bytes[one.direction] += one.memory_bytes * bus_bytes
             moved_J[one.direction] += one.joules * bus_bytes
@@ -307,6 +312,13 @@ def joules_per_bus_byte(memory_bytes: float) -> float:
     known = power_constants()
     energy_pJ = known["memory_pJ_per_bit"] * memory_bytes + known["link_pJ_per_bit"]
     return float(_BITS * _PICO * energy_pJ)
+
+
+@functools.cache
+def _layers_of_stages(layers: int, stages: int) -> NDArray[np.int64]:
+    """Layers of stages with nearly the same number of them, shape (stages, layers of a stage), -1 where a stage has fewer."""
+    parts = np.array_split(np.arange(layers), stages)
+    return np.stack([np.pad(part, (0, len(parts[0]) - len(part)), constant_values=-1) for part in parts])
 
 
 def together_s(moved_s: Times, passes_s: Times) -> Times:

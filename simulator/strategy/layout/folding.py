@@ -8,10 +8,10 @@ that their messages take equal times; folded workers then use the links of the f
 
 from __future__ import annotations
 
+import functools
 import math
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,10 +23,6 @@ from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program import Kind, Path, Program, Resources, ResourceTable
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap
-
-_MOST_CACHED: Final = 64
-# Cache: folded classes, and the cluster that the key identifies, which is referenced so that no other gets the same id.
-_FOLDED: Final[OrderedDict[Hashable, tuple[Cluster, list[RankClass]]]] = OrderedDict()
 
 
 def worker_classes(plan: Plan, job: Job) -> list[RankClass]:
@@ -85,14 +81,7 @@ def folded(classes: list[RankClass], plan: Plan, job: Job) -> list[RankClass]:
     """Classes of one worker each, folded where all messages between their stages take equal times if nothing is shared."""
     if not can_fold(classes, plan, job):
         return classes
-    cluster, mesh = job.cluster, plan.grid(job.cluster.node.devices)
-    pairs = _pairs(plan)
-    key = id(cluster), mesh, pairs
-    if key not in _FOLDED:
-        _FOLDED[key] = cluster, _folded(classes, mesh, pairs, cluster)
-        if len(_FOLDED) > _MOST_CACHED:
-            _FOLDED.popitem(last=False)
-    return _FOLDED[key][1]
+    return _folded(tuple(classes), plan.grid(job.cluster.node.devices), _pairs(plan), job.cluster)
 
 
 def folded_with_links(classes: list[RankClass], plan: Plan, job: Job, unshared: Program) -> tuple[list[RankClass], LinkClasses]:
@@ -181,8 +170,9 @@ def _pairs(plan: Plan) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(pair for a, b in one_way for pair in ((a, b), (b, a)) if a != b))
 
 
+@functools.lru_cache(maxsize=64)
 def _folded(
-    classes: Sequence[RankClass], mesh: DeviceMesh, pairs: Sequence[tuple[int, int]], cluster: Cluster
+    classes: tuple[RankClass, ...], mesh: DeviceMesh, pairs: tuple[tuple[int, int], ...], cluster: Cluster
 ) -> list[RankClass]:
     table = ResourceTable()
     resource_map = ResourceMap(cluster, table)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from scaleproof.simulator.cluster import Cluster, Node
 from scaleproof.simulator.cluster.collectives.cost import chosen_nccl, timing_constants
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
-from scaleproof.simulator.cluster.collectives.link_traffic import network_loads, unit
-from scaleproof.simulator.cluster.collectives.nccl import point_to_point
+from scaleproof.simulator.cluster.collectives.link_traffic import network_loads
+from scaleproof.simulator.cluster.collectives.nccl.timing import point_to_point
 from scaleproof.simulator.cluster.collectives.settings import MeasuredCollective
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.cluster.network.wiring import Channel, Vertex
@@ -67,41 +66,26 @@ def core_weight(link: Link | MeasuredCollective) -> float:
     return link.bandwidth_Bps / link.cores_busy if link.cores_busy else 1.0
 
 
-@dataclass(frozen=True, eq=False)
-class NetworkShape:
-    """Nodes and network without bandwidths; loads are the same for all clusters with the same shape."""
-
-    node: Node
-    network: Link
-
-    @functools.cached_property
-    def endpoints_per_node(self) -> int:
-        """Number of network endpoints on a node."""
-        return self.node.cards_used if self.network.topology.endpoints_are_cards else 1
-
-
-def network_shape(node: Node, network: Link) -> NetworkShape:
-    """The shape of a node and a network; equal shapes are the same object, which is fast to compare."""
-    return _shared_shape(node.model_copy(update={"link": node.link and unit(node.link)}), unit(network))
-
-
-_shared_shape = functools.lru_cache(maxsize=64)(NetworkShape)
-
-
 class CollectiveLoad(NamedTuple):
-    """A collective whose link loads, shares of its size on the network's channels, are to be computed, independent of their
-    bandwidth; arguments of `network_loads`."""
+    """A collective whose link loads, shares of its size on the network's channels, are to be computed; arguments of
+    `network_loads`. node, network: with links of unit bandwidth, since loads do not depend on it."""
 
     algorithm: str
     op: Op
     group: Group
-    shape: NetworkShape
+    node: Node
+    network: Link
     rotates: bool
 
     @property
     def by_channel(self) -> Mapping[Channel, float]:
         """Share of the collective's size on each channel of the network."""
-        return network_loads(self.algorithm, self.op, self.group, self.shape.node, self.shape.network, self.rotates)
+        return network_loads(*self)
+
+    @property
+    def endpoints_per_node(self) -> int:
+        """Number of network endpoints on a node."""
+        return self.node.cards_used if self.network.topology.endpoints_are_cards else 1
 
 
 @functools.lru_cache(maxsize=256)
@@ -109,9 +93,9 @@ def modelled_loads(load: CollectiveLoad, nodes: tuple[int, ...]) -> Mapping[Chan
     """Loads of the links of the modelled nodes. If other nodes are folded into them, each link has the maximum load of its
     equivalents: an approximation, which overestimates contention, for algorithms that do not load all nodes equally, such as
     halving and doubling among nodes that are not a power of two."""
-    folded, loads, endpoints_per_node = len(nodes) < load.group.nodes, load.by_channel, load.shape.endpoints_per_node
+    folded, loads, endpoints_per_node = len(nodes) < load.group.nodes, load.by_channel, load.endpoints_per_node
     busiest = _busiest_endpoints(load) if folded else {}
-    directions = ("both",) if load.shape.network.duplex == "half" else ("out", "in")
+    directions = ("both",) if load.network.duplex == "half" else ("out", "in")
     result: dict[Channel, float] = {}
     for node, card, direction in itertools.product(nodes, range(endpoints_per_node), directions):
         channel = direction, node * endpoints_per_node + card
@@ -125,6 +109,6 @@ def _busiest_endpoints(load: CollectiveLoad) -> Mapping[tuple[Vertex, int], floa
     """Maximum load of an endpoint of any node, by direction and endpoint number on the node."""
     result: dict[tuple[Vertex, int], float] = {}
     for (direction, end), share in load.by_channel.items():
-        key = direction, cast(int, end) % load.shape.endpoints_per_node
+        key = direction, cast(int, end) % load.endpoints_per_node
         result[key] = max(share, result.get(key, 0.0))
     return result

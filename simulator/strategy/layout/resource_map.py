@@ -16,13 +16,11 @@ from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.program import Path, ResourceTable, Use
 from scaleproof.simulator.strategy.layout.link_uses import (
     CollectiveLoad,
-    NetworkShape,
     core_weight,
     incast,
     library_path,
     merged,
     modelled_loads,
-    network_shape,
     with_pauses,
 )
 
@@ -62,8 +60,6 @@ class ResourceMap:
         self._is_uniform = cluster.is_uniform
         self._cards_used = cluster.node.cards_used
         self._endpoints: dict[tuple[str, int, bool], tuple[int, float]] = {}
-        self._costings: dict[tuple[object, ...], Costing] = {}
-        self._group_keys: dict[Group, object] = {}
         self._uses: dict[tuple[object, ...], tuple[Use, ...]] = {}
         self._paths: dict[tuple[object, ...], Path] = {}
 
@@ -312,7 +308,7 @@ class ResourceMap:
         """
         if group.size == 1:
             return lambda size_bytes: (0.0, Path(0.0, 1.0))
-        cost_of = self._costing(op, group, algorithm)
+        cost_of = self._costing(op, self.equivalent(group), algorithm)
         between, inside = [self.cluster.network] * (group.nodes > 1), [self.cluster.node.link] * (group.per_node > 1)
         links = [required(link) for link in between + inside]
         weight, uses_of = min(map(core_weight, links)), dict[tuple[str, float], tuple[Use, ...]]()
@@ -340,23 +336,17 @@ class ResourceMap:
 
         return size_and_path
 
-    def group_key(self, group: Group) -> object:
-        """Key of groups with identical collectives: the shape of the group if all pairs of devices and nodes are equivalent,
-        else the group."""
-        if group not in self._group_keys:
-            self._group_keys[group] = group.shape if self._is_uniform else group
-        return self._group_keys[group]
+    def equivalent(self, group: Group) -> Group:
+        """A group with identical collectives: on the first nodes if all pairs of devices and nodes are equivalent."""
+        return group.on_first_nodes if self._is_uniform else group
 
     def _costing(self, op: Op, group: Group, algorithm: str | None) -> Costing:
-        key = op, algorithm, self.group_key(group)
-        if key not in self._costings:
-            try:
-                self._costings[key] = functools.cache(costing(op, group, self.cluster, algorithm))
-            except InputError as error:
-                if algorithm is None:
-                    raise
-                raise FieldError(("strategy", "algorithm"), str(error)) from None
-        return self._costings[key]
+        try:
+            return costing(op, group, self.cluster, algorithm)
+        except InputError as error:
+            if algorithm is None:
+                raise
+            raise FieldError(("strategy", "algorithm"), str(error)) from None
 
     def _algorithm(self, cost: CollectiveCost, op: Op, group: Group, size_bytes: float) -> str:
         """Algorithm that loads the network; for a measured collective, the one that the library is known to choose."""
@@ -377,7 +367,7 @@ class ResourceMap:
         if required(self.cluster.network).topology.endpoints_are_cards:
             # groups of other devices use other cards, as far as there are any
             concurrent = min(concurrent, -(-self.cluster.node.installed // self._cards_used))
-        key = op, algorithm, self.group_key(group), nodes, concurrent
+        key = op, algorithm, self.equivalent(group), nodes, concurrent
         if key not in self._uses:
             self._uses[key] = self._collective_uses(op, group, algorithm, nodes, concurrent)
         return self._uses[key]
@@ -387,14 +377,10 @@ class ResourceMap:
     ) -> tuple[Use, ...]:
         """Network channels that `concurrent` equivalent collectives load, per byte through a member."""
         link, wiring = required(self.cluster.network), self._network_wiring
-        load = CollectiveLoad(algorithm, op, group, self._shape, rotates(self.cluster, algorithm))
+        load = CollectiveLoad(algorithm, op, group, self.cluster.node.unit, link.unit, rotates(self.cluster, algorithm))
         loads = modelled_loads(load, nodes) if link.is_uniform else load.by_channel
         bus = bus_factor(op, group.size)
         uses = (
             Use(self._channel("network ", link, wiring, channel), concurrent * (load / bus)) for channel, load in loads.items()
         )
         return self.of_class(tuple(uses))
-
-    @functools.cached_property
-    def _shape(self) -> NetworkShape:
-        return network_shape(self.cluster.node, required(self.cluster.network))

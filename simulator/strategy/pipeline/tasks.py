@@ -269,7 +269,7 @@ class Replica:
         if plan.splits:
             # the shards are gathered on the receiving stage
             group = self.context.mesh.along("tensor", plan.tensor)
-            together_s = concurrent_collective("all_gather", group, links.cluster).seconds(size_bytes * plan.tensor)
+            together_s = concurrent_collective("all_gather", group, links.cluster)(size_bytes * plan.tensor)
             path = replace(path, latency_s=path.latency_s + together_s)
         return path
 

@@ -8,7 +8,7 @@ import pytest
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import modelled_costing
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
-from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust
+from scaleproof.simulator.cluster.collectives.settings import Adjust
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.fit.collective_posterior import (
     CollectivePosterior,

@@ -6,8 +6,8 @@ import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster.collectives.groups import Op
-from scaleproof.simulator.cluster.collectives.nccl import Nccl, candidates
-from scaleproof.simulator.cluster.collectives.nccl.tuner import collnet_Bps, collnet_latency_s
+from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates, collnet_Bps, collnet_latency_s
+from scaleproof.simulator.cluster.collectives.settings import Nccl
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
 from tests.simulator.cluster.collectives.nccl.cases import BLACKWELL, HOPPER, CARD_Bps, choice, constants, links, seconds

@@ -8,7 +8,8 @@ from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import nccl_facts
 from scaleproof.simulator.cluster.collectives.groups import Op
-from scaleproof.simulator.cluster.collectives.nccl import Nccl, candidates
+from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates
+from scaleproof.simulator.cluster.collectives.settings import Nccl
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
 from tests.simulator.cluster.collectives.nccl.cases import BLACKWELL, HOPPER, INSIDE_Bps, choice, constants, links, seconds

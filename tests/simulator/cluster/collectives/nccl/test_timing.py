@@ -15,18 +15,10 @@ from scaleproof.simulator.cluster import Cluster, Link, Node
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS
 from scaleproof.simulator.cluster.collectives.cost import nccl_facts, timing_constants, transport_of
 from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op
-from scaleproof.simulator.cluster.collectives.link_traffic import traffic, traffic_by_round
-from scaleproof.simulator.cluster.collectives.nccl import (
-    Adjust,
-    GroupLinks,
-    Nccl,
-    Timing,
-    TimingConstants,
-    choices,
-    nccl_choice,
-)
-from scaleproof.simulator.cluster.collectives.nccl.constants import constants_of
-from scaleproof.simulator.cluster.collectives.nccl.timing import point_to_point
+from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks, traffic, traffic_by_round
+from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of
+from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, choices, nccl_choice, point_to_point
+from scaleproof.simulator.cluster.collectives.settings import Adjust, Nccl
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.scenario.read import load_cluster
 
