@@ -148,7 +148,7 @@ class StepBuilder(ProgramBuilder):
     ) -> int:  # fmt: skip
         """Adds a collective of `size_bytes` over a group of ranks. members: their classes. nodes: those that are modelled of
         the group's nodes. layers: whose gradients or parameters it moves."""
-        path = partial(ResourceMap.path_of, op=op, group=group, size_bytes=size_bytes, nodes=nodes)
+        path = partial(ResourceMap.concurrent_collectives, calls=[(op, group, size_bytes, nodes)])
         labels = Communication.of(dimension, op, size_bytes, layers)
         moved_bytes = passed_bytes(op, group, size_bytes)
         return self.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after, labels=labels)
