@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Space, Values
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerTimes, StageCut
-from scaleproof.simulator.analysis.planner.estimate.transfer_times import SecondsOf, TransferTimes
+from scaleproof.simulator.analysis.planner.estimate.transfers import SecondsOf, TransferTimes
 from scaleproof.simulator.cluster.collectives.groups import Group, LinkLevel, Op
 from scaleproof.simulator.parallelism.mesh import DeviceMesh
 from scaleproof.simulator.parallelism.plan import Plan
