@@ -9,13 +9,13 @@ from typing import Any, Final, TypeVar
 
 from scaleproof.simulator.cluster.collectives.settings import facts_of
 from scaleproof.simulator.cluster.device.device import Device, is_narrow
-from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
+from scaleproof.simulator.cluster.device.kernels.products import narrow_products
 from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import Training, gradient_sizes
-from scaleproof.simulator.strategy.pipeline.passes import PassTimes
+from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
 from scaleproof.simulator.strategy.plan_costs import pass_times
 from scaleproof.simulator.strategy.scenario_job import job_of
 

@@ -189,14 +189,12 @@ def cluster_with(path: Path, overrides: Sequence[str]) -> Cluster:
 
     Raises NotFoundError or ScenarioError.
     """
-    located = read_file(path, "cluster")
-    whole = Located({"cluster": located.data}, {("cluster", *place): text for place, text in located.places.items()})
+    located = read_file(path, "cluster").as_field("cluster")
     for override in overrides:
         if not override.startswith("cluster."):
             raise ScenarioError([f"--set {override}: expected a field of the cluster, such as cluster.network.latency=2us"])
-        apply_override(whole, override, ())
-    places = {place[1:]: text for place, text in whole.places.items() if place[:1] == ("cluster",)}
-    return validated(Cluster, Located(whole.data["cluster"], places))
+        apply_override(located, override, ())
+    return validated(Cluster, located.field("cluster"))
 
 
 def _check_is_scenario(located: Located, path: Path) -> None:

@@ -27,18 +27,19 @@ class _ModelFile(Spec):
     model: AnyModel
 
 
-def load_cluster(path: Path) -> Cluster:
-    """Loads a cluster file. Raises NotFoundError or ScenarioError."""
-    return validated(Cluster, read_file(path, "cluster"))
+def load_cluster(reference: str | Path) -> Cluster:
+    """Loads a cluster by the name of a shipped one, or by a path. Raises NotFoundError or ScenarioError."""
+    return validated(Cluster, read_file(reference, "cluster"))
 
 
-def load_device(path: Path) -> Device:
-    """Loads a device file. Raises NotFoundError or ScenarioError."""
-    return validated(Device, read_file(path, "device"))
+def load_device(reference: str | Path) -> Device:
+    """Loads a device by the name of a shipped one, or by a path. Raises NotFoundError or ScenarioError."""
+    return validated(Device, read_file(reference, "device"))
 
 
-def read_file(path: Path, part: str) -> Located:
+def read_file(reference: str | Path, part: str) -> Located:
     """The content of a part's own file, with the parts that it names. Raises NotFoundError or ScenarioError."""
+    path = reference if isinstance(reference, Path) else catalog.find_part(part, reference)
     located = yaml_file.read(path)
     resolve_file(located, part, path.parent)
     return located
@@ -51,11 +52,11 @@ def load_model(reference: str | Path, **changes: Any) -> AnyModel:
     """
     located = Located({"model": str(reference)}, {(): str(reference)})
     resolve_part(located, "model", Path())
-    located = Located(located.data["model"], {own[1:]: place for own, place in located.places.items() if own})
+    located = located.field("model")
     for field, value in changes.items() if isinstance(located.data, dict) else ():
         located.data[field] = value
         located.places[(field,)] = f"{reference} with {field}={value}"
-    return validated(_ModelFile, Located({"model": located.data}, {("model", *k): v for k, v in located.places.items()})).model
+    return validated(_ModelFile, located.as_field("model")).model
 
 
 def validated(kind: type[_S], located: Located, problems: Sequence[str] = (), wrong: Collection[str | int] = ()) -> _S:
