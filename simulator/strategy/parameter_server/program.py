@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
-from scaleproof.simulator.common.consistency import Bsp
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.parameter_server import Bsp
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.parallelism.mesh import RankClass
 from scaleproof.simulator.parallelism.parameter_server import ParameterServer
