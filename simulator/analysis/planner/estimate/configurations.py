@@ -27,7 +27,7 @@ from scaleproof.simulator.scenario.training import Batch, gradient_sizes
 
 Numbers = NDArray[np.int64]
 # Up to this many possible keys per row a table of all keys is faster than sorting the rows; keys are below the other number.
-_DENSE: Final = 64
+_DENSE: Final = 8
 _MOST_KEYS: Final = 2**62
 # One configuration by the names of columns.
 Values = Mapping[str, int]
