@@ -19,7 +19,7 @@ from scaleproof.simulator.prediction.steps import STEPS
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.scenario_job import job_of
-from scaleproof.simulator.uncertainty.prediction_interval import of_step_times
+from scaleproof.simulator.uncertainty.prediction_interval import of_response
 from scaleproof.simulator.uncertainty.response import response_of_scenario
 
 _RUNS = 20
@@ -64,7 +64,7 @@ def main() -> None:
 
     program = compile_step(scenario.strategy, job_of(scenario))
     timeline = simulate_steady(program, STEPS)
-    run, answer = predict(scenario), response_of_scenario(scenario, program)
+    run, response = predict(scenario), response_of_scenario(scenario)
     print(f"{scenario.strategy.ranks:,} GPUs, {len(program):,} tasks, {len(run.spans or ()):,} spans")
     for name, part in {
         "predict, with its interval": lambda: predict(scenario),
@@ -72,8 +72,8 @@ def main() -> None:
         "predict, baselines anew": forgetful,
         "  compile": lambda: compile_step(scenario.strategy, job_of(scenario)),
         "  simulate": lambda: simulate_steady(program, STEPS),
-        "  what the step follows from": lambda: response_of_scenario(scenario, program),
-        "  1,000 draws of that": lambda: of_step_times(answer.step_times, answer.priors, 1000),
+        "  response to slower parts": lambda: response_of_scenario(scenario),
+        "  interval": lambda: of_response(response),
         "  spans, breakdown, communication": lambda: predicted_run(timeline, scenario="", strategy="", samples=1),
         "  efficiency": lambda: compared(run, scenario),
         "  tokens, FLOPs, energy, cost": lambda: accounted(run, scenario),

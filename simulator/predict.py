@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster.network.links import one_card_warning
-from scaleproof.simulator.engine import Timeline, Variation, simulate_steady
+from scaleproof.simulator.engine import Timeline, simulate_steady
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Convolution
-from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.parallelism.used_devices import placement_warnings
@@ -21,8 +21,7 @@ from scaleproof.simulator.prediction.background_traffic import with_background_t
 from scaleproof.simulator.prediction.capture_facts import with_capture_facts
 from scaleproof.simulator.prediction.scaling import compared
 from scaleproof.simulator.prediction.staleness import asynchronous_times, counted_samples, summary
-from scaleproof.simulator.prediction.steps import Realisation, Simulate, disturbed, realisation, warnings, with_transient_jitter
-from scaleproof.simulator.program import Program
+from scaleproof.simulator.prediction.steps import Simulate, disturbed, realisation, warnings, with_transient_jitter
 from scaleproof.simulator.run.bottleneck import WAITING_FOR_INPUT
 from scaleproof.simulator.run.breakdown import StepBreakdown, from_spans
 from scaleproof.simulator.run.records import LoadingRates, StageMemory
@@ -32,9 +31,9 @@ from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.data_parallel.data_loading import DECODING, STORAGE, loading_s
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.plan_costs import with_collectives
-from scaleproof.simulator.strategy.scenario_job import job_of
+from scaleproof.simulator.strategy.scenario_job import job_of, program_of
 from scaleproof.simulator.uncertainty.error_model import ErrorModel, memory_error
-from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, of_response
+from scaleproof.simulator.uncertainty.prediction_interval import of_response
 from scaleproof.simulator.uncertainty.response import response_of_scenario
 from scaleproof.simulator.uncertainty.step_distribution import step_distribution
 from scaleproof.simulator.uncertainty.unmodelled import most_s, note_on_settings, unmodelled
@@ -78,43 +77,13 @@ def timed(
 
     Raises FieldError for more steps than can be simulated.
     """
-    drawn = with_transient_jitter(scenario) if draws else scenario
-    return _timed(drawn, interval, simulate, shares_links, errors)[0]
-
-
-def timed_with_interval(scenario: Scenario, errors: ErrorModel | None = None) -> tuple[Run, PredictionInterval]:
-    """Predicts the step time of a scenario as `timed` does, and its 90 % interval. errors: the shipped error model if None."""
-    run, interval = _timed(with_transient_jitter(scenario), True, simulate_steady, True, errors)
-    assert interval is not None
-    return run, interval
-
-
-def _timed(
-    scenario: Scenario, interval: bool, simulate: Simulate, shares_links: bool, errors: ErrorModel | None
-) -> tuple[Run, PredictionInterval | None]:
-    costs = job_of(scenario) if shares_links else replace(job_of(scenario), shares_links=False)
-    program = _compile(scenario, costs)
-    timelines, deviation = _simulate(scenario, program, simulate)
-    run = _run(scenario, costs, timelines)
-    return _with_interval(run, scenario, program, deviation, errors) if interval else (run, None)
-
-
-def _compile(scenario: Scenario, costs: Job) -> Program:
-    """The program of a scenario's strategy, with the background traffic of its cluster."""
-    program = compile_step(scenario.strategy, costs)
-    return with_background_traffic(program, scenario) if scenario.unevenness.tenants else program
-
-
-def _simulate(scenario: Scenario, program: Program, simulate: Simulate) -> Realisation:
-    """The timelines of as many steps as the step time follows from, with the scenario's jitter."""
-    unevenness = scenario.unevenness
-    variation = Variation(
-        compute_jitter=unevenness.compute_jitter,
-        message_jitter=unevenness.message_jitter,
-        tail=unevenness.tail,
-        seed=unevenness.seed,
-    )
-    return realisation(scenario, program, variation, simulate)
+    scenario = with_transient_jitter(scenario) if draws else scenario
+    job = job_of(scenario) if shares_links else replace(job_of(scenario), shares_links=False)
+    program = program_of(scenario) if shares_links else compile_step(scenario.strategy, job)
+    program = with_background_traffic(program, scenario) if scenario.unevenness.tenants else program
+    timelines, deviation = realisation(scenario, program, simulate)
+    run = _run(scenario, job, timelines)
+    return _with_interval(run, scenario, deviation, errors) if interval else run
 
 
 def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
@@ -196,7 +165,7 @@ def _loading_rates(scenario: Scenario, run: Run) -> LoadingRates | None:
     if loaded is None:
         return None
     steps = scenario.strategy.program_steps
-    seconds = loading_s(_compile(scenario, job_of(scenario)))
+    seconds = loading_s(program_of(scenario))
     rates = {part: scenario.total_samples * steps / duration_s for part, duration_s in seconds.items()}
     alone = scenario.model_copy(update={"input": None})
     wanted_per_s = timed(alone).samples_per_s if run.breakdown_s.get(WAITING_FOR_INPUT) else run.samples_per_s
@@ -231,17 +200,14 @@ def _textbook_bubble(scenario: Scenario) -> float | None:
     return (plan.stages - 1) / (plan.chunks * plan.microbatches + plan.stages - 1)
 
 
-def _with_interval(
-    run: Run, scenario: Scenario, program: Program, deviation: float, errors: ErrorModel | None
-) -> tuple[Run, PredictionInterval]:
+def _with_interval(run: Run, scenario: Scenario, deviation: float, errors: ErrorModel | None) -> Run:
     """The run with its 90 % prediction interval in seconds, the shares of the quantities that it comes from, and the
     distribution of single steps. deviation: as in `Realisation`."""
-    is_exact = not (scenario.unevenness.is_random or scenario.unevenness.changes)
-    response = response_of_scenario(scenario, program if is_exact else None, errors=errors)
+    response = response_of_scenario(scenario, errors)
     found = of_response(response).with_draws(deviation)
     ends_s = found.low * run.step_time_s, found.high * run.step_time_s + most_s(scenario)
     steps = step_distribution(scenario, run, response)
-    return replace(run, prediction_interval_s=ends_s, spread=found.shares, step_distribution=steps), found
+    return replace(run, prediction_interval_s=ends_s, spread=found.shares, step_distribution=steps)
 
 
 def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel | None) -> Run:

@@ -145,5 +145,5 @@ def _progress(points: int, out: Path) -> Iterator[Callable[[int], None]]:
         try:
             yield advance
         except KeyboardInterrupt as error:
-            error.add_note(f"{finished(out):,} of {points:,} points are in {out}; --resume continues")
+            error.add_note(f"{len(finished(out)):,} of {points:,} points are in {out}; --resume continues")
             raise

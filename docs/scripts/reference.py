@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from scaleproof.commands.main import command_line
 from scaleproof.simulator.parallelism import Hybrid
-from scaleproof.simulator.parallelism.option_rules import Rule, rules_of
+from scaleproof.simulator.parallelism.option_rules import rules_of
 from scaleproof.simulator.scenario.aliases import FIELDS, VALUES
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -34,14 +34,11 @@ _NEEDS: Final = """\
 ## Options that need others
 
 Options of a [strategy](strategies.md) that differ from their defaults without what they need are refused, or have no effect.
+`zero` is that of `training`; `nodes` is the number of nodes of the ranks; gradients are averaged (`averages`) if several ranks
+have the same parameters.
 
 | options | need | otherwise |
 |---|---|---|"""
-# Needs that the name and the values of a field do not say.
-_NEEDED: Final = {
-    "averages": "several replicas", "nodes": "ranks on several nodes", "sequence_parallel": "`sequence_parallel: true`",
-    "servers": "no `servers`",
-}  # fmt: skip
 _ENDS: Final = """\
 Ctrl-C and SIGTERM end a command and the processes that it started. One line says what was interrupted and how it continues;
 exit codes 130 and 143."""
@@ -151,27 +148,13 @@ def _abbreviations() -> str:
 
 def _needs() -> str:
     """The rules of a strategy's options, each with the options that it is of."""
-    options: dict[Rule, list[str]] = {}
+    options: dict[tuple[str, str], list[str]] = {}
     for name, rules in rules_of(Hybrid).items():
         for rule in rules:
-            options.setdefault(rule, []).append(f"`{Hybrid.model_fields[name].alias or name}`")
-    rows = [
-        f"| {', '.join(names)} | {', '.join(_need(*need) for need in rule.needs.items())} "
-        f"| {'no effect' if rule.reason is None else 'refused'} |"
-        for rule, names in options.items()
-    ]
+            outcome = "no effect" if rule.reason is None else "refused"
+            options.setdefault((rule.needs, outcome), []).append(f"`{Hybrid.model_fields[name].alias or name}`")
+    rows = [f"| {', '.join(names)} | `{needs}` | {outcome} |" for (needs, outcome), names in options.items()]
     return "\n".join([_NEEDS, *rows])
-
-
-def _need(name: str, values: range) -> str:
-    """A need in words, such as '`tensor` 2 or more' or '`training.zero` 1 or 2'."""
-    if name in _NEEDED:
-        return _NEEDED[name]
-    field = "`training.zero`" if name == "zero" else f"`{name}`"
-    *first, last = map(str, values[:4])
-    if len(values) > 4:
-        return f"{field} {values.start} or more"
-    return f"{field} {', '.join(first)} or {last}" if first else f"{field} {last}"
 
 
 def cli_page() -> str:

@@ -21,12 +21,7 @@ class Gossip(Strategy):
     """
 
     kind: Literal["gossip"] = "gossip"
-    workers_: Count = Field(1, alias="workers", description="replicas of the model, in a ring")
-
-    @property
-    def workers(self) -> int:
-        """Number of workers."""
-        return self.workers_
+    workers: Count = Field(1, description="replicas of the model, in a ring")
 
     def neighbours(self, worker: int) -> list[int]:
         """The workers on both sides of one: one worker in a group of two, and empty for a single worker."""

@@ -9,10 +9,10 @@ from scaleproof.reports.charts.runs.memory_curve import RankCurve, memory_curve
 from scaleproof.reports.pages.sections import Section, pictured, slug
 from scaleproof.reports.pages.text import percent
 from scaleproof.reports.timeline.stream_chart import stream_chart
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common.units import counted, format_bytes
 from scaleproof.simulator.memory import capacity_bytes
 from scaleproof.simulator.memory.captured import classes_memory
-from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.captured.streams import class_streams
 from scaleproof.simulator.strategy.scenario_job import job_of

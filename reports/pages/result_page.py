@@ -18,10 +18,10 @@ from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.read.results import Case, Results
 from scaleproof.reports.timeline.side_by_side import side_by_side
 from scaleproof.reports.timeline.step_chart import step_chart
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.run.records import SHOWN
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario import dump

@@ -6,18 +6,19 @@ allreduce; under each perturbation of the scenario separately, and under all of 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.analysis.alternatives import contenders
+from scaleproof.simulator.analysis.variants import Variant, frameworks
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
 from scaleproof.simulator.parallelism import ParameterServer, Strategy
-from scaleproof.simulator.predict import timed
-from scaleproof.simulator.run.run import framework_words
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -32,23 +33,18 @@ TOGETHER: Final = "all together"
 NETWORK: Final = "network variability"
 
 
-@dataclass(frozen=True)
-class Cell:
+@dataclass(frozen=True, kw_only=True)
+class Cell(Variant):
     """The prediction of one consistency model under one kind of perturbation.
 
     of_even: throughput over that without perturbations. staleness: mean number of updates by other workers between a pull and
-    the push that follows from it. dropped: share of pushes that servers drop. problem: why it cannot be trained; the results
-    are None then. warnings: from the prediction.
+    the push that follows from it. dropped: share of pushes that servers drop. warnings: from the prediction.
     """
 
-    samples_per_s: float | None = None
     of_even: float | None = None
     staleness: float | None = None
     dropped: float | None = None
-    problem: str = ""
     warnings: tuple[str, ...] = ()
-    framework: str = ""
-    framework_is_default: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,8 +59,7 @@ class Uneven:
 
     def framework_words(self, way: str) -> str:
         """The framework used for a way, such as 'pytorch-ddp, by default'; "" where it cannot be trained."""
-        cells = [row[way] for row in self.cells.values()]
-        return next(filter(None, (framework_words(cell.framework, cell.framework_is_default) for cell in cells)), "")
+        return frameworks(row[way] for row in self.cells.values())
 
     def plain(self) -> dict[str, Any]:
         """The predictions as data for JSON."""
@@ -104,9 +99,14 @@ def uneven(scenario: Scenario, backups: int | None = None, bound: int = _BOUND) 
     ways = _ways(scenario, own, backups, bound)
     cells: dict[str, dict[str, Cell]] = {}
     for kind, (cluster, unevenness) in kinds.items():
-        row = {name: _cell(scenario, strategy, cluster, unevenness) for name, (_, strategy) in ways.items()}
-        first = cells.get(ALONE, row)
-        cells[kind] = {name: _relative_to(cell, first[name]) for name, cell in row.items()}
+        cells[kind] = {}
+        for way, (_, strategy) in ways.items():
+            # validated again, since a perturbation may name ranks that this strategy does not have
+            parts = {"strategy": strategy, "cluster": cluster, "unevenness": unevenness}
+            cell = Cell.predicted(functools.partial(scenario.rebuilt, **parts), _results)
+            even = cells[ALONE].get(way, cell)
+            of_even = cell.samples_per_s / even.samples_per_s if cell.samples_per_s and even.samples_per_s else None
+            cells[kind][way] = replace(cell, of_even=of_even)
     return Uneven(scenario.name, own.workers, {name: words for name, (words, _) in ways.items()}, cells)
 
 
@@ -147,18 +147,7 @@ def _ways(scenario: Scenario, own: ParameterServer, backups: int, bound: int) ->
     }
 
 
-def _cell(scenario: Scenario, strategy: Strategy, cluster: Cluster, unevenness: Perturbations) -> Cell:
-    try:
-        # validated again, since a perturbation may name ranks that this strategy does not have
-        run = timed(scenario.rebuilt(strategy=strategy, cluster=cluster, unevenness=unevenness))
-    except FieldError as error:
-        return Cell(problem=str(error))
+def _results(scenario: Scenario, run: Run) -> dict[str, Any]:
+    """The columns of a cell in addition to its throughput; a ring has neither staleness nor dropped pushes."""
     staleness, dropped = (run.servers.version_staleness.mean, run.servers.dropped) if run.servers else (0.0, 0.0)
-    framework = run.framework, run.framework_is_default
-    return Cell(run.samples_per_s, None, staleness, dropped, "", run.warnings, *framework)
-
-
-def _relative_to(cell: Cell, even: Cell) -> Cell:
-    if cell.samples_per_s is None or not even.samples_per_s:
-        return cell
-    return Cell(**{**vars(cell), "of_even": cell.samples_per_s / even.samples_per_s})
+    return {"staleness": staleness, "dropped": dropped, "warnings": run.warnings}

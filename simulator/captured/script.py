@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from scaleproof.simulator.captured.groups import Replicas
 from scaleproof.simulator.captured.kernels import Certainty, KernelTime, KernelTimes
-from scaleproof.simulator.captured.operators import Work
 from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common.allocations import Allocation, Free
@@ -20,6 +19,7 @@ from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks import Framework
+from scaleproof.simulator.model.torch_operators import Work
 
 
 class Operation(NamedTuple):
@@ -87,6 +87,9 @@ class Wait(NamedTuple):
     number: int
 
 
+Event = Operation | IssuedCollective | IssuedMessage | RecordedEvent | Wait
+
+
 @dataclass(frozen=True)
 class CapturedClass:
     """Ranks that do the same. played: the rank whose script ran; main_stream: the stream with most of its work. before: what is
@@ -97,7 +100,7 @@ class CapturedClass:
     played: int
     main_stream: int
     operators: Sequence[Operator]
-    events: Sequence[Operation | IssuedCollective | IssuedMessage | RecordedEvent | Wait]
+    events: Sequence[Event]
     before: Sequence[Allocation | Free] = ()
     allocations: Sequence[Allocation | Free] = ()
 
@@ -150,15 +153,28 @@ class CapturedScript:
 
     def check_replicas(self, count: int) -> None:
         """Raises FieldError for a number of replicas that needs another capture."""
-        to = Replicas(count, self.replicas.inner)
-        if to != self.replicas and self.shards:
+        if count != self.replicas.count and self.shards:
             shards = f"{self.replicas.count} workers shard parameters or states, and {count} would have other shards"
             raise FieldError(("strategy", "workers"), f"{shards}; capture the script again on that many")
-        self.replicas.resized_classes([one.ranks for one in self.classes], to)
-        for one in self.classes:
-            for event in one.events:
-                if isinstance(event, IssuedCollective):
-                    self.replicas.resized(event.ranks, to)
+        self.resized(count)
+
+    def resized(self, count: int) -> Sequence[CapturedClass]:
+        """The rank classes among another number of replicas. Raises FieldError for one that needs another capture."""
+        if count == self.replicas.count:
+            return self.classes
+        to = Replicas(count, self.replicas.inner)
+        ranks_of = functools.cache(lambda ranks: self.replicas.resized(ranks, to))
+
+        def resized(event: Event) -> Event:
+            if isinstance(event, IssuedCollective):
+                return event._replace(ranks=ranks_of(tuple(event.ranks)))
+            return event._replace(peer=self.replicas.moved(event.peer, to)) if isinstance(event, IssuedMessage) else event
+
+        classes_ranks = self.replicas.resized_classes([one.ranks for one in self.classes], to)
+        return [
+            replace(one, ranks=ranks, played=self.replicas.moved(one.played, to), events=list(map(resized, one.events)))
+            for one, ranks in zip(self.classes, classes_ranks, strict=True)
+        ]
 
     def kernel_times(self, of: CapturedClass, times: KernelTimes) -> list[KernelTime]:
         """Times of a class's operators: as timed where that was on this device, otherwise as modelled."""
@@ -173,10 +189,10 @@ class CapturedScript:
     def flops(self, replicas: int) -> tuple[float, float]:
         """FLOPs of a step of all ranks: those of the model, and those of recomputation."""
         totals, to = np.zeros(2), Replicas(replicas, self.replicas.inner)
-        ranks = self.replicas.resized_classes([one.ranks for one in self.classes], to)
-        for one, own in zip(self.classes, ranks, strict=True):
+        classes_ranks = self.replicas.resized_classes([one.ranks for one in self.classes], to)
+        for one, ranks in zip(self.classes, classes_ranks, strict=True):
             for (operator, again), count in one.counts.items():
-                totals[int(again)] += len(own) * count * one.operators[operator].work.flops
+                totals[int(again)] += len(ranks) * count * one.operators[operator].work.flops
         return float(totals[0]), float(totals[1])
 
     def coverage(self, device: Device, framework: Framework) -> Coverage:
@@ -192,26 +208,3 @@ class CapturedScript:
                     names[one.operators[operator].name] += total_s
         measured, extrapolated, unknown = (spent / spent.sum() if spent.sum() else np.eye(len(Certainty))[0]).tolist()
         return Coverage(measured, extrapolated, unknown, tuple(sorted(names, key=lambda name: -names[name])))
-
-
-class Launch(NamedTuple):
-    """An operation as a kernel, with its time on a device."""
-
-    stream: int
-    phase: Phase
-    time: KernelTime
-
-
-Event = Launch | IssuedCollective | IssuedMessage | RecordedEvent | Wait
-
-
-@dataclass(frozen=True)
-class RankTrace:
-    """Events of a rank class on a device, in the order of its host. ranks: of the class. played: the rank whose script ran.
-    places: of events among all recorded ones, of which those without duration are left out."""
-
-    name: str
-    ranks: Sequence[int]
-    played: int
-    events: Sequence[Event]
-    places: Sequence[int] = ()

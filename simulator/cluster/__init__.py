@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from scaleproof.simulator.cluster.collectives.nccl.constants import transports
-from scaleproof.simulator.cluster.collectives.nccl.facts import with_generation
-from scaleproof.simulator.cluster.collectives.settings import CollectiveSettings
+from scaleproof.simulator.cluster.collectives.settings import CollectiveSettings, with_generation
 from scaleproof.simulator.cluster.device.device import Device, Optimizer, Precision, optimizer_bytes
 from scaleproof.simulator.cluster.network.links import Link, Node, without_nics
 from scaleproof.simulator.cluster.quantities import QUANTITIES, Interval
@@ -31,11 +30,12 @@ class Electricity(Spec):
     carbon_kg_per_J: KilogramsPerJoule = Field(480e-3 / 3.6e6, alias="carbon", description="CO2 that its generation emits")
 
 
-@dataclass(eq=False)
-class _Variants:
-    """A cluster by the number of used devices of its nodes."""
+@dataclass(frozen=True)
+class Interconnect:
+    """A cluster as its messages and collectives use it: equal for clusters on which all of them take the same time."""
 
-    by_used: dict[int | None, Cluster]
+    parts: tuple[object, ...]
+    cluster: Cluster = field(compare=False, repr=False)
 
 
 class Cluster(Spec):
@@ -176,6 +176,12 @@ class Cluster(Spec):
         kernels = self.device.kernels
         return self.node.cores is not None or (kernels is not None and kernels.generation == "cpu")
 
+    @cached_property
+    def interconnect(self) -> Interconnect:
+        """What messages and collectives depend on: a device's speed only where it copies what collectives move."""
+        device = self.device if self.computes_on_processors else self.device.name
+        return Interconnect((self.network, self.node, self.nodes, self.collectives, self.shared_cores, device), self)
+
     @property
     def is_uniform(self) -> bool:
         """Whether all pairs of devices of a node are connected equally, and all pairs of nodes."""
@@ -197,20 +203,8 @@ class Cluster(Spec):
         return self if self.gives_used else self.using(None)
 
     def using(self, devices: int | None) -> Self:
-        """The cluster where ranks use this number of devices of each node, None for all, chosen for a job.
-
-        It is the same object each time, since costs are cached by clusters' ids.
-        """
-        variants = self._variants
-        if devices not in variants.by_used:
-            variant = self.defaulted({"node": self.node.defaulted({"used": devices})})
-            variant.__dict__["_variants"] = variants
-            variants.by_used[devices] = variant
-        return cast(Self, variants.by_used[devices])
-
-    @cached_property
-    def _variants(self) -> _Variants:
-        return _Variants({self.node.used: self})
+        """The cluster where ranks use this number of devices of each node, None for all, chosen for a job."""
+        return self.defaulted({"node": self.node.defaulted({"used": devices})})
 
     def with_nodes(self, nodes: int) -> Self:
         """The cluster with at least `nodes` nodes. Raises FieldError where its topology has no room for them."""

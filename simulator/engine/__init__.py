@@ -39,11 +39,11 @@ def simulate_steady(program: Program, steps: int, variation: Variation = NONE, s
     if not program.is_static:
         return events.simulate(program, steps, variation, sample)
     if program.resources.tenancies:
-        return events.simulate(program, steps + 1, variation, sample).first(steps)
+        return events.simulate(program, steps, variation, sample, continues=True)
     timeline = replay.simulate(program, steps, variation, sample)
     if shares_negligibly(timeline, variation, sample):
         return timeline
-    return events.simulate(program, steps + 1, variation, sample).first(steps)
+    return events.simulate(program, steps, variation, sample, continues=True)
 
 
 def shares_negligibly(timeline: Timeline, variation: Variation = NONE, sample: int = 0) -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import simpy
 
-from scaleproof.simulator.common.consistency import DROPPED
+from scaleproof.simulator.common.parameter_server import DROPPED
 from scaleproof.simulator.common.speed_profile import Cycle
 from scaleproof.simulator.engine.durations import Times, rates, speed_profile_of, variable_speed_rows
 from scaleproof.simulator.engine.max_min import TOGETHER, Allocator
@@ -28,13 +28,15 @@ _MOST_AHEAD: Final = 10
 _NEVER: Final = float("nan")
 
 
-def simulate(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
+def simulate(program: Program, steps: int, variation: Variation = NONE, sample: int = 0, continues: bool = False) -> Timeline:
     """Times `steps` steps of a program, which overlap as its streams allow; deterministic.
 
-    In a program that is not static, ranks begin steps until its units are used up, or else `steps` steps each on average; tasks
-    that never begin have no times (NaN). sample: index of the variation's sample.
+    continues: whether a static program continues afterwards, so that the last step shares with the next one. In a program that
+    is not static, ranks begin steps until its units are used up, or else `steps` steps each on average; tasks that never begin
+    have no times (NaN). sample: index of the variation's sample.
     """
-    return _EventSimulation(program, steps, _amounts(program, variation, sample), variation.start_s).run()
+    simulation = _EventSimulation(program, steps + continues, _amounts(program, variation, sample), variation.start_s)
+    return simulation.run(steps * len(program)).first(steps) if continues else simulation.run()
 
 
 def _amounts(program: Program, variation: Variation, sample: int) -> Callable[[int], list[float]]:
@@ -90,6 +92,9 @@ class _EventSimulation(ServerHost):
         self.end_s: list[float] = []
         self.applied_s: list[float] = []
         self.behind: list[int] = []
+        # the simulation stops once this number of the first instances have ended
+        self.needed = self.left = 0
+        self.stopped = self.environment.event()
         for _ in range(steps if program.is_static else 1):
             self._add_step()
 
@@ -145,14 +150,15 @@ class _EventSimulation(ServerHost):
         self.behind += [DROPPED] * self.tasks
         self.ready.extend(first + task for task, pending in enumerate(waits) if pending == 0)
 
-    def run(self) -> Timeline:
-        """Runs the simulation to its end."""
+    def run(self, needed: int = 0) -> Timeline:
+        """Runs the simulation to its end, or until this number of the first task instances have ended."""
+        self.needed = self.left = needed
         if self.quota:
             for rank in (rank for rank in self.quota.first if self.rank_starts_s[rank] == 0):
                 self.quota.request(rank, 0)
         self._drain()
         self.tenants.schedule()
-        self.environment.run()
+        self.environment.run(until=self.stopped if needed else None)
         shape = (-1, self.tasks)
         start_s, end_s, applied_s = (np.array(times).reshape(shape) for times in (self.start_s, self.end_s, self.applied_s))
         busy = {rank: server.busy for rank, server in self.servers.items()}
@@ -207,14 +213,21 @@ class _EventSimulation(ServerHost):
         self.start_s[instance] = self.environment.now
         if self.serves[task]:
             self._serve(instance, task)
-        elif self.latency_s[task] > 0:
-            timer = self.environment.timeout(self.latency_s[task])
-            timer.callbacks.append(lambda _: self._move(instance, task))
+        elif self.uses[task] or task in self.speed_profiles:
+            self._after(self.latency_s[task], lambda: self._move(instance, task))
         else:
-            self._move(instance, task)
+            seconds = self.latency_s[task] + self.to_do[instance // self.tasks][task] / self.max_rate[task]
+            self._after(seconds, lambda: self._complete(instance))
+
+    def _after(self, seconds: float, then: Callable[[], None]) -> None:
+        """Calls `then` after some seconds."""
+        if seconds > 0:
+            self.environment.timeout(seconds).callbacks.append(lambda _: then())
+        else:
+            then()
 
     def _move(self, instance: int, task: int) -> None:
-        """Begins the work or transfer of an instance, after its latency."""
+        """Begins the work or transfer of an instance that shares resources or whose speed varies, after its latency."""
         amount = self.to_do[instance // self.tasks][task]
         if amount == 0:
             self._complete(instance)
@@ -226,8 +239,7 @@ class _EventSimulation(ServerHost):
                 amount, self.max_rate[task], self.weight[task], self.uses[task], lambda: self._complete(instance)
             )
         else:
-            timer = self.environment.timeout(amount / self.max_rate[task])
-            timer.callbacks.append(lambda _: self._complete(instance))
+            self._after(amount / self.max_rate[task], lambda: self._complete(instance))
 
     def _serve(self, instance: int, task: int) -> None:
         step, program = instance // self.tasks, self.program
@@ -241,7 +253,7 @@ class _EventSimulation(ServerHost):
         if uses:
             self.allocator.start(seconds, 1.0, 1.0, uses, then)
         else:
-            self.environment.timeout(seconds).callbacks.append(lambda _: then())
+            self._after(seconds, then)
 
     def began(self, instance: int) -> None:
         self.start_s[instance] = self.environment.now
@@ -255,6 +267,10 @@ class _EventSimulation(ServerHost):
 
     def _complete(self, instance: int) -> None:
         self.end_s[instance] = self.environment.now
+        if instance < self.needed:
+            self.left -= 1
+            if self.left == 0:
+                self.stopped.succeed()
         step, task = divmod(instance, self.tasks)
         if instance - task + self.partner[task] in self.waiting_for_partner and self.partner[task] >= 0:
             self.ready.append(instance - task + self.partner[task])

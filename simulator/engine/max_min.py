@@ -201,8 +201,6 @@ class Allocator:
         self._environment = environment
         self._queues = [FairQueue(environment, float(c), float(i)) for c, i in zip(capacity, loss, strict=True)]
         self._users: list[dict[Activity, float]] = [{} for _ in self._queues]
-        # cached for resources whose users have not changed
-        self._slopes: dict[int, float] = {}
         self._changed: dict[int, None] = {}
 
     def start(self, amount: float, max_rate: float, weight: float, uses: Sequence[Use], finished: Callable[[], None]) -> None:
@@ -230,7 +228,6 @@ class Allocator:
             users = self._users[resource]
             alone = alone and not users
             users[activity] = users.get(activity, 0.0) + per_unit
-            self._slopes.pop(resource, None)
         if alone:
             # nothing to share: the rate does not depend on other events at the same time
             rates = [self._queues[resource].alone(activity.weight, per_unit) for resource, per_unit in activity.uses]
@@ -245,11 +242,9 @@ class Allocator:
         for remaining, weight, per_unit, finished in queue.take_out():
             activity = Activity(remaining, queue.limit, weight, (Use(resource, per_unit),), finished, since_s=now_s)
             self._users[resource][activity] = per_unit
-            self._slopes.pop(resource, None)
 
     def _return_to_queue(self, resource: int) -> None:
         users, self._users[resource] = self._users[resource], {}
-        self._slopes.pop(resource, None)
         for activity, per_unit in users.items():
             self._queues[resource].start(activity.remaining, activity.limit, activity.weight, per_unit, activity.finished)
 
@@ -342,13 +337,7 @@ class Allocator:
 
     def _slope(self, resource: int, stopped: Collection[Activity]) -> float:
         """Use of a resource per unit of the level, by activities that are not stopped."""
-        users = self._users[resource].items()
-        if stopped:
-            slope = sum([a.weight * per_unit for a, per_unit in users if a not in stopped])
-        elif resource in self._slopes:
-            slope = self._slopes[resource]
-        else:
-            slope = self._slopes[resource] = sum([a.weight * per_unit for a, per_unit in users])
+        slope = sum([a.weight * per_unit for a, per_unit in self._users[resource].items() if a not in stopped])
         # background traffic rises as long as any activity does
         return slope + self._queues[resource].others if slope else slope
 
@@ -359,7 +348,6 @@ class Allocator:
         for activity in ended:
             for use in activity.uses:
                 self._users[use.resource].pop(activity, None)
-                self._slopes.pop(use.resource, None)
         for activity in ended:
             self._touch([use for use in activity.uses if self._users[use.resource]])
             activity.finished()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from statistics import NormalDist
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, WithJsonSchema, model_validator
+from pydantic import Field, WithJsonSchema, create_model, model_validator
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Precision, storage_precision
@@ -15,6 +15,8 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
 from scaleproof.simulator.model.recompute import ATTENTION_CORE, AnyRecompute
+from scaleproof.simulator.parallelism import Hybrid
+from scaleproof.simulator.parallelism.option_rules import decided_by_framework
 
 # Features that a scenario may need; `simulator.scenario.framework_choice.features` determines which ones it needs.
 Feature = Literal[
@@ -234,21 +236,24 @@ class MemoryBehaviour(Spec):
     )
 
 
-class Defaults(Spec):
-    """Values of strategy fields that a scenario leaves out; None leaves the strategy's own default."""
-
-    overlap: bool | None = None
-    overlap_gather: bool | None = None
-    overlap_tensor: bool | None = None
-    overlap_sends: bool | None = None
-    split_sends: bool | None = None
-    context_by: Literal["ring", "all_gather"] | None = None
-    balance: Literal["layers", "time", "products"] | None = Field(None, description="what pipeline stages have equal shares of")
-    keeps_in_pipelines: bool = Field(False, description="ZeRO 3 keeps gathered parameters for the step under pipelines")
-    bucket_bytes: Bytes | None = Field(None, alias="bucket")
-    first_bucket_bytes: Bytes | None = Field(
-        None, alias="first_bucket", description="size at which the first bucket closes, unless the scenario gives `bucket`"
+def _with_decided_options(defaults: type[Spec]) -> type[Spec]:
+    """The class with the strategy fields that a framework may decide; None leaves the strategy's own default."""
+    fields: dict[str, Any] = {
+        name: (Annotated[info.annotation, *info.metadata] | None, Field(None, alias=info.alias))
+        for name, info in Hybrid.model_fields.items()
+        # `keeps_in_pipelines` decides whether parameters are freed
+        if name in decided_by_framework(Hybrid) and name != "reshard"
+    }
+    return create_model(
+        defaults.__name__, __base__=defaults, __module__=defaults.__module__, __doc__=defaults.__doc__, **fields
     )
+
+
+@_with_decided_options
+class Defaults(Spec):
+    """Values of strategy fields that a scenario leaves out. first_bucket: unless the scenario gives `bucket`."""
+
+    keeps_in_pipelines: bool = Field(False, description="ZeRO 3 keeps gathered parameters for the step under pipelines")
     bucket_parameters: float | None = Field(None, gt=0, description="parameters per gradient bucket, in place of its bytes")
     bucket_parameters_per_rank: float = Field(0.0, ge=0, description="lower bound per data-parallel rank")
 
@@ -413,7 +418,7 @@ _BEST_ATTENTION: Final = {"any": "best"}
 # No software cost: the bound that hardware sets.
 IDEAL: Final = Framework(
     name="ideal", attention=_BEST_ATTENTION, contention=False, power=False, rendezvous=False, overlap_input_gradients=True,
-    defaults=Defaults(overlap=True),
+    defaults=Defaults.model_validate({"overlap": True}),
 )  # fmt: skip
 # Mechanisms that can be switched off, with the fields that do so.
 ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {

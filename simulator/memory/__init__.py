@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import ranks, server
 from scaleproof.simulator.memory.result import HOLDERS, MemoryUse, RankMemory
 from scaleproof.simulator.memory.static import states
-from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.schema import Scenario
 
 __all__ = ["HOLDERS", "MemoryUse", "RankMemory", "capacity_bytes", "memory", "states"]
@@ -21,8 +21,8 @@ def memory(scenario: Scenario) -> MemoryUse:
         scale = scenario.framework.memory.scale
         classes = tuple(one.rank_memory(scale) for one in classes_memory(scenario))
         return MemoryUse(classes, None, capacity_bytes(scenario))
-    setting = MemoryInputs(scenario)
-    return MemoryUse(ranks(setting), server(setting), capacity_bytes(scenario))
+    inputs = MemoryInputs(scenario)
+    return MemoryUse(ranks(inputs), server(inputs), capacity_bytes(scenario))
 
 
 def capacity_bytes(scenario: Scenario) -> float:

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.captured.script import CapturedClass, IssuedCollective
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.memory.allocator.caching import CachingAllocator, ServedMemory, served
 from scaleproof.simulator.memory.cuda_libraries import connections_bytes, workspace_bytes
 from scaleproof.simulator.memory.inputs import is_gpu
 from scaleproof.simulator.memory.result import HOLDERS, RankMemory
-from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.schema import Scenario
 
 

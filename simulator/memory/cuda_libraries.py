@@ -7,7 +7,7 @@ from typing import Final
 
 from scaleproof.simulator.cluster import Cluster, Device
 from scaleproof.simulator.cluster.collectives.cost import library_of, nccl_facts
-from scaleproof.simulator.cluster.collectives.nccl import channels, facts_of
+from scaleproof.simulator.cluster.collectives.settings import channels, facts_of
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.parallelism.mesh import Axis
 from scaleproof.simulator.parallelism.plan import Plan
@@ -22,19 +22,19 @@ _CONNECTIONS: Final = {True: 1 + 2, False: 1 + 3}
 _WORKSPACE_BYTES: Final = {"volta": 8_519_680 + 2**20, "ampere": 8_519_680 + 2**22, "hopper": 2**26, "blackwell": 2**26}
 
 
-def libraries_bytes(setting: MemoryInputs, copies: bool) -> dict[str, float]:
+def libraries_bytes(inputs: MemoryInputs, copies: bool) -> dict[str, float]:
     """Bytes of libraries by holder. copies: whether the first and the last stage share weights, and have a group for them."""
     return {
-        "workspace": workspace_bytes(setting.scenario.cluster.device) if setting.is_gpu else 0.0,
-        "library": 0.0 if setting.servers else nccl_bytes(setting.scenario.cluster, setting.plan, copies),
-        "context": float(setting.software.context_bytes) if setting.is_gpu else 0.0,
+        "workspace": workspace_bytes(inputs.scenario.cluster.device) if inputs.is_gpu else 0.0,
+        "library": 0.0 if inputs.servers else nccl_bytes(inputs.scenario.cluster, inputs.plan, copies),
+        "context": float(inputs.software.context_bytes) if inputs.is_gpu else 0.0,
     }
 
 
 def workspace_bytes(device: Device) -> float:
     """Bytes of the workspaces of cuBLAS and cuBLASLt on a GPU."""
     facts = facts_of(device.name)
-    return float(_WORKSPACE_BYTES[facts.generation if facts else "ampere"])
+    return float(_WORKSPACE_BYTES.get(facts.generation if facts else "ampere", _WORKSPACE_BYTES["ampere"]))
 
 
 def nccl_bytes(cluster: Cluster, plan: Plan, copies: bool) -> float:

@@ -103,7 +103,7 @@ def _strategy(field: str, value: Any) -> Step:
 
 def _with_strategy(scenario: Scenario, values: dict[str, Any], **more: str) -> SettingsChange | None:
     """The change of strategy fields at a constant global batch. more: settings that go with it."""
-    strategy = scenario.strategy.model_copy(update={_name(scenario, field): value for field, value in values.items()})
+    strategy = scenario.strategy.model_copy(update=values)
     settings = {f"strategy.{field}": str(value).lower() for field, value in values.items()}
     if scenario.batch.total is not None or strategy.workers == scenario.strategy.workers:
         return _built(scenario, settings | more, strategy=strategy)
@@ -119,14 +119,9 @@ def _built(scenario: Scenario, settings: dict[str, str], **parts: Any) -> Settin
         return None
 
 
-def _name(scenario: Scenario, field: str) -> str:
-    """The name of the attribute of a strategy field in YAML."""
-    return field if field in type(scenario.strategy).model_fields else f"{field}_"
-
-
 def _has(scenario: Scenario, field: str) -> bool:
     """Whether the strategy has a field of this name in YAML."""
-    return _name(scenario, field) in type(scenario.strategy).model_fields
+    return field in type(scenario.strategy).model_fields
 
 
 def _selective(scenario: Scenario) -> Iterator[Step]:

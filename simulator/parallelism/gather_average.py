@@ -18,9 +18,4 @@ class GatherAverage(Strategy):
     """
 
     kind: Literal["gather_average"] = "gather_average"
-    workers_: Count = Field(1, alias="workers")
-
-    @property
-    def workers(self) -> int:
-        """Number of workers, worker 0 included."""
-        return self.workers_
+    workers: Count = Field(1, description="worker 0 included")

@@ -21,15 +21,10 @@ class LocalSgd(Strategy):
     """
 
     kind: Literal["local_sgd"] = "local_sgd"
-    workers_: Count = Field(1, alias="workers")
+    workers: Count = 1
     period: Annotated[int, Field(gt=0, le=100_000)] = Field(1, description="steps from one average to the next")
     outer: Literal["none", "nesterov"] = "none"
     overlap: bool = Field(False, description="average while the next period goes on")
-
-    @property
-    def workers(self) -> int:
-        """Number of workers."""
-        return self.workers_
 
     @property
     def program_steps(self) -> int:

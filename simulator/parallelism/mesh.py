@@ -127,7 +127,7 @@ class DeviceMesh:
         return np.flatnonzero(np.isin(ranks // self.devices, nodes).any(axis=1)).tolist()
 
 
-class Placed(NamedTuple):
+class RankClass(NamedTuple):
     """A class of equivalent ranks: `each` ranks on every one of `nodes` equivalent nodes; `node` and `rank` are the first."""
 
     node: int
@@ -140,8 +140,12 @@ class Placed(NamedTuple):
         """Number of ranks of the class."""
         return self.nodes * self.each
 
+    def name(self, role: str = "worker") -> str:
+        """Name of the class, such as '4 workers' or 'server 5'."""
+        return f"{self.ranks} {role}s" if self.ranks > 1 else f"{role} {self.rank}"
 
-def place(ranks: int, per_node: int, distinguishable: Collection[int]) -> list[Placed]:
+
+def place(ranks: int, per_node: int, distinguishable: Collection[int]) -> list[RankClass]:
     """Classes of ranks that fill nodes of `per_node` devices in order; each `distinguishable` rank is a class of its own.
 
     Full nodes without distinguishable ranks are equivalent.
@@ -151,18 +155,18 @@ def place(ranks: int, per_node: int, distinguishable: Collection[int]) -> list[P
     classes = []
     if equivalent := full - sum(node < full for node in touched):
         first = next(node for node in range(full) if node not in touched)
-        classes.append(Placed(first, equivalent, per_node, first * per_node))
+        classes.append(RankClass(first, equivalent, per_node, first * per_node))
     for node in touched | ({full} if ranks % per_node else set()):
         here = range(node * per_node, min((node + 1) * per_node, ranks))
         separate = [rank for rank in here if rank in distinguishable]
         if len(separate) < len(here):
             first = next(rank for rank in here if rank not in distinguishable)
-            classes.append(Placed(node, 1, len(here) - len(separate), first))
-        classes += [Placed(node, 1, 1, rank) for rank in separate]
-    return sorted(classes, key=lambda placed: placed.rank)
+            classes.append(RankClass(node, 1, len(here) - len(separate), first))
+        classes += [RankClass(node, 1, 1, rank) for rank in separate]
+    return sorted(classes, key=lambda ranks: ranks.rank)
 
 
-def place_shares(shares: Sequence[int], per_node: int, distinguishable: Collection[int]) -> list[Placed]:
+def place_shares(shares: Sequence[int], per_node: int, distinguishable: Collection[int]) -> list[RankClass]:
     """Classes of equivalent workers, as in `place`, with equal shares within each class.
 
     Nodes are equivalent if their workers have the same shares in order, and none of their workers is `distinguishable`.
@@ -174,20 +178,22 @@ def place_shares(shares: Sequence[int], per_node: int, distinguishable: Collecti
         unique = (-1 - node,) if any(rank in distinguishable for rank in workers) else ()
         equivalent.setdefault((*unique, *(shares[rank] for rank in workers)), []).append(node)
     classes = [one for nodes in equivalent.values() for one in _classes_on(nodes, shares, per_node, distinguishable)]
-    return sorted(classes, key=lambda placed: placed.rank)
+    return sorted(classes, key=lambda ranks: ranks.rank)
 
 
 def _workers_on(node: int, workers: int, per_node: int) -> range:
     return range(node * per_node, min((node + 1) * per_node, workers))
 
 
-def _classes_on(nodes: Sequence[int], shares: Sequence[int], per_node: int, distinguishable: Collection[int]) -> list[Placed]:
+def _classes_on(
+    nodes: Sequence[int], shares: Sequence[int], per_node: int, distinguishable: Collection[int]
+) -> list[RankClass]:
     """Classes on equivalent nodes: one per distinguishable worker, and one per share for the others."""
     by_share: dict[int, list[int]] = {}
     singles = []
     for rank in _workers_on(nodes[0], len(shares), per_node):
         if rank in distinguishable:
-            singles.append(Placed(nodes[0], 1, 1, rank))
+            singles.append(RankClass(nodes[0], 1, 1, rank))
         else:
             by_share.setdefault(shares[rank], []).append(rank)
-    return singles + [Placed(nodes[0], len(nodes), len(ranks), ranks[0]) for ranks in by_share.values()]
+    return singles + [RankClass(nodes[0], len(nodes), len(ranks), ranks[0]) for ranks in by_share.values()]

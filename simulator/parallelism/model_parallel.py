@@ -20,12 +20,7 @@ class ModelParallel(Strategy):
     another."""
 
     kind: Literal["model_parallel"] = "model_parallel"
-    stages_: Count = Field(1, alias="stages", description="devices")
-
-    @property
-    def stages(self) -> int:
-        """Number of devices."""
-        return self.stages_
+    stages: Count = Field(1, description="devices")
 
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
         """Checks that each device has a branch or a part of the chain; raises FieldError."""

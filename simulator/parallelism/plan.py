@@ -3,73 +3,41 @@ strategies."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
+from pydantic import Field
 
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.model.layers import ContextBy, Counted, Shard
-from scaleproof.simulator.parallelism.compression import Compression
-from scaleproof.simulator.parallelism.mesh import ORDER, Axis, DeviceMesh
-from scaleproof.simulator.parallelism.stages import ScheduleName, stage_of
+from scaleproof.simulator.common.spec import Width
+from scaleproof.simulator.model.layers import Counted, Shard
+from scaleproof.simulator.parallelism.mesh import ORDER, DeviceMesh
+from scaleproof.simulator.parallelism.options import AllDegrees
+from scaleproof.simulator.parallelism.stages import stage_of
 
 # Limit of stages · microbatches of all simulated replicas. At the limit, replay needs 10 s and 1.5 GB on a 2-core virtual
 # machine; events needs minutes, when jitter makes messages of hundreds of replicas contend with gradient synchronisation.
 _MAX_PASSES: Final = 200_000
-# Precisions of data sent to experts and back.
-WirePrecision = Literal["fp8", "bf16", "fp16", "fp32"]
 # A number, or an array with one entry per plan.
 Amount = Any
+Shares = Annotated[tuple[Width, ...], Field(min_length=1, max_length=100_000, description="samples of each worker")]
+# When ranks gather parameters that they shard, or of which each updates a part: before every forward and backward pass over a
+# layer; before every forward pass over it; before the step's first pass over it, with ZeRO's stage 3 or after an update; or
+# right after the update.
+Gathering = Literal["every pass", "every forward pass", "once a step", "next forward pass", "after update"]
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(AllDegrees):
     """Replicas: `workers` of `stages` pipeline stages, each with `chunks` stages of the model, on `tensor` · `context` ranks
     each.
 
-    Options are described with the fields of strategies that have the same names (`Hybrid`, `DataParallel`). expert: ranks that
-    divide a mixture's experts: workers if `expert_tensor` is None; otherwise they are taken from all other ranks of a stage
-    (`DeviceMesh.experts`). split_sends: arXiv 2104.04473, section 4.1. scatter: when ZeRO's stages 2 and 3 scatter gradients.
-    shard_over: groups of these workers average. shares: samples of each worker, where they differ.
+    expert: ranks that divide a mixture's experts: workers if `expert_tensor` is None; otherwise they are taken from all other
+    ranks of a stage (`DeviceMesh.experts`). split_sends: arXiv 2104.04473, section 4.1. shard_over: groups of these workers
+    average. shares: samples of each worker, where they differ.
     """
 
-    workers: int = 1
-    stages: int = 1
-    chunks: int = 1
-    tensor: int = 1
-    context: int = 1
-    expert: int = 1
-    expert_tensor: int | None = None
-    order: tuple[Axis, ...] = ORDER
-    sequence_parallel: bool = False
-    context_by: ContextBy = "ring"
-    overlap_tensor: bool = False
-    overlap_experts: bool = False
-    node_limit: int | None = None
-    deduplicated: bool = False
-    dispatch_precision: WirePrecision | None = None
-    combine_precision: WirePrecision | None = None
-    microbatches: int = 1
-    schedule: ScheduleName = "1f1b"
-    account_for_embedding: bool = False
-    account_for_loss: bool = False
-    overlap_sends: bool = False
-    split_sends: bool = False
-    bucket_bytes: float = math.inf
-    first_bucket_bytes: float = math.inf
-    overlap: bool = False
-    overlap_gather: bool = False
-    prefetch: int = 1
-    reshard: bool = True
-    scatter: Literal["microbatch", "step"] = "microbatch"
-    shard_over: int | None = None
-    algorithm: str | None = None
-    compression: Compression | None = None
-    shares: tuple[int, ...] | None = None
-    servers: int = 0
+    shares: Shares | None = None
 
     @property
     def model_parallel_size(self) -> int:
@@ -108,11 +76,24 @@ class Plan:
         """Whether several ranks have the same parameters."""
         return self.workers * self.context > 1 or (self.folds > 1 and bool(self.expert_replicas(self.workers) > 1))
 
+    def gathering(self, zero: int) -> Gathering | None:
+        """When ranks gather parameters with a stage of ZeRO; None if they shard nothing.
+
+        In pipelines, parameters that are not freed after the forward pass stay until the step's last backward pass, as in FSDP2
+        (torch.distributed.pipelining.stage: set_reshard_after_backward).
+        """
+        if zero == 0 or not self.averages:
+            return None
+        if zero < 3:
+            return "next forward pass" if self.overlap_gather else "after update"
+        if self.reshard:
+            return "every pass"
+        return "once a step" if self.stages > 1 else "every forward pass"
+
     @property
-    def keeps_gathered(self) -> bool:
-        """Whether parameters gathered by ZeRO's stage 3 stay until the step's last backward pass, as in FSDP2 with pipelines
-        (torch.distributed.pipelining.stage: set_reshard_after_backward)."""
-        return not self.reshard and self.stages > 1
+    def bucket_limits_bytes(self) -> tuple[float, float]:
+        """Bytes at which the first bucket of gradients, and each other one, closes."""
+        return self.bucket_bytes if self.first_bucket_bytes is None else self.first_bucket_bytes, self.bucket_bytes
 
     def pipelined_ranks(self, devices: int) -> int:
         """Number of tensor-parallel ranks of each stage of a pipeline over several nodes; 0 without one. devices: of a node."""

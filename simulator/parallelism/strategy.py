@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any, Self, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Self, Union, get_args
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
@@ -20,33 +20,51 @@ from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.model.layers import Layer, cut_into_stages
 from scaleproof.simulator.parallelism.plan import Plan
 
+if TYPE_CHECKING:
+    without_field = property
+else:
+
+    class without_field:  # noqa: N801 (a decorator)
+        """A property of strategies that have no field of the same name; that of the others is the field's value."""
+
+        def __init__(self, value: Callable[[Strategy], int]) -> None:
+            self._value = value
+            self.__doc__ = value.__doc__
+
+        def __get__(self, strategy: Strategy | None, owner: type[Strategy]) -> int:
+            if strategy is None:
+                # pydantic would take it for the default of the field
+                raise AttributeError
+            return self._value(strategy)
+
 
 class Strategy(Spec):
     """A way to train on several ranks.
 
     A worker is one replica of the model. It consists of `stages` pipeline stages, each of one or several ranks that share its
-    layers. Servers are additional ranks. A strategy with one of these numbers as a field adds an underscore to its name, which
-    YAML omits (`workers_`: workers).
+    layers. Servers are additional ranks. Strategies may have each of these numbers as a field.
     """
+
+    model_config = ConfigDict(ignored_types=(without_field,))
 
     kind: str
 
-    @property
+    @without_field
     def workers(self) -> int:
         """Number of replicas of the model, which train on different samples."""
         return 1
 
-    @property
+    @without_field
     def stages(self) -> int:
         """Number of pipeline stages of each replica."""
         return 1
 
-    @property
+    @without_field
     def servers(self) -> int:
         """Number of ranks that store parameters and do not train."""
         return 0
 
-    @property
+    @without_field
     def microbatches(self) -> int:
         """Number of parts into which a worker's samples are divided."""
         return 1

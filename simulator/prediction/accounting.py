@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.simulator.model.layers import Layer, ModelSpec
 from scaleproof.simulator.model.operators import Convolution
 from scaleproof.simulator.model.recompute import Recompute, again
 from scaleproof.simulator.model.transformer.experts import Experts
-from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.run.records import TargetEstimate
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.convergence import Convergence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from scaleproof.simulator.parallelism import CapturedStrategy
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.run.records import CaptureFacts
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario

@@ -11,12 +11,12 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster.perturbations import EVEN
 from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.memory import states
 from scaleproof.simulator.model.layers import Shard, block_range, cut_into_stages
-from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.parallelism.replicas import Hybrid, ReplicaStrategy
 from scaleproof.simulator.prediction.steps import STEPS
 from scaleproof.simulator.run.breakdown import slope

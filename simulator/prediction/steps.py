@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.network.variability import variability
-from scaleproof.simulator.common.consistency import Bsp, Ssp
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.parameter_server import Bsp, Ssp
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.engine import Timeline, Variation
 from scaleproof.simulator.engine.variation import is_out_of_phase, random_starts_s, steps_until_bound
@@ -123,12 +123,19 @@ class Realisation(NamedTuple):
     deviation: float = 0.0
 
 
-def realisation(scenario: Scenario, program: Program, variation: Variation, simulate: Simulate) -> Realisation:
-    """The timelines of a scenario's program: one, or where one draw says little, of several draws.
+def realisation(scenario: Scenario, program: Program, simulate: Simulate) -> Realisation:
+    """The timelines of a scenario's program with its jitter: one, or where one draw says little, of several draws.
 
     Of asynchronous ranks in a long run, one of each draw of their phases; of those that begin together, the one of median
     length of several draws of jitter. Raises FieldError for more steps than can be simulated.
     """
+    unevenness = scenario.unevenness
+    variation = Variation(
+        compute_jitter=unevenness.compute_jitter,
+        message_jitter=unevenness.message_jitter,
+        tail=unevenness.tail,
+        seed=unevenness.seed,
+    )
     starts = starts_s(scenario, program)
     varied = [replace(variation, start_s=start_s, seed=variation.seed + draw) for draw, start_s in enumerate(starts)]
     first, *others = timelines = [simulate_steps(scenario, program, one, simulate, len(starts)) for one in varied]

@@ -6,8 +6,7 @@ a program can be priced again on another cluster, for an interval, a point of a 
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -16,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.program.resources import Resources, ResourceTable, Routes, Rows, Use
 
-# Clusters whose paths a program keeps: its own, and variants with slower parts.
-_MOST_CLUSTERS: Final = 3
+# Clusters whose paths a program keeps: its own, and one with each quantity slower.
+_MOST_CLUSTERS: Final = 12
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,8 @@ class Prices(Protocol):
     """Prices of a job on a cluster."""
 
     @property
-    def parts(self) -> tuple[object, ...]:
-        """What paths depend on: the same objects have the same paths."""
+    def paths_depend_on(self) -> Hashable:
+        """What paths depend on: equal values have the same paths."""
 
     def links(self, resources: ResourceTable) -> Any:
         """The argument of paths; adds the resources that they use."""
@@ -111,10 +110,10 @@ class Duration(NamedTuple):
 
 
 class _PricedPaths(NamedTuple):
-    """Paths on one cluster. parts: as in `Prices`. columns: latency, rate, weight and route, shape (4, paths + 1). ranks:
-    route of the work of each rank class."""
+    """Paths on one cluster. depend_on: what they depend on, see `Prices`. columns: latency, rate, weight and route, shape (4,
+    paths + 1). ranks: route of the work of each rank class."""
 
-    parts: tuple[object, ...]
+    depend_on: Hashable
     columns: NDArray[np.float64]
     ranks: Rows
     resources: Resources
@@ -173,8 +172,8 @@ class TaskCosts:
 
     def _paths(self, prices: Prices | None) -> _PricedPaths:
         """Paths on a cluster; those of the latest clusters are kept."""
-        parts = () if prices is None else prices.parts
-        known = next((paths for paths in self._known if _are_same(paths.parts, parts)), None)
+        depend_on = None if prices is None else prices.paths_depend_on
+        known = next((paths for paths in self._known if paths.depend_on == depend_on), None)
         if known is None:
             resources = self.resources.copy()
             links = None if prices is None else prices.links(resources)
@@ -184,13 +183,9 @@ class TaskCosts:
             for number, path_of in enumerate(self.paths):
                 path = _value(path_of, links)
                 columns[:, number] = path.latency_s, path.max_Bps, path.weight, resources.route(path.uses)
-            known = _PricedPaths(parts, columns, np.array(ranks, dtype=np.int64), *resources.built())
+            known = _PricedPaths(depend_on, columns, np.array(ranks, dtype=np.int64), *resources.built())
         self._known[:] = [*(paths for paths in self._known if paths is not known), known][-_MOST_CLUSTERS:]
         return known
-
-
-def _are_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    return len(one) == len(other) and all(map(operator.is_, one, other))
 
 
 def _value(cost: Any, argument: Any) -> Any:

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.csr import CsrLists, in_order
+from scaleproof.simulator.common.parameter_server import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.speed_profile import Pace
 from scaleproof.simulator.program.costs import PassCommunication, Prices, TaskCosts
 from scaleproof.simulator.program.resources import Resources, Routes, Rows, Tenancy, Use
@@ -61,7 +61,7 @@ class RankClasses:
     paces: tuple[tuple[Pace, ...], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
     """T tasks in columns of length T.
 
@@ -133,8 +133,8 @@ class Program:
     consistency: ConsistencyModel = SYNCHRONOUS
     units: WorkQuota | None = None
     in_passes: Callable[[], PassCommunication] | None = None
-    costs: TaskCosts | None = field(default=None, compare=False, repr=False)
-    prices: Prices | None = field(default=None, compare=False, repr=False)
+    costs: TaskCosts | None = field(default=None, repr=False)
+    prices: Prices | None = field(default=None, repr=False)
 
     def at(self, job: Any) -> Program | None:
         """The same tasks at the prices of another job, which may differ in numbers of its cluster; None if its tasks are

@@ -16,9 +16,10 @@ from scaleproof.simulator.common import units
 from scaleproof.simulator.common.errors import InputError, UnitError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.frameworks import Framework
-from scaleproof.simulator.parallelism import KINDS, Strategy
+from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.scenario import aliases
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.strategies import KINDS
 
 # The field of overrides and axes that changes the number of GPUs, which is no field of a scenario (`scenario/gpus.py`).
 GPUS: Final = "gpus"
@@ -26,7 +27,7 @@ GPUS: Final = "gpus"
 _NICS: Final = "cluster.network.nics"
 _NICS_ARE: Final = "cluster.network.bandwidth"
 # Parts whose fields may be named without their part, in the order of search.
-_SHORT: Final = ("strategy", "training", "batch", "cluster", "model")
+_PARTS: Final = ("strategy", "training", "batch", "model", "cluster", "cluster.node", "cluster.device", "cluster.network")
 # Fields for information, which do not affect times.
 _TEXTS: Final = ("description", "source", "provenance", "l2", "clock", "measured", "assumed")
 _NONE: Final = "–"
@@ -180,7 +181,7 @@ def field_at(path: str) -> Field:
         known = {_name(name, info): (name, info) for spec in specs for name, info in spec.model_fields.items()}
         if key in known:
             name, info = known[key]
-            names.append(name.rstrip("_"))
+            names.append(name)
             specs = list(_specs(info.annotation))
         elif not specs and info is not None and get_origin(info.annotation) is dict:
             names.append(key)
@@ -194,13 +195,12 @@ def field_at(path: str) -> Field:
 
 def field_named(name: str) -> str:
     """The path of the field that a short name stands for, such as strategy.tensor for tp; "" if no field has that name."""
-    parts = ((), *((part,) for part in _SHORT))
-    for path in (aliases.canonical((*part, *name.split("."))) for part in parts):
+    for path in (aliases.canonical_text(path) for path in (name, *(f"{part}.{name}" for part in _PARTS))):
         try:
-            field_at(".".join(path))
+            field_at(path)
         except InputError:
             continue
-        return ".".join(path)
+        return path
     return ""
 
 

@@ -12,10 +12,11 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.yaml_file import Located
-from scaleproof.simulator.parallelism import AnyStrategy, Strategy
+from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.scenario.fields import differences
 from scaleproof.simulator.scenario.read import validated
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.strategies import AnyStrategy
 from scaleproof.simulator.scenario.training import Batch
 
 # Fields that depend on the number of GPUs, in the order in which changes are reported.
@@ -112,10 +113,10 @@ class _Parts(Spec):
             message = f"{workers:,} workers do not divide the global batch of {total:,} samples"
             near = max(1, round(total / workers)) * workers
             raise InputError(f"{message}; give another number, or set batch.total={near}")
-        update: dict[str, Any] = {"workers_": workers} if workers != strategy.workers else {}
+        update: dict[str, Any] = {"workers": workers} if workers != strategy.workers else {}
         follow = "strategy.microbatches" in self.fixed or getattr(strategy, "micro_batch_size", None) is not None
         if strategy.microbatches > 1 and not follow:
-            update["microbatches_"] = self._microbatches(total // workers)
+            update["microbatches"] = self._microbatches(total // workers)
         changed = strategy.model_copy(update=update)
         nodes = changed.nodes_needed(self.cluster)
         return {"strategy": changed, "cluster": self.cluster.with_nodes(nodes), "batch": Batch(total=total)}
@@ -133,7 +134,7 @@ class _Parts(Spec):
 
 def _check_is_scalable(strategy: Strategy) -> None:
     """Raises InputError for strategies whose number of workers is fixed."""
-    if "workers_" not in type(strategy).model_fields:
+    if "workers" not in type(strategy).model_fields:
         raise InputError(
             f"a {strategy.kind} is one worker on {strategy.training_ranks} GPUs; set strategy.kind=hybrid for several "
             "workers of that many stages, or change strategy.stages"
@@ -159,7 +160,7 @@ def _built(parts: _Parts, gpus: int, build: Callable[[int], Scenario]) -> Scenar
 
 def _nearest(parts: _Parts, gpus: int, build: Callable[[int], Scenario]) -> list[int]:
     """The largest possible number of GPUs below `gpus`, and the smallest above it."""
-    if "workers_" not in type(parts.strategy).model_fields:
+    if "workers" not in type(parts.strategy).model_fields:
         return []
     counts = [workers * parts.gpus_per_worker for workers in _divisors(parts.total_samples)]
     below = _first_possible((count for count in reversed(counts) if count < gpus), build)

@@ -7,9 +7,10 @@ from typing import Any, get_args
 
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.yaml_file import Located
-from scaleproof.simulator.parallelism import KINDS, Strategy
+from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.scenario.aliases import DEGREES
 from scaleproof.simulator.scenario.fields import GPUS
+from scaleproof.simulator.scenario.strategies import KINDS
 
 _MESSAGES: dict[str, str] = {
     "missing": "missing; add it",

@@ -13,13 +13,13 @@ from scaleproof.simulator.strategy.job import Job
 
 # The function that compiles each kind of strategy, with its module in this package, which is imported when it is first used.
 _FUNCTIONS: Final = {
-    "captured": ("captured.compile", "compile_captured"),
+    "captured": ("captured.program", "compile_captured"),
     "data_parallel": ("compile", "compile_replicas"),
     "gather_average": ("data_parallel.gather_average", "compile_gather_average"),
     "hybrid": ("compile", "compile_replicas"),
     "local_sgd": ("data_parallel.local_sgd", "compile_local_sgd"),
     "model_parallel": ("model_parallel.program", "compile_model_parallel"),
-    "parameter_server": ("parameter_server.compile", "compile_parameter_server"),
+    "parameter_server": ("parameter_server.program", "compile_parameter_server"),
     "pipeline": ("compile", "compile_replicas"),
 }
 # Those of installed packages.
@@ -54,7 +54,4 @@ def _compiled_by_plugin(strategy: Strategy, job: Job) -> Program:
     return program
 
 
-__all__ = [
-    "KINDS", "AnyStrategy", "CapturedStrategy", "DataParallel", "GatherAverage", "Hybrid", "LocalSgd", "ModelParallel",
-    "ParameterServer", "Pipeline", "Strategy", "compile_step", "priced",
-]  # fmt: skip
+__all__ = ["COMPILERS", "compile_step", "priced"]

@@ -8,22 +8,21 @@ from functools import partial
 from typing import Final
 
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.parallelism.mesh import Placed
+from scaleproof.simulator.parallelism.mesh import RankClass
 from scaleproof.simulator.parallelism.plan import Plan, check_size
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.program.costs import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers
-from scaleproof.simulator.strategy.data_parallel.gradient_sync import GradientSync
+from scaleproof.simulator.strategy.data_parallel.ring_allreduce import GradientSync
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.folding import can_fold, folded, folded_with_links, worker_classes
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import pass_communication
 from scaleproof.simulator.strategy.parameter_server.hybrid import add_servers
-from scaleproof.simulator.strategy.pipeline.passes import PassTimes
-from scaleproof.simulator.strategy.pipeline.rank_schedule import rank_schedule
+from scaleproof.simulator.strategy.pipeline.replica import CompileContext, Replica, rank_schedule
+from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
 from scaleproof.simulator.strategy.pipeline.stage_partition import cut
-from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
 from scaleproof.simulator.strategy.plan_costs import pass_times, with_collectives
 from scaleproof.simulator.strategy.step_builder import JobPrices
 
@@ -33,7 +32,7 @@ _MAX_UNITS: Final = 800_000
 
 def compile_replicas(strategy: ReplicaStrategy, job: Job) -> Program:
     """Compiles one training step of a strategy's replicas. Raises FieldError for too many passes."""
-    return compile_plan(strategy.plan, job, cut(job, strategy.plan, strategy.balance_of))
+    return compile_plan(strategy.plan, job, cut(job, strategy.plan, strategy.plan.balance))
 
 
 def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
@@ -53,7 +52,7 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     times = pass_times(plan, job)
     schedule = rank_schedule(plan, [[unit.layers for unit in stage] for stage in units], cuts_all_passes, times)
     context = CompileContext(plan, job, ranges, schedule, rank_layers, units)
-    replicas = [Replica(context, placed) for placed in classes]
+    replicas = [Replica(context, workers) for workers in classes]
     if plan.servers:
         add_servers(context, replicas)
     else:
@@ -78,7 +77,7 @@ class PlanPrices(JobPrices):
         return replace(self, job=job) if pass_times(self.plan, job) == self.times else None
 
 
-def _folded(classes: list[Placed], plan: Plan, job: Job, ranges: Sequence[range]) -> tuple[list[Placed], LinkClasses]:
+def _folded(classes: list[RankClass], plan: Plan, job: Job, ranges: Sequence[range]) -> tuple[list[RankClass], LinkClasses]:
     """Classes of equivalent workers, and of equivalent links if the engine lets messages share links."""
     if not job.shares_links:
         return folded(classes, plan, job), {}

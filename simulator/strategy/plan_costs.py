@@ -1,15 +1,12 @@
-"""What a plan adds to the costs of a job: collectives within passes and their contention, compression, and times of passes."""
+"""What a plan adds to the costs of a job: collectives within passes and their contention, and times of passes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from scaleproof.simulator.cluster.collectives.groups import Group, Op
-from scaleproof.simulator.parallelism.mesh import DeviceMesh
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import WHOLE
-from scaleproof.simulator.strategy.data_parallel.contention import Contention, ReplicaCollectives
+from scaleproof.simulator.strategy.data_parallel.contention import Contention
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.model_parallel.expert import Dispatch
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
@@ -34,36 +31,7 @@ def with_collectives(plan: Plan, job: Job) -> Job:
     dispatch = Dispatch(**{name: getattr(plan, name) for name in names}, overlap=plan.overlap_experts)
     collectives = LayerCollectives(mesh, plan.expert, plan.overlap_tensor, plan.expert_tensor, dispatch)
     return replace(
-        job, exchange=collectives, contend=_contention(plan, mesh, job),
+        job, exchange=collectives, contend=Contention.of_replicas(plan, mesh, job),
         ranks=plan.ranks, group=plan.model_parallel_size, pipelined_ranks=plan.pipelined_ranks(mesh.devices),
         splits_backward=plan.schedule not in WHOLE,
     )  # fmt: skip
-
-
-def _contention(plan: Plan, mesh: DeviceMesh, job: Job) -> Contention | None:
-    """Contention with collectives of replicas; None without such collectives."""
-    if not plan.averages or plan.servers:
-        return None
-    zero, sums_whole = 0 if job.owns_tensors else job.zero, job.sums_whole
-    experts = mesh.expert_replicas(0, plan.expert, plan.expert_tensor)[0] if plan.divides_experts else None
-    overlaps = (plan.overlap and not sums_whole) or zero >= 2
-    sum_op: Op | None = ("reduce_scatter" if zero else "all_reduce") if overlaps else None
-    return Contention(
-        ReplicaCollectives(
-            mesh.replicas_of(0, 0, plan.sharing if zero else None),
-            None if experts is None else Group.of(experts, mesh.devices),
-            (zero == 3 and not plan.keeps_gathered, zero == 3 and plan.reshard),
-            (zero in (1, 2) and plan.overlap_gather) or (zero == 3 and plan.keeps_gathered),
-            sum_op,
-            1 if zero >= 2 and plan.scatter == "microbatch" else plan.microbatches if plan.chunks > 1 else 0,
-            plan.stages if plan.chunks == 1 else 1,
-        )
-    )
-
-
-def compression_s(plan: Plan, job: Job, tensors: Sequence[int], ranks: int) -> float:
-    """Seconds for which each of `ranks` replicas compresses the gradients of tensors of these sizes and restores their sum;
-    zero without compression."""
-    if plan.compression is None or ranks == 1 or job.zero:
-        return 0.0
-    return plan.compression.work_s(tensors, ranks, job.cluster.device, job.precision)

@@ -1,12 +1,14 @@
-"""The job that a scenario describes."""
+"""The job that a scenario describes, and its program."""
 
 from __future__ import annotations
 
 from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.parallelism.used_devices import placed
+from scaleproof.simulator.program import Program
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import gradient_sizes
+from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
 
@@ -29,6 +31,15 @@ def job_of(
         scenario.samples_per_worker if samples_per_worker is None else samples_per_worker,
         scenario.unevenness if unevenness is None else unevenness,
     )
+
+
+def program_of(scenario: Scenario) -> Program:
+    """The program of a scenario's strategy, without the background traffic of its cluster; compiled once."""
+    return scenario.cached(_own_program)
+
+
+def _own_program(scenario: Scenario) -> Program:
+    return compile_step(scenario.strategy, job_of(scenario))
 
 
 def _own_job(scenario: Scenario) -> Job:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Self
 
 from scaleproof.simulator.cluster.collectives.groups import Group, Op, passed_bytes
 from scaleproof.simulator.common.communication import UNLABELLED, Communication, Dimension
-from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
+from scaleproof.simulator.common.parameter_server import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks.framework import ShardCopies
-from scaleproof.simulator.parallelism.mesh import Placed
+from scaleproof.simulator.parallelism.mesh import RankClass
 from scaleproof.simulator.program import Program, ProgramBuilder, ResourceTable
 from scaleproof.simulator.program.costs import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.data_loading import BatchLoader
@@ -61,12 +61,10 @@ class JobPrices:
     link_classes: LinkClasses | None = None
 
     @property
-    def parts(self) -> tuple[object, ...]:
-        """Parts of the cluster that paths depend on: the device's speed only where it copies what collectives move."""
+    def paths_depend_on(self) -> Hashable:
+        """What paths depend on: the device only where it copies the shards of what collectives move."""
         cluster = self.job.cluster
-        copies = cluster.computes_on_processors or self.job.shard_copies != ShardCopies()
-        device = cluster.device if copies else cluster.device.name
-        return cluster.network, cluster.node, cluster.nodes, cluster.collectives, cluster.shared_cores, device
+        return cluster.interconnect, cluster.device if self.job.shard_copies != ShardCopies() else None
 
     def links(self, resources: ResourceTable) -> ResourceMap:
         """The links of the cluster."""
@@ -124,10 +122,10 @@ class StepBuilder(ProgramBuilder):
         self._places[number] = node, rank % self.job.cluster.node.devices
         return number
 
-    def add_workers(self, placed: Placed) -> int:
-        """Adds a class of workers, named after their number or after a single one of them; returns its number."""
-        name = f"{placed.ranks} workers" if placed.ranks > 1 else f"worker {placed.rank}"
-        return self.add_rank(name, placed.rank, placed.node, placed.each, placed.ranks)
+    def add_class(self, ranks: RankClass, is_server: bool = False) -> int:
+        """Adds a class of workers or servers, named after their number or after a single one of them; returns its number."""
+        name = ranks.name("server" if is_server else "worker")
+        return self.add_rank(name, ranks.rank, ranks.node, ranks.each, ranks.ranks, is_server)
 
     def load(self, rank: int, node: int, each: int = 1, total: int = 1, samples: int | None = None) -> None:
         """Makes a rank class wait for its batch at the beginning of every step, if loading takes time; see
@@ -150,7 +148,7 @@ class StepBuilder(ProgramBuilder):
     ) -> int:  # fmt: skip
         """Adds a collective of `size_bytes` over a group of ranks. members: their classes. nodes: those that are modelled of
         the group's nodes. layers: whose gradients or parameters it moves."""
-        path = partial(ResourceMap.path_of, op=op, group=group, size_bytes=size_bytes, nodes=nodes)
+        path = partial(ResourceMap.concurrent_collectives, calls=[(op, group, size_bytes, nodes)])
         labels = Communication.of(dimension, op, size_bytes, layers)
         moved_bytes = passed_bytes(op, group, size_bytes)
         return self.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after, labels=labels)

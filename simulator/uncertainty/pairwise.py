@@ -97,7 +97,7 @@ def log_errors(a: Scenario, b: Scenario, responses: tuple[Response, Response] | 
 
     responses: of their step times to all uncertain quantities; computed if None.
     """
-    of_a, of_b = responses or (response_of_scenario(a, least=0.0), response_of_scenario(b, least=0.0))
+    of_a, of_b = responses or (response_of_scenario(a), response_of_scenario(b))
     errors_a, errors_b = joint_errors(a, b, (of_a.priors.names, of_b.priors.names))
 
     # a stated interval may exclude the prediction; errors of published pairs are centred on the predicted ratio

@@ -1,15 +1,14 @@
 """Prediction intervals: the uncertainty of a step time that follows from uncertain cluster parameters, and its main sources.
 
 The method is a linear response: the derivative of the relative step time with respect to each quantity's slowdown factor, and
-log-normal factors (`priors`). `LinearResponse` has the interval in closed form, for all points of a study, configurations of a
-plan, and times of closed forms.
+log-normal factors (`priors`). Of a single scenario, a thousand draws of the factors give the interval, and a few of them are
+replayed, because the longest path may change, or tasks may queue at servers (`of_response`). Of all points of a study,
+configurations of a plan, and times of closed forms, `LinearResponse` has the interval in closed form; points of a study are
+replayed at the ends of their intervals (`bent_intervals`).
 
-Exceptions, in which replay times draws instead (`draws`), because the longest path may change, or tasks may queue at servers:
-
-- the points of a study, at the ends of their intervals alone (`LinearResponse.bent_intervals`);
-- the step time of a single scenario: 1,000 draws, or fewer of many tasks;
-- the ratio of two scenarios' throughputs, and the differences of the parts of their steps (`pairwise`, `compare`);
-- elasticities (`sensitivity`), which are derivatives themselves, so that a linear response would make them constant.
+Two other things are drawn: the ratio of the throughputs of two scenarios with the parts of their steps (`pairwise`,
+`compare`), and elasticities (`sensitivity`), which are derivatives themselves, so that a linear response would make them
+constant.
 """
 
 from __future__ import annotations
@@ -26,12 +25,11 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, slowed, uncertain
-from scaleproof.simulator.program import Program
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.draws import drawn, interval
+from scaleproof.simulator.uncertainty.draws import drawn, interval, normal_draws
 from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorCase, ErrorModel, shipped
 from scaleproof.simulator.uncertainty.priors import Priors, columns
-from scaleproof.simulator.uncertainty.response import LEAST, NEGLIGIBLE, Response, response_of_scenario
+from scaleproof.simulator.uncertainty.response import NEGLIGIBLE, Response, response_of_scenario
 
 Times = NDArray[np.float64]
 
@@ -41,11 +39,11 @@ DRAWS: Final = "varying messages"
 _SLOWDOWN: Final = 0.01
 # Relative difference from a linear response beyond which a step time counts as bent.
 _BEND: Final = 2e-3
-# Number of draws; fewer if tasks are replayed for each draw, with at most this number of tasks in total: 0.2 us and 50 bytes
-# per task on a 2-core virtual machine.
+# Draws of the linear response. Of fewer draws at most this number of tasks is replayed, if that is enough for the fewest draws:
+# 0.1 us and 50 bytes per task on a 2-core virtual machine.
 _DRAWS: Final = 1000
-_FEWEST_DRAWS: Final = 12
-_MOST_REPLAYED: Final = 500_000
+_FEWEST_REPLAYED: Final = 12
+_MOST_TASKS: Final = 50_000
 
 
 class PredictionInterval(NamedTuple):
@@ -81,27 +79,31 @@ class PredictionInterval(NamedTuple):
         )
 
 
-def spread(
-    scenario: Scenario, program: Program | None = None, least: float = LEAST, errors: ErrorModel | None = None
-) -> PredictionInterval:
-    """The prediction interval of a scenario's step time. Arguments: see `response_of_scenario`."""
-    return of_response(response_of_scenario(scenario, program, least, errors))
+def spread(scenario: Scenario, errors: ErrorModel | None = None) -> PredictionInterval:
+    """The prediction interval of a scenario's step time. errors: the shipped error model if None."""
+    return of_response(response_of_scenario(scenario, errors))
 
 
 def of_response(response: Response) -> PredictionInterval:
-    """The prediction interval of a step time with a known response, from draws of its quantities."""
-    few = max(_FEWEST_DRAWS, _MOST_REPLAYED // len(response.program))
-    draws = _DRAWS if response.linear or not response.more_s else min(_DRAWS, few)
-    return of_step_times(response.step_times, response.priors, draws)._replace(exposed=response.exposed)
+    """The prediction interval of a step time with a known response.
 
+    The interval of a thousand draws of the linear response, and how far the interval of fewer draws moves if they are replayed:
+    the error of so few draws cancels.
+    """
+    priors = response.priors
 
-def of_step_times(step_times: Callable[[Times], Times], priors: Priors, draws: int) -> PredictionInterval:
-    """The prediction interval from draws of slowdown factors. step_times: see `Response.step_times`."""
-    logs, change = drawn(lambda normal: np.log(step_times(priors.factors(normal))), len(priors.names), draws)
-    low, high = np.exp(interval(logs)).tolist()
+    def linear(normal: Times) -> Times:
+        return np.log(response.linear_step_times(priors.factors(normal)))
+
+    logs, change = drawn(linear, len(priors.names), _DRAWS)
+    ends = np.array(interval(logs))
+    if response.more_s:
+        few = normal_draws(min(_DRAWS, max(_FEWEST_REPLAYED, _MOST_TASKS // len(response.program))), change)
+        ends += np.subtract(interval(np.log(response.step_times(priors.factors(few)))), interval(linear(few)))
+    low, high = np.exp(ends).tolist()
     variance = change**2 / max(float((change**2).sum()), np.finfo(float).tiny)
     shares = sorted(zip(priors.names, variance.tolist(), strict=True), key=lambda item: -item[1])
-    return PredictionInterval(low, high, {name: share for name, share in shares if share > 0})
+    return PredictionInterval(low, high, {name: share for name, share in shares if share > 0}, response.exposed)
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,7 @@ def quantity_deviations(scenario: Scenario) -> dict[str, float]:
     return {
         name: deviation
         for name, deviation in uncertain(cluster).items()
-        if name not in exact
-        and not name.startswith(tuple(unused))
-        and QUANTITIES[name].slowdown_interval(cluster) != (1.0, 1.0)
+        if name not in exact and not name.startswith(tuple(unused))
     }
 
 

@@ -28,7 +28,7 @@ from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.run.records import MANY_STEPS, PERCENTS, StepDistribution
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.response import Response, relative_increase
+from scaleproof.simulator.uncertainty.response import Response
 
 Amounts = NDArray[np.float64]
 
@@ -95,11 +95,9 @@ def sources(scenario: Scenario, run: Run, response: Response) -> list[Source]:
         NETWORK: unevenness.message_jitter > 0,
         NODE_LINKS: unevenness.message_jitter > 0,
     }
-    found = [
-        Source(name, values, _share(scenario, response, name, values) if name != DRIFT else 1.0)
-        for name, values in quantiles.items()
-        if not replaced.get(name, False)
-    ]
+    kept = {name: values for name, values in quantiles.items() if not replaced.get(name, False)}
+    shares = _shares(scenario.cluster, response, kept)
+    found = [Source(name, values, shares.get(name, 1.0)) for name, values in kept.items()]
     if (unevenness.is_random or unevenness.changes) and len(run.step_times_s) > 1:
         times = np.quantile(run.step_times_s, PROBABILITIES, method="hazen")
         found.append(Source(PERTURBATIONS, np.log(times / np.median(times))))
@@ -144,12 +142,24 @@ def is_host(cluster: Cluster) -> bool:
     return cluster.node.cores is not None or cluster.shared_cores is not None
 
 
-def _share(scenario: Scenario, response: Response, name: str, log_slowdowns: Amounts) -> float:
-    """Relative increase of the step time per relative slowdown by a source, at its 95th percentile."""
-    slowdown = math.exp(float(np.quantile(log_slowdowns, _TYPICAL)))
-    if slowdown < 1 + _NO_SLOWDOWN:
-        return 0.0
-    return max(0.0, relative_increase(scenario, response, _quantities(scenario.cluster, name), slowdown) / (slowdown - 1))
+def _shares(cluster: Cluster, response: Response, quantiles: Mapping[str, Amounts]) -> dict[str, float]:
+    """Relative increase of the step time per relative slowdown by each source, at the source's 95th percentile.
+
+    quantiles: of the logarithms of slowdown factors, by source; drift has none, since it slows the whole step.
+    """
+    slowdowns = {
+        name: math.exp(float(np.quantile(values, _TYPICAL))) for name, values in quantiles.items() if name in _QUANTITIES
+    }
+    names = {name: _quantities(cluster, name) for name in slowdowns}
+    factors = [
+        [slowdown if quantity in names[name] else 1.0 for name, slowdown in slowdowns.items()]
+        for quantity in response.priors.names
+    ]
+    times = response.step_times(np.reshape(factors, (len(factors), len(slowdowns)))).tolist()
+    return {
+        name: max(0.0, (time - 1) / (slowdown - 1)) if slowdown >= 1 + _NO_SLOWDOWN else 0.0
+        for (name, slowdown), time in zip(slowdowns.items(), times, strict=True)
+    }
 
 
 def _quantities(cluster: Cluster, name: str) -> list[str]:

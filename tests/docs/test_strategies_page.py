@@ -15,10 +15,10 @@ from PIL import Image
 
 from scaleproof.reports.timeline.step import typical_step
 from scaleproof.simulator.common.units import format_time_s
-from scaleproof.simulator.parallelism import KINDS
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.strategies import KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "strategies.md").read_text()

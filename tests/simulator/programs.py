@@ -10,7 +10,7 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.parallelism import Strategy
-from scaleproof.simulator.parallelism.mesh import Placed
+from scaleproof.simulator.parallelism.mesh import RankClass
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.program import Kind, Program
@@ -47,7 +47,7 @@ def rank_layers(strategy: Strategy, job: Job) -> list[list[Layer]]:
 def separate_workers(patch: pytest.MonkeyPatch) -> None:
     """Makes a class of each worker."""
 
-    def classes(plan: Plan, job: Job) -> list[Placed]:
+    def classes(plan: Plan, job: Job) -> list[RankClass]:
         return separate_classes(plan, plan.grid(job.cluster.node.devices))
 
     patch.setattr("scaleproof.simulator.strategy.compile.worker_classes", classes)

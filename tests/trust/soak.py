@@ -73,11 +73,11 @@ def _swept(count: int) -> Iterator[int]:
         "cluster.network.latency": {"from": "1 us", "to": "1 ms", "points": -(-count // rates)},
     }
     study = read({"scenario": "resnet50-ring-p100", "axes": numbers})
-    with tempfile.TemporaryDirectory() as name, opened(Path(name), study, intervals=False, resume=False) as folder:
+    with tempfile.TemporaryDirectory() as name, opened(Path(name), study, intervals=False, resume=False) as results:
         for rows in done(study, tasks(study, np.arange(len(study)), 8), False, executors.Workers(InProcessExecutor, 1, ())):
-            folder.add(rows)
+            results.add(rows)
             yield len(rows)
-        assert len(folder.done()) == len(study)
+        assert not len(results.todo())
 
 
 def scenarios(count: int) -> Soaked:

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.collective.time import group_on, parse_op
 from scaleproof.simulator.cluster.collectives.cost import nccl_facts, transport_of
-from scaleproof.simulator.cluster.collectives.nccl import GroupLinks, Nccl, choices, constants_of, nccl_choice
-from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust, Tables, TimingConstants, derived
-from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, pairwise, timing
+from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
+from scaleproof.simulator.cluster.collectives.nccl.constants import Tables, TimingConstants, constants_of, derived
+from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, choices, nccl_choice, pairwise, timing
 from scaleproof.simulator.cluster.collectives.nccl.tuner import Case
+from scaleproof.simulator.cluster.collectives.settings import Adjust, Nccl
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.validator.published import collectives
 

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.predict import timed, timed_with_interval
+from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import case_of_scenario, shipped
+from scaleproof.simulator.uncertainty.response import response_of_scenario
 from scaleproof.validator.fitting.constants import CONSTANTS, MEMORY, FittedConstant, priors
 from scaleproof.validator.fitting.observations import ObservedRun
 
@@ -202,7 +203,7 @@ class RunErrors(NamedTuple):
     def of(cls, scenario: Scenario) -> RunErrors:
         """The errors of a scenario's step time, with its framework named: its constants are what runs teach."""
         case = case_of_scenario(scenario.model_copy(update={"framework": scenario.framework}))
-        exposed = timed_with_interval(scenario)[1].exposed
+        exposed = response_of_scenario(scenario).exposed
         low, high = case.log_ends(scenario.cluster.model_copy(update={"model_error": 1.0}), shipped(), exposed)
         return cls(case.relative_scale(shipped(), exposed), float(high - low) / (2 * DEVIATIONS))
 

@@ -15,9 +15,8 @@ from scaleproof.simulator.cluster import Cluster, CollectiveSettings
 from scaleproof.simulator.cluster.collectives.cost import nccl_facts, transport_of
 from scaleproof.simulator.cluster.collectives.groups import Op, bus_factor
 from scaleproof.simulator.cluster.collectives.nccl.constants import Tables, priors, pytorch_call_s, replaced
-from scaleproof.simulator.cluster.collectives.nccl.facts import Generation, Nccl, facts_of
+from scaleproof.simulator.cluster.collectives.settings import Generation, Nccl, facts_of
 from scaleproof.simulator.cluster.network.links import Link
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.published.tables import find_table, read_table
 from scaleproof.simulator.scenario.read import load_cluster
@@ -187,7 +186,7 @@ def _number(text: str | None) -> float:
 def cluster_of(row: Row, ranks: int) -> tuple[Cluster, list[str]]:
     """The row's system with as many nodes as it uses, and the names of columns that had to be assumed."""
     facts = facts_of(row["gpu"])
-    if facts is None:
+    if facts is None or facts.generation not in _USUAL:
         raise InputError(f"unknown GPU: {row['gpu']}")
     version = _VERSION.match(row.get("nccl_version", ""))
     if version:
@@ -244,7 +243,7 @@ def _count(text: str | None) -> int:
 
 @cache
 def _load(name: str) -> Cluster:
-    return load_cluster(catalog.find_part("cluster", name, Path()))
+    return load_cluster(name)
 
 
 def _fits(shipped: Cluster, facts: Nccl, spans_nodes: bool) -> bool:

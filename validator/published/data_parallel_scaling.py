@@ -12,7 +12,6 @@ import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, get_args
 
@@ -37,7 +36,7 @@ from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario
 from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, spread
 from scaleproof.validator.published.calibrations import shipped_fits
-from scaleproof.validator.published.prediction import COARSE, Options, Prediction, Uncertainty
+from scaleproof.validator.published.prediction import Options, Prediction, Uncertainty
 
 Row = Mapping[str, str]
 
@@ -142,7 +141,7 @@ def _step_s(scenario: Scenario) -> float:
 def _interval(scenario: Scenario, errors: ErrorModel) -> PredictionInterval:
     """90 % prediction interval of the step time; of asynchronous workers, that of the model error alone."""
     if not _is_asynchronous(scenario):
-        return spread(scenario, least=COARSE, errors=errors)
+        return spread(scenario, errors)
     low, high = case_of_scenario(scenario).log_ends(scenario.cluster, errors)
     return PredictionInterval(math.exp(float(low)), math.exp(float(high)), {MODEL: 1.0})
 
@@ -287,7 +286,7 @@ def _words(gpu: str) -> set[str]:
 
 @functools.cache
 def _load_cluster(name: str) -> Cluster:
-    return load_cluster(catalog.find_part("cluster", name, Path()))
+    return load_cluster(name)
 
 
 @functools.cache

@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.network.links import Node
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate
@@ -126,7 +124,7 @@ def parse_row(row: Row) -> PipelineRow:
 def _framework() -> Framework:
     """The default framework of such training, since no row names its software."""
     gpt = Gpt(layers=2, hidden=_HEAD, heads=1, vocabulary=_VOCABULARY, sequence=_HEAD)
-    return default_framework(Hybrid(stages_=2), _PRECISION, 0, gpt, _shipped())
+    return default_framework(Hybrid(stages=2), _PRECISION, 0, gpt, _shipped())
 
 
 def step_s(given: PipelineRow, framework: Framework = IDEAL) -> float:
@@ -171,7 +169,7 @@ def _cluster(ranks: int, send_s: float) -> Cluster:
 
 @cache
 def _shipped() -> Cluster:
-    return load_cluster(catalog.find_part("cluster", _CLUSTER, Path()))
+    return load_cluster(_CLUSTER)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 from scaleproof.simulator.uncertainty.error_model import RAW, ErrorCase, ErrorModel, shipped
 
-# Quantities that contribute less than this share of the deviation are omitted from intervals of many rows, which narrows an
-# interval by at most a twentieth.
-COARSE: Final = 0.3
 # Value of `Options.leave_out`: nothing is fitted to the row's own source.
 LEAVE_OUT_SOURCE: Final = "source"
 ROW_COLUMNS: Final = (

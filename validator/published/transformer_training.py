@@ -12,8 +12,8 @@ from typing import Any
 from scaleproof.simulator.common.catalog import PUBLISHED
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.predict import timed_with_interval
-from scaleproof.simulator.published.training_runs import Described, described
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.published.training_runs import RowScenario, described
 from scaleproof.simulator.uncertainty.error_model import (
     case_of_memory,
     case_of_scenario,
@@ -21,6 +21,8 @@ from scaleproof.simulator.uncertainty.error_model import (
     memory_error,
     most_fitting_bytes,
 )
+from scaleproof.simulator.uncertainty.prediction_interval import spread
+from scaleproof.simulator.uncertainty.unmodelled import most_s
 from scaleproof.validator.fitting.fit_file import with_posterior
 from scaleproof.validator.fitting.posterior import Posterior
 from scaleproof.validator.published.calibrations import calibrations, posteriors, shipped_fits
@@ -66,7 +68,7 @@ def scenario_of(
     row: Row,
     options: Options,
     learned: Mapping[str, Posterior] = MappingProxyType({}),
-) -> Described | str:
+) -> RowScenario | str:
     """The scenario of a row, or the reason to skip it. Raises ScaleproofError if the row cannot be expressed as a scenario."""
     description = described(row, named=options.frameworks)
     changed = framework = description.scenario.framework
@@ -125,13 +127,14 @@ def _predictions(row: Row, options: Options, learned: Mapping[str, Posterior]) -
 
 
 def step_s(
-    description: Described,
+    description: RowScenario,
     options: Options = Options(),  # noqa: B008 (it never changes)
     source: str = "",
 ) -> tuple[float, tuple[float, float] | None, Uncertainty | None]:
     """Seconds of a steady step as in `predict`, and the 90 % interval with what it depends on. source: of the row."""
     scenario = description.scenario
-    run, interval = timed_with_interval(scenario, options.errors(source))
+    run, interval = timed(scenario), spread(scenario, options.errors(source))
+    ends_s = interval.low * run.step_time_s, interval.high * run.step_time_s + most_s(scenario)
     known = Uncertainty(
         case_of_scenario(scenario),
         interval.quantities_deviation,
@@ -139,7 +142,7 @@ def step_s(
         scenario.cluster.device.name,
         degrees(scenario),
     )
-    return run.step_time_s, run.prediction_interval_s, known
+    return run.step_time_s, ends_s, known
 
 
 def _not_timed(row: Row, fits: bool) -> str:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Link
-from scaleproof.simulator.common.consistency import DROPPED, SYNCHRONOUS, Bsp
 from scaleproof.simulator.common.intervals import TimeIntervals
+from scaleproof.simulator.common.parameter_server import DROPPED, SYNCHRONOUS, Bsp
 from scaleproof.simulator.common.spans import SPAN_COLUMNS, Phase, Spans, Stream
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.prediction.staleness import Times, Window, distribution, window_of_rounds, window_of_steps
@@ -23,7 +23,7 @@ from scaleproof.simulator.run.breakdown import from_spans
 from scaleproof.simulator.run.records import QueueLength, ServerStatistics, Utilisation
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.parameter_server.ranks import placed
+from scaleproof.simulator.strategy.parameter_server.ranks import ranks_on_nodes
 from scaleproof.validator.record.step_time import including, slope_interval_s
 from scaleproof.validator.train.steps import warmup_steps
 
@@ -215,7 +215,7 @@ def _cards(rows: Rows, servers: NDArray[np.bool_], scenario: Scenario, window: W
     assert isinstance(strategy, ParameterServer)
     needed = strategy.nodes_needed(cluster)
     dedicated = needed > -(-workers // cluster.node.devices)
-    nodes = placed(workers, strategy.servers, cluster.node.devices, dedicated)
+    nodes = ranks_on_nodes(workers, strategy.servers, cluster.node.devices, dedicated)
     node_of = {rank: node for node, ranks in nodes.items() for rank in (*ranks.workers, *ranks.servers)}
     moved = rows[servers[rows["rank"]] & (rows["peer"] >= 0) & (rows["stream"] == Stream.COMMUNICATION)]
     took_s = moved["end_s"] - moved["start_s"]

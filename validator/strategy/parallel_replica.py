@@ -71,7 +71,7 @@ class ParallelReplica(Replica):
 
     def kinds(self) -> tuple[ParameterSet, ParameterSet, ParameterSet]:
         """The sets without their parameters: those of workers, those that tensor-parallel ranks sum as well, and experts."""
-        workers, limits = ("replica", "expert", "context"), (self.plan.first_bucket_bytes, self.plan.bucket_bytes)
+        workers, limits = ("replica", "expert", "context"), self.plan.bucket_limits_bytes
         return (
             ParameterSet((), teams(self.mesh, *workers), ("worker", "shards of a worker"), True, limits),
             ParameterSet((), teams(self.mesh, *workers, "tensor"), ("all", "shards of all"), True, _WHOLE),

@@ -31,11 +31,11 @@ class ShardingReplica(ParallelReplica):
         self.optimizer = context.optimizer([shard for states in self.states for shard in states.shards])
         layers = list(self.layers.values())
         self.units: list[GatheredUnit] = []
-        if self.plan.overlap_gather:
+        if self.plan.gathering(context.scenario.training.zero) == "next forward pass":
             self.units = [unit for states in self.states for unit in states.units(layers)]
 
     def step(self, index: int) -> None:
-        """Trains on a batch; with `overlap_gather` the updated parameters arrive during the first forward pass."""
+        """Trains on a batch; the updated parameters may arrive during the first forward pass."""
         for unit in self.units:
             unit.begin()
         super().step(index)

@@ -49,20 +49,20 @@ def beginning(kind: str, scenario: Scenario, gpus: int) -> Strategy:
     own: Any = scenario.strategy
     if kind == "hybrid":
         plan = own.plan
-        given: dict[str, Any] = {"stages_": plan.stages, "schedule": plan.schedule, "chunks": plan.chunks}
+        given: dict[str, Any] = {"stages": plan.stages, "schedule": plan.schedule, "chunks": plan.chunks}
         given = given if plan.stages > 1 else {}
-        return Hybrid(workers_=max(1, gpus // plan.stages), microbatches_=own.microbatches, **given)
+        return Hybrid(workers=max(1, gpus // plan.stages), microbatches=own.microbatches, **given)
     if kind == "pipeline":
         size = micro_batch_size(scenario)
-        return Pipeline(stages_=gpus, microbatches_=max(1, scenario.total_samples // size))
+        return Pipeline(stages=gpus, microbatches=max(1, scenario.total_samples // size))
     if kind == "parameter_server":
         # on the workers' nodes, so that strategies are compared on the same machines
         nodes = -(-gpus // scenario.cluster.node.devices)
-        return ParameterServer(workers_=gpus, servers_=max(1, min(nodes, gpus // _WORKERS_PER_SERVER)), placement="colocated")
+        return ParameterServer(workers=gpus, servers=max(1, min(nodes, gpus // _WORKERS_PER_SERVER)), placement="colocated")
     if kind == "local_sgd":
-        return LocalSgd(workers_=gpus, period=_PERIOD)
+        return LocalSgd(workers=gpus, period=_PERIOD)
     if kind == "gather_average":
-        return GatherAverage(workers_=gpus)
+        return GatherAverage(workers=gpus)
     if kind == "model_parallel":
-        return ModelParallel(stages_=gpus)
-    return DataParallel(workers_=gpus, microbatches_=own.microbatches if "microbatches_" in type(own).model_fields else 1)
+        return ModelParallel(stages=gpus)
+    return DataParallel(workers=gpus, microbatches=own.microbatches if "microbatches" in type(own).model_fields else 1)

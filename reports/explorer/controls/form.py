@@ -174,7 +174,7 @@ class _Training:
     def _micro_batch(self) -> Iterator[Control]:
         """The choice of the micro-batch size, for strategies that accumulate gradients."""
         scenario, strategy = self._scenario, self._scenario.strategy
-        if "microbatches_" not in type(strategy).model_fields:
+        if "microbatches" not in type(strategy).model_fields:
             return
         samples = scenario.samples_per_worker
         options = []

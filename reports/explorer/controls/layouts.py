@@ -29,17 +29,17 @@ def rearranged(scenario: Scenario, strategy: Strategy, micro_batch: int | None =
     per_worker = strategy.training_ranks // strategy.workers
     fields = type(strategy).model_fields
     update: dict[str, Any] = {}
-    if "workers_" in fields:
+    if "workers" in fields:
         if gpus % per_worker:
             raise InputError(f"{gpus:,} GPUs are not a multiple of {per_worker:,}")
-        update["workers_"] = gpus // per_worker
+        update["workers"] = gpus // per_worker
     elif per_worker != gpus:
         raise InputError(f"it uses {per_worker:,} GPUs, not {gpus:,}")
-    workers = update.get("workers_", 1)
+    workers = update.get("workers", 1)
     if samples % workers:
         raise BatchError(f"DP {workers:,} does not divide the global batch of {samples:,}", nearest_batch(samples, workers))
-    if "microbatches_" in fields:
-        update["microbatches_"] = _microbatches(samples // workers, micro_batch or micro_batch_size(scenario))
+    if "microbatches" in fields:
+        update["microbatches"] = _microbatches(samples // workers, micro_batch or micro_batch_size(scenario))
         update["micro_batch_size"] = None
     changed = scenario.copied(strategy=strategy.model_copy(update=update), batch=Batch(total=samples))
     check(changed)
@@ -67,8 +67,8 @@ def check(scenario: Scenario) -> None:
     if strategy.training_ranks > cluster.devices or nodes > cluster.nodes:
         raise InputError(f"{strategy.ranks:,} ranks need {nodes:,} nodes; the cluster has {cluster.nodes:,}")
     try:
-        strategy.check(built(scenario.model, strategy.plan.shard), scenario.samples_per_worker)
         scenario.check_options()
+        strategy.check(built(scenario.model, strategy.plan.shard), scenario.samples_per_worker)
     except FieldError as error:
         raise InputError(error.message) from None
     named = [rank for _, ranks in scenario.unevenness.named_by_field() for rank in ranks]
@@ -125,4 +125,4 @@ def _plain(scenario: Scenario, part: str) -> dict[str, Any]:
     spec = getattr(scenario, part)
     fields = type(spec).model_fields.items()
     free = {info.alias or name for name, info in fields if name in DECIDED and name not in spec.model_fields_set}
-    return {name: value for name, value in dump.plain_part(scenario, part).items() if name not in free}
+    return {name: value for name, value in dump.plain_spec(spec).items() if name not in free}

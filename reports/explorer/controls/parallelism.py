@@ -48,7 +48,7 @@ class Parallelism:
     def controls(self) -> Iterator[Control]:
         """The framework, the strategy and what it consists of."""
         yield self._family()
-        if "workers_" in type(self._strategy).model_fields:
+        if "workers" in type(self._strategy).model_fields:
             plan = self._strategy.plan
             degrees = (("TP", plan.tensor), ("CP", plan.context), ("PP", plan.stages))
             inner = " × ".join(f"{name} {degree}" for name, degree in degrees if degree > 1)
@@ -131,21 +131,20 @@ class Parallelism:
     def _degrees(self) -> Iterator[Control]:
         fields = type(self._strategy).model_fields
         for field, label, term in _DEGREES:
-            name = f"{field}_" if f"{field}_" in fields else field
-            if name not in fields or (field == "servers" and self._strategy.kind != "parameter_server"):
+            if field not in fields or (field == "servers" and self._strategy.kind != "parameter_server"):
                 continue
-            now = getattr(self._strategy, name)
+            now = getattr(self._strategy, field)
             most = self._strategy.training_ranks if field != "period" else 4096
-            options = [one for n in sorted({now, *COUNTS}) if n <= max(most, now) and (one := self._degree(name, n))]
+            options = [one for n in sorted({now, *COUNTS}) if n <= max(most, now) and (one := self._degree(field, n))]
             if len(options) > 1 or now > 1:
                 yield choice(f"strategy.{field}", label, "", options, now, term=term)
 
     def _degree(self, name: str, degree: int) -> Option | None:
         """The choice of a degree; workers and microbatches follow. None where it is not possible."""
         if degree == getattr(self._strategy, name):
-            return option(degree, f"{degree:,}", f"strategy.{name.rstrip('_')}={degree}")
+            return option(degree, f"{degree:,}", f"strategy.{name}={degree}")
         changes: list[dict[str, Any]] = [{name: degree}]
-        if name == "stages_" and isinstance(self._strategy, Hybrid):
+        if name == "stages" and isinstance(self._strategy, Hybrid):
             # a schedule with several chunks may not suit another number of stages
             changes.append({name: degree, "schedule": "1f1b", "chunks": 1})
         if name == "tensor" and degree == 1:

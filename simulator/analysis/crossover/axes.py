@@ -95,7 +95,7 @@ def y_axis(scenario: Scenario, text: str) -> MapAxis:
         low, high = _range("--y", text, given, value)
     else:
         strategy = scenario.strategy
-        ranks_per_worker = strategy.training_ranks // strategy.workers if "workers_" in type(strategy).model_fields else 1
+        ranks_per_worker = strategy.training_ranks // strategy.workers if "workers" in type(strategy).model_fields else 1
         low, high = 2, scenario.cluster.devices // ranks_per_worker
     powers = [2**power for power in range(31) if low <= 2**power <= high]
     if not powers:

@@ -10,6 +10,7 @@ the convergence model's own error.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,13 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.analysis.alternatives import Contender, contenders
 from scaleproof.simulator.analysis.crossover.axes import MapAxis, x_axis, y_axis
-from scaleproof.simulator.analysis.study.numeric_axes import NUMBERS, with_numbers
-from scaleproof.simulator.analysis.study.priced_points import timed_together
-from scaleproof.simulator.common.errors import InputError, naming_extras, one_line
+from scaleproof.simulator.analysis.variants import Variant, frameworks
+from scaleproof.simulator.common.errors import InputError, naming_extras
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.predict import timed
 from scaleproof.simulator.prediction.accounting import to_target
-from scaleproof.simulator.run.run import framework_words
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.pairwise import ratio_interval
@@ -47,24 +46,19 @@ _STEP: Final = 0.05
 _MIN_STEEPNESS: Final = 1e-3
 
 
-@dataclass(frozen=True)
-class Point:
+@dataclass(frozen=True, kw_only=True)
+class Point(Variant):
     """The prediction of one strategy at one point of the map, x and y in SI.
 
-    problem: why it cannot be trained; the results are None then. fits: whether it fits in the devices' memory.
-    time_to_target_s: only where the scenario models convergence. framework: "" where the strategy cannot be trained.
+    fits: whether it fits in the devices' memory. time_to_target_s: only where the scenario models convergence.
     """
 
     x: float
     y: float
     strategy: str
-    samples_per_s: float | None = None
     step_time_s: float | None = None
     fits: bool | None = None
-    problem: str = ""
     time_to_target_s: float | None = None
-    framework: str = ""
-    framework_is_default: bool = False
 
     @property
     def pace(self) -> float:
@@ -113,43 +107,50 @@ class Crossover:
     @cached_property
     def winners(self) -> Mapping[tuple[float, float], str]:
         """The winner at each (x, y) of the grid; "" where no strategy can be trained."""
-        depends_on_position: dict[tuple[float, float], list[Point]] = {}
+        points: dict[tuple[float, float], list[Point]] = {}
         for point in self.points:
-            depends_on_position.setdefault((point.x, point.y), []).append(point)
-        return {place: _fastest(points) for place, points in depends_on_position.items()}
+            points.setdefault((point.x, point.y), []).append(point)
+        return {place: _fastest(rivals) for place, rivals in points.items()}
 
     def framework_words(self, strategy: str) -> str:
         """The frameworks used for a strategy, such as 'pytorch-ddp, by default'; "" where it cannot be trained anywhere."""
-        points = (point for point in self.points if point.strategy == strategy)
-        words = dict.fromkeys(framework_words(point.framework, point.framework_is_default) for point in points)
-        return " or ".join(filter(None, words))
+        return frameworks(point for point in self.points if point.strategy == strategy)
 
     def segments(self, y: float) -> list[tuple[float, str]]:
         """The winners along a row, each with the x from which it wins."""
         first = self.x.values[0]
-        return [(first, self.winners[first, y]), *((one.x, one.above) for one in self.borders if one.y == y)]
+        return [(first, self.winners[first, y]), *((border.x, border.above) for border in self.borders if border.y == y)]
 
     def plain(self) -> dict[str, Any]:
         """The map as data for JSON; field values in SI."""
         axes = {name: {"field": axis.field, "unit": axis.symbol, "values": axis.values}
                 for name, axis in (("x", self.x), ("y", self.y))}  # fmt: skip
-        borders = [asdict(one) | {end: _finite(getattr(one, end)) for end in ("low", "high")} for one in self.borders]
+        # JSON has no infinity
+        beyond = {"high": None}
         return {
             "scenario": self.scenario,
             **axes,
             "strategies": dict(self.strategies),
-            "points": [asdict(one) | {"wins": self.winners[one.x, one.y] == one.strategy} for one in self.points],
-            "borders": borders,
+            "points": self._rows(),
+            "borders": [asdict(border) | (beyond if border.high == math.inf else {}) for border in self.borders],
             "tolerance": TOLERANCE,
         }
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """The columns of each point, those of the axes first, and whether its strategy wins there."""
+        return [
+            {"x": point.x, "y": point.y, "strategy": point.strategy}
+            | asdict(point)
+            | {"wins": self.winners[point.x, point.y] == point.strategy}
+            for point in self.points
+        ]
 
     @naming_extras()
     def to_frame(self) -> pd.DataFrame:
         """One row per strategy and grid point."""
         import pandas as pd
 
-        rows = [asdict(one) | {"wins": self.winners[one.x, one.y] == one.strategy} for one in self.points]
-        return pd.DataFrame(rows).rename(columns={"x": self.x.column, "y": self.y.column})
+        return pd.DataFrame(self._rows()).rename(columns={"x": self.x.column, "y": self.y.column})
 
     @naming_extras()
     def borders_to_frame(self) -> pd.DataFrame:
@@ -158,7 +159,7 @@ class Crossover:
 
         columns = {"x": self.x.column, "y": self.y.column, "low": f"low_{self.x.column}", "high": f"high_{self.x.column}"}
         names = ["y", "x", "below", "above", "low", "high"]
-        return pd.DataFrame([asdict(one) for one in self.borders], columns=names).rename(columns=columns)
+        return pd.DataFrame([asdict(border) for border in self.borders], columns=names).rename(columns=columns)
 
 
 def crossover(
@@ -180,115 +181,49 @@ def crossover(
     axes = x_axis(base, x, points), y_axis(base, y)
     if axes[0].field == axes[1].field:
         raise InputError(f"--y {y}: the same field as x; give another")
-    candidates = contenders(base, strategies)
-    predictor = _Predictor(base, reference, tuple(overrides), *axes, candidates)
-    for y_value in axes[1].values:
-        for one in candidates:
-            predictor.predict_row(one, y_value)
-    places = [(one, x_value, y_value) for y_value in axes[1].values for x_value in axes[0].values for one in candidates]
-    table = tuple(predictor.point(*place) for place in places)
+    predictions = _Predictions(reference, overrides, *axes, contenders(base, strategies))
+    table = tuple(
+        predictions.point(name, x_value, y_value)
+        for y_value in axes[1].values
+        for x_value in axes[0].values
+        for name in predictions.contenders
+    )
     if all(point.problem for point in table):
         raise InputError(f"no strategy can be trained anywhere on the map; {table[0].strategy}, the first: {table[0].problem}")
-    borders = tuple(border for value in axes[1].values for border in predictor.borders(value))
-    return Crossover(base.name, *axes, {one.name: one.words for one in candidates}, table, borders)
+    borders = tuple(border for y_value in axes[1].values for border in predictions.borders(y_value))
+    words = {name: contender.words for name, contender in predictions.contenders.items()}
+    return Crossover(base.name, *axes, words, table, borders)
 
 
-class _Predictor:
-    """Predicts strategies at points of the map, and caches the predictions."""
+class _Predictions:
+    """Predictions of strategies at points of the map, each made once, and the borders between the strategies that win."""
 
     def __init__(
-        self,
-        base: Scenario,
-        reference: str | Path,
-        overrides: tuple[str, ...],
-        x: MapAxis,
-        y: MapAxis,
-        candidates: Sequence[Contender],
+        self, reference: str | Path, overrides: Sequence[str], x: MapAxis, y: MapAxis, strategies: Sequence[Contender]
     ) -> None:
-        self.base, self.reference, self.overrides = base, reference, overrides
-        self.x, self.y, self.contenders = x, y, candidates
-        self._points: dict[tuple[str, float, float], Point] = {}
-        self._loaded: dict[tuple[str, ...], Scenario] = {}
-        self._rows: dict[tuple[str, float], Scenario] = {}
-        self._fits: dict[tuple[str, float, float | None], bool | None] = {}
+        self.reference, self.overrides, self.x, self.y = reference, overrides, x, y
+        self.contenders = {contender.name: contender for contender in strategies}
+        self.point = functools.cache(self._point)
 
-    def point(self, contender: Contender, x: float, y: float) -> Point:
+    def _point(self, strategy: str, x: float, y: float) -> Point:
         """The prediction of one strategy at one point."""
-        key = (contender.name, x, y)
-        if key not in self._points:
-            self._points[key] = self._predicted(contender, x, y)
-        return self._points[key]
+        return Point.predicted(lambda: self.scenario(strategy, x, y), _results, x=x, y=y, strategy=strategy)
 
-    def _predicted(self, contender: Contender, x: float, y: float) -> Point:
-        try:
-            scenario = self.scenario(contender, x, y)
-            run = timed(scenario)
-            steps = to_target(scenario.convergence, run).samples / run.samples if scenario.convergence else None
-            return self._point(contender, x, y, run.step_time_s, steps, scenario)
-        except InputError as error:
-            return Point(x, y, contender.name, problem=one_line(error))
-
-    def _point(self, contender: Contender, x: float, y: float, step_s: float, steps: float | None, scenario: Scenario) -> Point:
-        """The point of a predicted step time. steps: steps to the target, where convergence is modelled."""
-        # the memory of a rank does not depend on the network
-        key = (contender.name, y, None if self._is_link_field else x)
-        if key not in self._fits:
-            self._fits[key] = memory(scenario).fits
-        target_s = None if steps is None else steps * step_s
-        framework = scenario.framework.name, scenario.framework_is_default
-        return Point(x, y, contender.name, scenario.total_samples / step_s, step_s, self._fits[key], "", target_s, *framework)
-
-    def predict_row(self, contender: Contender, y: float) -> None:
-        """Predicts one strategy at all values of x in one replay where possible: x has to be a field of links."""
-        if not self._is_link_field:
-            return
-        try:
-            scenario = self.scenario(contender, self.x.values[0], y)
-            clusters = [with_numbers(scenario.cluster, {self.x.field: x}) for x in self.x.values]
-            times_s = timed_together(scenario, clusters, intervals=False).step_s.tolist()
-            # steps that can be replayed together are synchronous: each ends with one update by all samples
-            steps = scenario.convergence.steps(scenario.total_samples) if scenario.convergence else None
-            batch = {x: self._point(contender, x, y, step_s, steps, scenario)
-                     for x, step_s in zip(self.x.values, times_s, strict=True) if math.isfinite(step_s)}  # fmt: skip
-        except InputError:
-            # each point reports its own problem when it is predicted separately
-            return
-        self._points |= {(contender.name, x, y): point for x, point in batch.items()}
-
-    @property
-    def _is_link_field(self) -> bool:
-        """Whether x is a field of links, which changes times only."""
-        return self.x.field in NUMBERS
-
-    def scenario(self, contender: Contender, x: float, y: float) -> Scenario:
+    def scenario(self, strategy: str, x: float, y: float) -> Scenario:
         """The scenario of one strategy at one point, with nodes added where the strategy needs more. Raises InputError."""
-        if not self._is_link_field:
-            return self._built(contender, x, y)
-        key = (contender.name, y)
-        if key not in self._rows:
-            self._rows[key] = self._built(contender, self.x.values[0], y)
-        row = self._rows[key]
-        return row.model_copy(update={"cluster": with_numbers(row.cluster, {self.x.field: x})})
-
-    def _built(self, contender: Contender, x: float, y: float) -> Scenario:
-        values = ((self.x, x), (self.y, y))
-        overrides = tuple(f"{axis.field}={axis.exactly(value)}" for axis, value in values if not axis.is_of_strategy)
-        if overrides not in self._loaded:
-            self._loaded[overrides] = load(self.reference, (*self.overrides, *overrides)) if overrides else self.base
-        base = self._loaded[overrides]
-        strategy = contender.strategy(base, {axis.inner: value for axis, value in values if axis.is_of_strategy})
-        cluster = base.cluster.with_nodes(strategy.nodes_needed(base.cluster))
+        values, contender = ((self.x, x), (self.y, y)), self.contenders[strategy]
+        overrides = [f"{axis.field}={axis.exactly(value)}" for axis, value in values if not axis.is_of_strategy]
+        base = load(self.reference, (*self.overrides, *overrides))
+        plan = contender.strategy(base, {axis.inner: value for axis, value in values if axis.is_of_strategy})
+        cluster = base.cluster.with_nodes(plan.nodes_needed(base.cluster))
         named = {} if contender.framework is None else {"framework": contender.framework}
-        return base.rebuilt(strategy=strategy, cluster=cluster, **named)
-
-    def winner(self, x: float, y: float) -> str:
-        """The winner at a point among the strategies that fit; "" if no strategy fits."""
-        return _fastest([self.point(one, x, y) for one in self.contenders])
+        return base.rebuilt(strategy=plan, cluster=cluster, **named)
 
     def borders(self, y: float) -> Iterator[Border]:
         """The borders along a row, by increasing x."""
-        for left, right in pairwise(self.x.values):
-            yield from self._between(left, right, y, self.winner(left, y), self.winner(right, y))
+        winners = [_fastest([self.point(name, x, y) for name in self.contenders]) for x in self.x.values]
+        for ends, names in zip(pairwise(self.x.values), pairwise(winners), strict=True):
+            yield from self._between(*ends, y, *names)
 
     def _between(self, left: float, right: float, y: float, below: str, above: str) -> Iterator[Border]:
         """Borders between two values of x with winners `below` and `above`, by bisection of log x or of whole numbers."""
@@ -304,7 +239,7 @@ class _Predictor:
 
     def _winner_among(self, x: float, y: float, below: str, above: str, is_wide: bool) -> str:
         """The faster of the winners of two neighbouring points; in a wide band a third strategy if it is clearly faster."""
-        points = [self.point(one, x, y) for one in self.contenders if is_wide or one.name in (below, above)]
+        points = [self.point(name, x, y) for name in self.contenders if is_wide or name in (below, above)]
         pair = [point for point in points if point.strategy in (below, above)]
         third, best = _fastest(points), max((point.pace for point in pair if point.fits), default=0.0)
         is_faster = any(point.pace > best * (1 + SIMILAR) for point in points if point.strategy == third)
@@ -313,37 +248,38 @@ class _Predictor:
     def _border(self, left: float, right: float, y: float, below: str, above: str) -> Border:
         """The border between two neighbouring x. Its interval is that of the throughput ratio divided by the slope of the log
         ratio over log x."""
-        x = right if self.x.is_whole else math.sqrt(left * right)
-        pair = [one for name in (below, above) for one in self.contenders if one.name == name]
-        if len(pair) < 2 or self.x.is_whole or not all(self._runs(one, left, right, y) for one in pair):
+        if self.x.is_whole:
+            return Border(y, right, below, above)
+        x, names = math.sqrt(left * right), (below, above)
+        if not all(name and self.point(name, end, y).fits for name in names for end in (left, right)):
             return Border(y, x, below, above)
-        rise = self._log_score_ratio(pair, x * (1 + _STEP), y) - self._log_score_ratio(pair, x / (1 + _STEP), y)
-        steepness = rise / (2 * math.log1p(_STEP))
+        # NaN where a strategy cannot be trained
+        (below_left, above_left), (below_right, above_right) = (
+            [self.point(name, x * factor, y).pace or math.nan for name in names] for factor in (1 / (1 + _STEP), 1 + _STEP)
+        )
+        steepness = math.log(above_right / below_right * below_left / above_left) / (2 * math.log1p(_STEP))
         if not steepness >= _MIN_STEEPNESS:
             return Border(y, x, below, above, 0.0, math.inf)
-        first, second = (self.scenario(one, x, y) for one in pair)
-        speedup = ratio_interval(first, second, ratio=1.0)
+        speedup = ratio_interval(self.scenario(below, x, y), self.scenario(above, x, y), ratio=1.0)
         # if `above` is faster than predicted, the border is at a smaller x
         low, high = (math.log(x) - math.log(ratio) / steepness for ratio in (speedup.high, speedup.low))
         is_left, is_right = low > math.log(self.x.values[0]), high < math.log(self.x.values[-1])
         return Border(y, x, below, above, math.exp(low) if is_left else 0.0, math.exp(high) if is_right else math.inf)
 
-    def _runs(self, contender: Contender, left: float, right: float, y: float) -> bool:
-        """Whether a strategy can be trained and fits at both ends."""
-        return all(self.point(contender, x, y).fits for x in (left, right))
 
-    def _log_score_ratio(self, pair: Sequence[Contender], x: float, y: float) -> float:
-        """Log of the second strategy's score over the first's; NaN where either cannot be trained."""
-        first, second = (self.point(one, x, y).pace or math.nan for one in pair)
-        return math.log(second / first)
+def _results(scenario: Scenario, run: Run) -> dict[str, Any]:
+    """The columns of a point in addition to its throughput."""
+    convergence = scenario.convergence
+    steps = None if convergence is None else to_target(convergence, run).samples / run.samples
+    return {
+        "step_time_s": run.step_time_s,
+        "fits": memory(scenario).fits,
+        "time_to_target_s": None if steps is None else steps * run.step_time_s,
+    }
 
 
 def _fastest(points: Sequence[Point]) -> str:
     """The first strategy that fits and is about as fast as the fastest one that fits; "" if no strategy fits."""
-    fitting = [(point.pace, point.strategy) for point in points if point.fits and point.samples_per_s is not None]
-    best = max((score for score, _ in fitting), default=0.0)
-    return next((name for score, name in fitting if score >= best * (1 - SIMILAR)), "")
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    fitting = [point for point in points if point.fits]
+    best = max((point.pace for point in fitting), default=0.0)
+    return next((point.strategy for point in fitting if point.pace >= best * (1 - SIMILAR)), "")

@@ -36,7 +36,6 @@ class FailureRates:
     """Failures, interruptions and checkpoints of a job. counts: number of components of each kind. rates_per_s: failures per
     second of all components of a kind."""
 
-    scenario: Scenario
     reliability: Reliability
     counts: dict[str, int]
     rates_per_s: dict[str, float]
@@ -45,6 +44,12 @@ class FailureRates:
     chances: FailureMix
     supply: NodeSupply
     sizes: ElasticSizes
+
+    @property
+    def is_optimum(self) -> bool:
+        """Whether checkpoints are taken at the optimal interval."""
+        checkpoint = self.reliability.checkpoint
+        return checkpoint.steps is None and checkpoint.interval_s == "optimum"
 
     @property
     def in_repair(self) -> float | None:
@@ -87,7 +92,7 @@ def failure_rates(scenario: Scenario) -> FailureRates:
     )
     supply = NodeSupply(reliability.spares, reliability.repair_s or 0.0)
     chances = _failure_mix(reliability, rates_per_s, counts["host"])
-    return FailureRates(scenario, reliability, counts, rates_per_s, saving, times, chances, supply, ElasticSizes(scenario))
+    return FailureRates(reliability, counts, rates_per_s, saving, times, chances, supply, ElasticSizes(scenario))
 
 
 def _failure_mix(reliability: Reliability, rates_per_s: dict[str, float], nodes: int) -> FailureMix:
@@ -102,28 +107,19 @@ def _failure_mix(reliability: Reliability, rates_per_s: dict[str, float], nodes:
 
 def checkpoint_cost(scenario: Scenario, reliability: Reliability, nodes: int) -> CheckpointCost:
     """Size and times of a checkpoint of a job on `nodes` nodes. Raises FieldError for one that no memory could have."""
-    checkpoint = reliability.checkpoint
-    size_bytes = checkpoint.size_bytes or _states_bytes(scenario)
-    _check_size(scenario, checkpoint.size_bytes or 0.0)
+    checkpoint, cluster = reliability.checkpoint, scenario.cluster
+    devices = nodes if cluster.node.cores is not None else scenario.strategy.training_ranks
+    memory_bytes = devices * cluster.device.memory_bytes
+    if checkpoint.size_bytes is not None and checkpoint.size_bytes > memory_bytes:
+        given, there = format_bytes(checkpoint.size_bytes), format_bytes(memory_bytes)
+        message = f"{given} is more than the memory of all devices, {there}; give less"
+        raise FieldError(("reliability", "checkpoint", "size"), message)
+    # of the whole model, without replication
+    whole = states(scenario.model.build_layers(), scenario.training.model_copy(update={"zero": 0}))
+    size_bytes = checkpoint.size_bytes or whole.parameters + whole.master_parameters + whole.optimizer_states
     rates_Bps = [checkpoint.bandwidth_Bps, checkpoint.node_bandwidth_Bps and nodes * checkpoint.node_bandwidth_Bps]
     writing_s = size_bytes / min(rate_Bps for rate_Bps in rates_Bps if rate_Bps)
     load_s = size_bytes / checkpoint.load_bandwidth_Bps if checkpoint.load_bandwidth_Bps else writing_s
     if checkpoint.copy_bandwidth_Bps is None:
         return CheckpointCost(size_bytes, writing_s, 0.0, load_s)
     return CheckpointCost(size_bytes, size_bytes / (nodes * checkpoint.copy_bandwidth_Bps), writing_s, load_s)
-
-
-def _states_bytes(scenario: Scenario) -> float:
-    """Bytes of the whole model's parameters, master copies and optimizer states, without replication."""
-    unsharded = states(scenario.model.build_layers(), scenario.training.model_copy(update={"zero": 0}))
-    return unsharded.parameters + unsharded.master_parameters + unsharded.optimizer_states
-
-
-def _check_size(scenario: Scenario, size_bytes: float) -> None:
-    """Raises FieldError for a checkpoint that is larger than the memory of all devices."""
-    cluster, strategy = scenario.cluster, scenario.strategy
-    devices = strategy.nodes_needed(cluster) if cluster.node.cores is not None else strategy.training_ranks
-    memory_bytes = devices * cluster.device.memory_bytes
-    if size_bytes > memory_bytes:
-        message = f"{format_bytes(size_bytes)} is more than the memory of all devices, {format_bytes(memory_bytes)}; give less"
-        raise FieldError(("reliability", "checkpoint", "size"), message)

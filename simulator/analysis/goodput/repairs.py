@@ -1,4 +1,4 @@
-"""Nodes in repair, for many samples at once. All repairs take equally long, so that nodes return in order."""
+"""Nodes in repair, for many samples at once."""
 
 from __future__ import annotations
 
@@ -9,44 +9,31 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class RepairQueue:
-    """A queue of repairs for each sample, as a ring buffer of shape (places, samples)."""
+class Repairs:
+    """Repairs of each sample: when they end, infinite in free places, and their nodes; both of shape (places, samples)."""
 
     def __init__(self, samples: int) -> None:
-        self._back_s = np.full((4, samples), np.inf)
-        self._nodes = np.zeros((4, samples), dtype=np.int64)
-        self._head, self._tail = np.zeros((2, samples), dtype=np.int64)
+        self._end_s = np.full((1, samples), np.inf)
+        self._nodes = np.zeros((1, samples), dtype=np.int64)
 
-    def send(self, at: Ints, back_s: Floats, nodes: Ints) -> None:
-        """Adds `nodes` nodes, which return at `back_s`, to each sample in `at`; none earlier than those added before."""
-        is_any = nodes > 0
-        at, back_s, nodes = at[is_any], back_s[is_any], nodes[is_any]
-        if at.size and (self._tail - self._head)[at].max() == len(self._back_s):
-            self._grow()
-        place = self._tail[at] % len(self._back_s)
-        self._back_s[place, at], self._nodes[place, at] = back_s, nodes
-        self._tail[at] += 1
+    def send(self, at: Ints, end_s: Floats, nodes: Ints) -> None:
+        """Adds `nodes` nodes, which return at `end_s`, to each sample in `at`."""
+        some = nodes > 0
+        at, end_s, nodes = at[some], end_s[some], nodes[some]
+        if np.isfinite(self._end_s[:, at]).all(axis=0).any():
+            self._end_s = np.concatenate([self._end_s, np.full_like(self._end_s, np.inf)])
+            self._nodes = np.concatenate([self._nodes, np.zeros_like(self._nodes)])
+        free = np.isinf(self._end_s[:, at]).argmax(axis=0)
+        self._end_s[free, at], self._nodes[free, at] = end_s, nodes
 
     def next_s(self, at: Ints) -> Floats:
         """Time of the next return in each sample; infinite where no node is in repair."""
-        soonest_s = self._back_s[self._head[at] % len(self._back_s), at]
-        return np.where(self._head[at] < self._tail[at], soonest_s, np.inf)
+        soonest_s: Floats = self._end_s[:, at].min(axis=0)
+        return soonest_s
 
     def returned(self, at: Ints, now_s: Floats) -> Ints:
         """Removes the nodes of each sample that have returned by now, and returns their number."""
-        total = np.zeros(len(at), dtype=np.int64)
-        while (back := self.next_s(at) <= now_s).any():
-            samples = at[back]
-            total[back] += self._nodes[self._head[samples] % len(self._back_s), samples]
-            self._head[samples] += 1
-        return total
-
-    def _grow(self) -> None:
-        """Doubles the number of places, those in use first."""
-        places = (self._head + np.arange(len(self._back_s))[:, None]) % len(self._back_s)
-        samples = np.arange(self._back_s.shape[1])
-        back_s, nodes = self._back_s[places, samples], self._nodes[places, samples]
-        self._back_s = np.concatenate([back_s, np.full_like(back_s, np.inf)])
-        self._nodes = np.concatenate([nodes, np.zeros_like(nodes)])
-        self._tail -= self._head
-        self._head[:] = 0
+        ended = self._end_s[:, at] <= now_s
+        nodes: Ints = np.where(ended, self._nodes[:, at], 0).sum(axis=0)
+        self._end_s[:, at] = np.where(ended, np.inf, self._end_s[:, at])
+        return nodes

@@ -30,6 +30,7 @@ from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.refine import refined
 from scaleproof.simulator.analysis.planner.space import STRATEGIES, server_space, spaces
 from scaleproof.simulator.analysis.planner.words import layout
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
 from scaleproof.simulator.common.spec import MAX_WIDTH
 from scaleproof.simulator.common.units import format_bytes
@@ -46,7 +47,7 @@ from scaleproof.simulator.engine import (
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import capacity_bytes
 from scaleproof.simulator.memory.remedies import fit_by
-from scaleproof.simulator.parallelism import CapturedStrategy, ParameterServer
+from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.prediction.accounting import accounted, tokens_per_sample

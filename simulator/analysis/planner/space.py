@@ -61,7 +61,7 @@ def _defaults(scenario: Scenario) -> list[Framework]:
     """The default frameworks of all layouts, without the bound `ideal` unless it is the only one."""
     precision, model, cluster = scenario.training.precision, scenario.model, scenario.cluster
     layouts = (
-        (zero, Hybrid(workers_=2, tensor=tensor, context=context, stages_=stages, expert=expert))
+        (zero, Hybrid(workers=2, tensor=tensor, context=context, stages=stages, expert=expert))
         for zero, tensor, context, stages, expert in itertools.product(_ZERO, *[(1, 2)] * 4)
     )
     names = dict.fromkeys(default_framework(strategy, precision, zero, model, cluster).name for zero, strategy in layouts)
@@ -151,7 +151,7 @@ def server_space(
 
 def _with_servers(scenario: Scenario, workers: int, frameworks: Sequence[Framework] | None) -> Scenario:
     """The scenario with a framework that supports parameter servers. Raises FieldError if no given framework does."""
-    strategy, training = ParameterServer(workers_=workers, servers_=1), scenario.training
+    strategy, training = ParameterServer(workers=workers, servers=1), scenario.training
     needed = features(strategy, training.precision, 0, scenario.cluster)
     if frameworks is None and scenario.framework_is_default:
         frameworks = [default_framework(strategy, training.precision, 0, scenario.model, scenario.cluster)]

@@ -7,7 +7,7 @@ elasticities are equal.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Final
 
@@ -15,16 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.sensitivity.parameters import StepParameter
-from scaleproof.simulator.engine import Timeline, Variation, replay, simulate_steady
+from scaleproof.simulator.analysis.variants import Variant
+from scaleproof.simulator.engine import replay, simulate_steady
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.prediction.steps import Simulate, is_transient
-from scaleproof.simulator.program import Program
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import compile_step
-from scaleproof.simulator.strategy.scenario_job import job_of
+from scaleproof.simulator.strategy.scenario_job import program_of
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
-from scaleproof.simulator.uncertainty.priors import quantity_deviations
 from scaleproof.simulator.uncertainty.response import Response, added_seconds, replayed_s, response_of_scenario
 
 Times = NDArray[np.float64]
@@ -45,58 +44,51 @@ _REPLAY_TOLERANCE: Final = 2e-3
 _MAX_REPLAYED: Final = 1_000_000
 
 
-def _long(scenario: Scenario) -> Scenario:
-    """The scenario as a long run, if it has a given number of steps of asynchronous ranks: the order of events of a short run
-    changes with any parameter, while the mean over phases of a long one changes little."""
-    if not is_transient(scenario):
-        return scenario
-    return type(scenario)(**{name: getattr(scenario, name) for name in scenario.model_fields_set - {"steps"}})
-
-
 class FiniteDifferences:
-    """Elasticities of one scenario's throughput. run: the scenario's predicted run."""
+    """Elasticities of one scenario's throughput. run: the scenario's predicted run. step: relative change of parameters, in log
+    space."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        programs: list[Program] = []
-
-        def simulate(program: Program, steps: int, variation: Variation) -> Timeline:
-            programs.append(program)
-            return simulate_steady(program, steps, variation)
-
-        self.run = timed(scenario, simulate=simulate)
-        self._program = programs[-1]
-        self._own_s = durations_s(self._program)
+        self.run, self._program = timed(scenario), program_of(scenario)
+        self._seconds = durations_s(self._program)
+        replayed_step_s = self._replayed_s(self._seconds) / scenario.strategy.program_steps
         varies = scenario.unevenness.is_random or scenario.unevenness.changes
-        self.is_replayed = self._program.is_static and not varies and self._replay_agrees()
+        agrees = abs(replayed_step_s / self.run.step_time_s - 1) <= _REPLAY_TOLERANCE
+        self.is_replayed = self._program.is_static and not varies and agrees
         self.step = STEP if self._program.is_static else _EVENTS_STEP
 
-    def _replay_agrees(self) -> bool:
-        alone_s = float(replayed_s(self._program, self._own_s[:, None])[0]) / self.scenario.strategy.program_steps
-        return abs(alone_s / self.run.step_time_s - 1) <= _REPLAY_TOLERANCE
+    def _replayed_s(self, seconds: Times) -> float:
+        """Seconds of a step whose tasks last this long, shape (tasks,)."""
+        return float(replayed_s(self._program, seconds[:, None])[0])
 
-    def samples_per_s(self, scenario: Scenario) -> float:
-        """Throughput of a variant of the scenario, comparable with `own_samples_per_s`."""
+    def variant(self, build: Callable[[], Scenario]) -> Variant:
+        """The prediction of a variant of the scenario, by the engine that times all of them."""
         simulate: Simulate = replay.simulate if self.is_replayed else simulate_steady
-        # draws would hide the effect of small changes
-        return timed(_long(scenario), simulate=simulate, draws=False).samples_per_s
 
-    @cached_property
-    def own_samples_per_s(self) -> float:
-        """Throughput of the scenario itself, in samples per second, by the engine that times its variants."""
-        is_as_predicted = self._program.is_static and not self.is_replayed
-        return self.run.samples_per_s if is_as_predicted else self.samples_per_s(self.scenario)
+        def predict(scenario: Scenario) -> Run:
+            if is_transient(scenario):
+                # the order of events of a short run changes with any parameter; the mean over phases of a long one hardly does
+                long = scenario.model_fields_set - {"steps"}
+                scenario = type(scenario)(**{name: getattr(scenario, name) for name in long})
+            # draws would hide the effect of small changes
+            return timed(scenario, simulate=simulate, draws=False)
+
+        return Variant.predicted(build, predict=predict)
 
     def elasticity(self, parameter: StepParameter) -> Estimate:
         """The elasticity of the throughput with respect to a parameter, by central differences of the logarithms, and its 90 %
         interval, where it is known."""
-        longer_s = self._longer_s(parameter) if self.is_replayed else None
-        if longer_s is not None:
-            return self._replayed_elasticity(parameter, *longer_s)
-        slower, faster = (
-            math.log(self.samples_per_s(parameter.slowed(self.scenario, math.exp(step)))) for step in (self.step, -self.step)
-        )
-        return _rounded(parameter.sign * (faster - slower) / (2 * self.step)), None, None
+        if self.is_replayed:
+            slower_s, faster_s = self._longer_s(parameter, STEP), self._longer_s(parameter, -STEP)
+            if slower_s is not None and faster_s is not None:
+                return self._replayed_elasticity(parameter, slower_s, faster_s)
+        slower = self.variant(lambda: parameter.slowed(self.scenario, math.exp(self.step)))
+        faster = self.variant(lambda: parameter.slowed(self.scenario, math.exp(-self.step)))
+        assert slower.samples_per_s is not None, slower.problem
+        assert faster.samples_per_s is not None, faster.problem
+        log_ratio = math.log(faster.samples_per_s / slower.samples_per_s)
+        return _rounded(parameter.sign * log_ratio / (2 * self.step)), None, None
 
     def tolerance(self, parameter: StepParameter) -> str | None:
         """The value of a parameter, as text, at which throughput is lower by the share `COST`, by bisection with replay.
@@ -105,23 +97,21 @@ class FiniteDifferences:
         """
         if not self.is_replayed:
             return None
-        low, high = 0.0, math.log(_MOST_SLOWDOWN)
-        least_s = float(replayed_s(self._program, self._own_s[:, None])[0]) / (1 - COST)
-        lasting_s = self._slowed_s(parameter, high)
-        if lasting_s is None or lasting_s < least_s:
-            return None if lasting_s is None else "any"
-        while high - low > _BISECTION:
-            middle = (low + high) / 2
-            lasting_s = self._slowed_s(parameter, middle)
-            if lasting_s is None:
+        longest_s = self._replayed_s(self._seconds) / (1 - COST)
+        most = math.log(_MOST_SLOWDOWN)
+        low, step, high = 0.0, most, 2 * most
+        while high - low > _BISECTION and low < most:
+            longer_s = self._longer_s(parameter, step)
+            if longer_s is None:
                 return None
-            low, high = (middle, high) if lasting_s < least_s else (low, middle)
-        return parameter.says(parameter.slowed(self.scenario, math.exp(high)))
+            low, high = (step, high) if self._replayed_s(self._seconds + longer_s) < longest_s else (low, step)
+            step = (low + high) / 2
+        return "any" if low >= most else parameter.says(parameter.slowed(self.scenario, math.exp(high)))
 
-    def _slowed_s(self, parameter: StepParameter, step: float) -> float | None:
-        """Step time with a parameter slower by exp(step), by replay; None if the program's tasks change."""
-        longer_s = self._grown_s(parameter, step)
-        return None if longer_s is None else float(replayed_s(self._program, (self._own_s + longer_s)[:, None])[0])
+    def _longer_s(self, parameter: StepParameter, step: float) -> Times | None:
+        """Additional seconds of each task with a parameter slower by exp(step); None if the program's tasks change."""
+        slower = parameter.slowed(self.scenario, math.exp(step))
+        return added_seconds(self._program, program_of(slower), self._seconds)
 
     def _replayed_elasticity(self, parameter: StepParameter, slower_s: Times, faster_s: Times) -> Estimate:
         """The elasticity, and its interval from draws of the uncertain quantities, by one replay.
@@ -130,7 +120,7 @@ class FiniteDifferences:
         """
         if not slower_s.any():
             return 0.0, 0.0, 0.0
-        seconds, slowdown = self._own_s[:, None], np.ones(1)
+        seconds, slowdown = self._seconds[:, None], np.ones(1)
         if 2 * _DRAWS * len(self._program) <= _MAX_REPLAYED:
             seconds, slowdown = self._drawn_s, self._slowdowns.get(parameter.quantity, slowdown)
         durations = [seconds + longer_s[:, None] * slowdown for longer_s in (slower_s, faster_s)]
@@ -141,27 +131,9 @@ class FiniteDifferences:
         low, high = interval(drawn)
         return _rounded(value), _rounded(low), _rounded(high)
 
-    def _longer_s(self, parameter: StepParameter) -> tuple[Times, Times] | None:
-        """Additional seconds of each task with the parameter slower, and with it faster; None if the program's tasks change."""
-        if parameter.is_whole and parameter.quantity in self._task_quantities:
-            more_s = self._response.more_s.get(parameter.quantity, np.zeros(len(self._program)))
-            return more_s * math.expm1(STEP), more_s * math.expm1(-STEP)
-        slower_s = self._grown_s(parameter, STEP)
-        faster_s = slower_s if slower_s is None or not slower_s.any() else self._grown_s(parameter, -STEP)
-        return None if slower_s is None or faster_s is None else (slower_s, faster_s)
-
-    def _grown_s(self, parameter: StepParameter, step: float) -> Times | None:
-        slower = parameter.slowed(self.scenario, math.exp(step))
-        return added_seconds(self._program, compile_step(slower.strategy, job_of(slower)))
-
     @cached_property
     def _response(self) -> Response:
-        return response_of_scenario(self.scenario, self._program, least=0.0)
-
-    @cached_property
-    def _task_quantities(self) -> set[str]:
-        """Uncertain quantities whose effect on each task's duration is known."""
-        return {name for name in quantity_deviations(self.scenario) if name not in self._response.whole}
+        return response_of_scenario(self.scenario)
 
     @cached_property
     def _slowdowns(self) -> Mapping[str, Times]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from scaleproof.simulator.analysis.sensitivity.elasticity import STEP, FiniteDifferences
 from scaleproof.simulator.analysis.sensitivity.parameters import PARAMETERS, StepParameter
-from scaleproof.simulator.common.errors import FieldError, naming_extras
+from scaleproof.simulator.analysis.variants import Variant
+from scaleproof.simulator.common.errors import naming_extras
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -99,7 +100,11 @@ class Sensitivity:
 def sensitivity(scenario: Scenario) -> Sensitivity:
     """Elasticities of the scenario's throughput. Raises what `predict` raises."""
     differences = FiniteDifferences(scenario)
-    cluster = tuple(_elasticity(one, differences) for one in PARAMETERS if one.is_listed(scenario))
+    cluster = tuple(
+        _elasticity(parameter, differences)
+        for parameter in PARAMETERS
+        if parameter.is_always_listed or parameter.is_given(scenario)
+    )
     return Sensitivity(differences.run, cluster, (_batch_elasticity(differences), _server_elasticity(differences)))
 
 
@@ -121,36 +126,35 @@ def _batch_elasticity(differences: FiniteDifferences) -> Elasticity:
     workers, samples = scenario.strategy.workers, scenario.samples_per_worker
     unit = getattr(scenario.strategy, "micro_batch_size", None) or scenario.strategy.microbatches
     by = unit * max(1, round(STEP * samples / unit))
-    low, high = (samples - by if samples > by else samples), samples + by
-    field, value = ("per_worker", samples) if scenario.batch.per_worker else ("total", samples * workers)
-    name = "samples a worker" if field == "per_worker" else "samples a step"
-    factor = 1 if field == "per_worker" else workers
-    label = (name, f"batch.{field}", f"{value:,}")
-    try:
-        few, many = (scenario.rebuilt(batch=Batch(**{field: number * factor})) for number in (low, high))
-        slope = _slope(differences.samples_per_s(few), differences.samples_per_s(many), low, high)
-    except FieldError as error:
-        return Elasticity(*label, None, f"another batch is not valid: {error}")
-    return Elasticity(*label, slope, f"from {low * factor:,} to {high * factor:,}")
+    per_worker = (samples - by if samples > by else samples), samples + by
+    field, factor = ("per_worker", 1) if scenario.batch.per_worker else ("total", workers)
+    low, high = (number * factor for number in per_worker)
+    label = (f"samples a {'worker' if field == 'per_worker' else 'step'}", f"batch.{field}", f"{samples * factor:,}")
+    few = differences.variant(lambda: scenario.rebuilt(batch=Batch(**{field: low})))
+    many = differences.variant(lambda: scenario.rebuilt(batch=Batch(**{field: high})))
+    return _between(label, (low, high), (few, many), f"from {low:,} to {high:,}", "another batch is not valid")
 
 
 def _server_elasticity(differences: FiniteDifferences) -> Elasticity:
     """The elasticity with respect to the number of servers, by one more; it gets a new node if the cluster has no room left."""
     scenario = differences.scenario
-    strategy, servers = scenario.strategy, scenario.strategy.servers
+    strategy, cluster, servers = scenario.strategy, scenario.cluster, scenario.strategy.servers
     label = ("servers", "strategy.servers", str(servers) if servers else "–")
-    if not servers or "servers_" not in type(strategy).model_fields:
+    if not servers or "servers" not in type(strategy).model_fields:
         return Elasticity(*label, None, "there are no servers")
-    more = strategy.model_copy(update={"servers_": servers + 1})
-    try:
-        cluster = scenario.cluster.with_nodes(more.nodes_needed(scenario.cluster))
-        larger = scenario.rebuilt(strategy=more, cluster=cluster)
-        value = _slope(differences.own_samples_per_s, differences.samples_per_s(larger), servers, servers + 1)
-    except FieldError as error:
-        return Elasticity(*label, None, f"one more is not valid: {error}")
-    grown = f", on {cluster.nodes} nodes" if cluster.nodes > scenario.cluster.nodes else ""
-    return Elasticity(*label, value, f"from {servers} to {servers + 1}{grown}")
+    more = strategy.model_copy(update={"servers": servers + 1})
+    nodes = more.nodes_needed(cluster)
+    few = differences.variant(lambda: scenario)
+    many = differences.variant(lambda: scenario.rebuilt(strategy=more, cluster=cluster.with_nodes(nodes)))
+    how = f"from {servers} to {servers + 1}" + (f", on {nodes} nodes" if nodes > cluster.nodes else "")
+    return _between(label, (servers, servers + 1), (few, many), how, "one more is not valid")
 
 
-def _slope(few: float, many: float, low: float, high: float) -> float:
-    return math.log(many / few) / math.log(high / low)
+def _between(
+    label: tuple[str, str, str], numbers: tuple[int, int], variants: tuple[Variant, Variant], how: str, refusal: str
+) -> Elasticity:
+    """The elasticity between two numbers of something that is whole, with the variant of each."""
+    few, many = variants
+    if few.samples_per_s is None or many.samples_per_s is None:
+        return Elasticity(*label, None, f"{refusal}: {few.problem or many.problem}")
+    return Elasticity(*label, math.log(many.samples_per_s / few.samples_per_s) / math.log(numbers[1] / numbers[0]), how)

@@ -132,19 +132,15 @@ def _dask(scheduler: str | None) -> Workers:
 
 def _slurm(folder: Path) -> Workers:
     try:
+        from submitit.core.utils import FailedJobError, UncompletedJobError
+
         start, limit_s = slurm(folder)
     except ImportError:
         raise _missing("slurm") from None
     except RunError as error:
         raise InputError(f"--executor slurm: {error}; run it where sbatch and squeue work") from None
-    return queued(start, task_s=_JOB_S if limit_s is None else min(_JOB_S, limit_s / 2))
-
-
-def queued(start: Callable[[], Executor], count: int = _JOBS, task_s: float = _JOB_S) -> Workers:
-    """Workers that are submitit's jobs."""
-    from submitit.core.utils import FailedJobError, UncompletedJobError
-
-    return Workers(start, count, (UncompletedJobError, FailedJobError), alone=_JOB_POINTS, task_s=task_s)
+    task_s = _JOB_S if limit_s is None else min(_JOB_S, limit_s / 2)
+    return Workers(start, _JOBS, (UncompletedJobError, FailedJobError), alone=_JOB_POINTS, task_s=task_s)
 
 
 def _missing(name: str) -> MissingDependencyError:

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
@@ -23,8 +23,7 @@ from scaleproof.simulator.common.errors import RunError
 
 # time limit of a job, unless SBATCH_TIMELIMIT is set
 _LIMIT_MINUTES: Final = 240
-# polling intervals: of local jobs, of result files of jobs on other machines, and of the queue, which all users query
-_POLL_S: Final = 0.2
+# polling intervals: of the jobs' result files, and of the queue, which all users query
 _FILES_S: Final = 1.0
 _QUEUE_S: Final = 10.0
 # timeout of one Slurm command; and of Slurm as a whole, which may restart while jobs continue
@@ -37,43 +36,100 @@ _LEAVE_S: Final = 30.0
 _PENDING_S: Final = 60.0
 
 
-class Jobs(Executor):
-    """A submitit executor as a `concurrent.futures` executor."""
+class SlurmJobs(Executor):
+    """Jobs that submitit submits to Slurm. A job that has left the queue without a result has failed.
 
-    poll_s = _POLL_S
+    jobs: submitit's executor.
+    """
+
+    poll_s = _FILES_S
 
     def __init__(self, jobs: Any) -> None:
         self._jobs = jobs
         self._running: dict[Future[Any], Any] = {}
+        # when jobs were first missing from the queue, by their numbers
+        self._gone_s: dict[str, float] = {}
+        self._any_started = False
+        self._first_s = self._responded_s = time.monotonic()
+        self._queried_s = float("-inf")
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        """Queues a job."""
+        """Queues a job. Raises RunError where Slurm does not accept it."""
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
         future: Future[Any] = Future()
-        job = self._jobs.submit(function, *arguments, **options)
-        with self._lock:
-            self._running[future] = job
-        return future
+        submitted_s = time.monotonic()
+        while True:
+            try:
+                # submitit prints sbatch's messages to stderr
+                with redirect_stderr(io.StringIO()):
+                    job = self._jobs.submit(run_until_signalled, function, *arguments, **options)
+                with self._lock:
+                    self._running[future] = job
+                return future
+            except (FailedJobError, FailedSubmissionError) as error:
+                if self._running or not self._any_started or time.monotonic() - submitted_s > _LEAVE_S:
+                    raise RunError(
+                        f"--executor slurm: Slurm rejects jobs ({_last(str(error))}); finished points are saved; use --resume"
+                    ) from None
+            # jobs that have written their result count as queued for a short time
+            time.sleep(self.poll_s)
 
     def _watch(self) -> None:
         """Polls jobs, and resolves the futures of those that have ended."""
         while not self._stopped.wait(self.poll_s):
             with self._lock:
                 running = dict(self._running)
-            self._poll(list(running.values()))
+            with suppress(OSError):
+                # makes a network file system refresh its view of the folder
+                self._jobs.folder.chmod(0o700)
+            if running and time.monotonic() - self._queried_s >= _QUEUE_S:
+                self._query([job.job_id for job in running.values()])
             for future, job in running.items():
                 self._resolve(future, job)
 
-    def _resolve(self, future: Future[Any], job: Any) -> None:
-        result, failure = None, None
+    def _query(self, jobs: Sequence[str]) -> None:
+        """Notes which jobs have left the queue, and warns where none has started for long."""
+        self._queried_s = time.monotonic()
         try:
-            if not self._ended(job):
-                return
-            result = job.result()
-        except Exception as error:
-            failure = error
+            queued = _queue()
+        except RunError as error:
+            warnings.warn(f"{error}; running jobs continue", stacklevel=1)
+            return
+        self._responded_s = time.monotonic()
+        for job in jobs:
+            if job in queued:
+                self._gone_s.pop(job, None)
+            else:
+                self._gone_s.setdefault(job, self._responded_s)
+        self._any_started |= any(queued.get(job, "") is None for job in jobs) or bool(self._gone_s)
+        if not self._any_started and self._queried_s - self._first_s > _PENDING_S:
+            self._any_started = True
+            why = ", ".join(sorted({queued.get(job) or "" for job in jobs}))
+            warnings.warn(f"none of {len(jobs)} jobs has started yet ({why}); Ctrl-C cancels them", stacklevel=1)
+
+    def _resolve(self, future: Future[Any], job: Any) -> None:
+        """Gives a future the result or the error of a job that has ended."""
+        from submitit.core.utils import UncompletedJobError
+
+        result: Any = None
+        failure: Exception | None = None
+        now_s = time.monotonic()
+        if job.paths.result_pickle.exists():
+            self._any_started = True
+            try:
+                result = job.result()
+            except Exception as error:
+                failure = error
+        elif now_s - self._gone_s.get(job.job_id, now_s) > _FILE_S:
+            failure = UncompletedJobError(f"job {job.job_id} has ended without a result; see {job.paths.stderr}")
+        elif now_s - self._responded_s > _UNRESPONSIVE_S:
+            failure = UncompletedJobError(f"job {job.job_id}: Slurm has not responded for {_UNRESPONSIVE_S:.0f} s")
+        else:
+            return
         with self._lock:
             # a job that was cancelled in the meantime is resolved already
             if self._running.pop(future, None) is None:
@@ -83,105 +139,20 @@ class Jobs(Executor):
         else:
             future.set_exception(failure)
 
-    def _poll(self, jobs: list[Any]) -> None:
-        """Called before each poll of the running jobs."""
-
-    def _ended(self, job: Any) -> bool:
-        """Whether a job has ended. Raises the job's error where it has no result."""
-        ended: bool = job.done()
-        return ended
-
-    def _cancel(self, jobs: Iterable[Any]) -> None:
-        for job in jobs:
-            job.cancel()
-
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Stops polling, after all jobs have ended if `wait`; with cancel_futures cancels queued and running jobs."""
         while wait and self._running:
-            time.sleep(_POLL_S)
+            time.sleep(self.poll_s)
         self._stopped.set()
         with self._lock:
             if cancel_futures and self._running:
-                self._cancel(self._running.values())
+                try:
+                    _slurm_output("scancel", "--quiet", *(job.job_id for job in self._running.values()))
+                except RunError as error:
+                    warnings.warn(f"{error}; cancel jobs with 'scancel --user $USER --name scaleproof'", stacklevel=1)
                 for future in self._running:
                     future.cancel()
                 self._running.clear()
-
-
-class SlurmJobs(Jobs):
-    """An executor of Slurm jobs. A job that has left the queue without a result has failed."""
-
-    poll_s = _FILES_S
-
-    def __init__(self, jobs: Any) -> None:
-        self._gone_s: dict[str, float] = {}
-        self._any_started = False
-        self._first_s = self._responded_s = time.monotonic()
-        self._queried_s = float("-inf")
-        super().__init__(jobs)
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        """Queues a job. Raises RunError where Slurm does not accept it."""
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-        submitted_s = time.monotonic()
-        while True:
-            try:
-                # submitit prints sbatch's messages to stderr
-                with redirect_stderr(io.StringIO()):
-                    return super().submit(run_until_signalled, function, *arguments, **options)
-            except (FailedJobError, FailedSubmissionError) as error:
-                if self._running or not self._any_started or time.monotonic() - submitted_s > _LEAVE_S:
-                    raise RunError(
-                        f"--executor slurm: Slurm rejects jobs ({_last(str(error))}); finished points are saved; use --resume"
-                    ) from None
-            # jobs that have written their result count as queued for a short time
-            time.sleep(self.poll_s)
-
-    def _poll(self, jobs: list[Any]) -> None:
-        with suppress(OSError):
-            # makes a network file system refresh its view of the folder
-            self._jobs.folder.chmod(0o700)
-        now_s = time.monotonic()
-        if not jobs or now_s - self._queried_s < _QUEUE_S:
-            return
-        self._queried_s = now_s
-        try:
-            queued = _queue()
-        except RunError as error:
-            warnings.warn(f"{error}; running jobs continue", stacklevel=1)
-            return
-        self._responded_s = time.monotonic()
-        for job in jobs:
-            if job.job_id in queued:
-                self._gone_s.pop(job.job_id, None)
-            else:
-                self._gone_s.setdefault(job.job_id, self._responded_s)
-        self._any_started |= any(queued.get(job.job_id, "") is None for job in jobs) or bool(self._gone_s)
-        reasons = sorted({queued.get(job.job_id) or "" for job in jobs})
-        if not self._any_started and now_s - self._first_s > _PENDING_S:
-            self._any_started = True
-            why = ", ".join(reasons)
-            warnings.warn(f"none of {len(jobs)} jobs has started yet ({why}); Ctrl-C cancels them", stacklevel=1)
-
-    def _ended(self, job: Any) -> bool:
-        from submitit.core.utils import UncompletedJobError
-
-        if job.paths.result_pickle.exists():
-            self._any_started = True
-            return True
-        now_s = time.monotonic()
-        if now_s - self._gone_s.get(job.job_id, now_s) > _FILE_S:
-            raise UncompletedJobError(f"job {job.job_id} has ended without a result; see {job.paths.stderr}")
-        if now_s - self._responded_s > _UNRESPONSIVE_S:
-            raise UncompletedJobError(f"job {job.job_id}: Slurm has not responded for {_UNRESPONSIVE_S:.0f} s")
-        return False
-
-    def _cancel(self, jobs: Iterable[Any]) -> None:
-        try:
-            _slurm_output("scancel", "--quiet", *(job.job_id for job in jobs))
-        except RunError as error:
-            warnings.warn(f"{error}; cancel jobs with 'scancel --user $USER --name scaleproof'", stacklevel=1)
 
 
 def slurm(folder: Path) -> tuple[Callable[[], SlurmJobs], float | None]:

@@ -1,4 +1,4 @@
-"""The folder of a study's results: a description of the study, and tables that are only ever added to."""
+"""The results of a study: tables in a folder that are only added to, with a description of the study, or rows in memory."""
 
 from __future__ import annotations
 
@@ -28,33 +28,47 @@ _PARTS: Final = "part-*.parquet"
 _NAMED: Final = 3
 
 
-class Folder:
-    """A folder with a study's results. Points that are in a table are not computed again."""
+class Results:
+    """The rows of a study's points: in tables of a folder, or in memory without one."""
 
-    def __init__(self, path: Path, study: Study) -> None:
-        self.path, self.study = path, study
-        numbers = [int(part.stem.partition("-")[2]) for part in path.glob(_PARTS)]
-        self._next = 1 + max(numbers, default=0)
+    def __init__(self, study: Study, path: Path | None) -> None:
+        self.study, self.path = study, path
+        self._rows: list[Row] = []
+        self._next = 1
+        if path is not None:
+            self._next += max((int(part.stem.partition("-")[2]) for part in _parts(path)), default=0)
 
-    def done(self) -> Numbers:
-        """Numbers of the points that have results."""
-        parts = [_read(part, ["point"])["point"].to_numpy() for part in _parts(self.path)]
-        return np.concatenate([np.empty(0, dtype=np.int64), *parts])
+    def todo(self) -> Numbers:
+        """Numbers of the points that have no results."""
+        points = np.arange(len(self.study))
+        return points if self.path is None else np.setdiff1d(points, finished(self.path))
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Writes rows to a new table, atomically."""
+        """Adds rows: in a folder as a new table, written atomically."""
+        if self.path is None:
+            self._rows += rows
+            return
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
         buffer = io.BytesIO()
-        pq.write_table(table_of(self.study, rows), buffer)
+        pq.write_table(_table_of(self.study, rows), buffer)
         write_atomically(self.path / f"part-{self._next:06d}.parquet", buffer.getvalue())
         self._next += 1
 
+    def frame(self) -> pd.DataFrame:
+        """One row per point that has results, in their order."""
+        return _frame(_table_of(self.study, self._rows)) if self.path is None else table(self.path)
+
 
 @contextmanager
-def opened(path: Path, study: Study, intervals: bool, resume: bool) -> Iterator[Folder]:
-    """The folder, locked against other sweeps. Raises InputError where it contains other results, or results of this study and
-    `resume` is not set."""
+def opened(path: Path | None, study: Study, intervals: bool, resume: bool) -> Iterator[Results]:
+    """The results in a folder, which is locked against other sweeps, or in memory.
+
+    Raises InputError where the folder contains other results, or results of this study and `resume` is not set.
+    """
+    if path is None:
+        yield Results(study, None)
+        return
     with locked_folder(path, "a sweep"):
         description = json.loads(json.dumps(_description(study, intervals), default=str))
         if (path / _STUDY).is_file():
@@ -65,7 +79,7 @@ def opened(path: Path, study: Study, intervals: bool, resume: bool) -> Iterator[
                 )
         else:
             write_atomically(path / _STUDY, (json.dumps(description, indent=2) + "\n").encode())
-        yield Folder(path, study)
+        yield Results(study, path)
 
 
 def table(path: str | Path) -> pd.DataFrame:
@@ -75,21 +89,22 @@ def table(path: str | Path) -> pd.DataFrame:
     parts = _parts(Path(path))
     if not parts:
         raise NotFoundError(f"{path}: no results of a study; give the folder that sweep --out wrote")
-    return frame(pa.concat_tables(_read(part) for part in parts))
+    return _frame(pa.concat_tables(_read(part) for part in parts))
 
 
-def finished(path: Path) -> int:
-    """Number of points that have results in a folder."""
-    return sum(_read(part, ["point"]).num_rows for part in _parts(path))
+def finished(path: Path) -> Numbers:
+    """Numbers of the points that have results in a folder."""
+    parts = [_read(part, ["point"])["point"].to_numpy() for part in _parts(path)]
+    return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
-def frame(found: pa.Table) -> pd.DataFrame:
+def _frame(rows: pa.Table) -> pd.DataFrame:
     """The table as a data frame, sorted by point."""
-    result: pd.DataFrame = found.sort_by("point").to_pandas()
+    result: pd.DataFrame = rows.sort_by("point").to_pandas()
     return result
 
 
-def table_of(study: Study, rows: Sequence[Row]) -> pa.Table:
+def _table_of(study: Study, rows: Sequence[Row]) -> pa.Table:
     """A table of rows with the values of their axes."""
     import pyarrow as pa
 

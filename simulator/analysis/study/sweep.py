@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +17,7 @@ import numpy as np
 from scaleproof.simulator.analysis.study import executors
 from scaleproof.simulator.analysis.study.evaluate import Row, TaskResult, rows
 from scaleproof.simulator.analysis.study.executors import Workers
-from scaleproof.simulator.analysis.study.store import Folder, frame, opened, table, table_of
+from scaleproof.simulator.analysis.study.store import opened
 from scaleproof.simulator.analysis.study.study import Numbers, Study, read
 from scaleproof.simulator.common.errors import RunError, one_line
 
@@ -51,14 +50,13 @@ def sweep(
     read_study = study if isinstance(study, Study) else read(study, overrides)
     folder = None if out is None else Path(out)
     workers = executors.workers(executor, scheduler, folder or Path("."))
-    with _opened_store(read_study, folder, intervals, resume) as store:
-        todo = store.todo()
+    with opened(folder, read_study, intervals, resume) as results:
+        todo = results.todo()
         progress(len(read_study) - len(todo))
-        if len(todo):
-            for rows_done in done(read_study, tasks(read_study, todo, workers.alone), intervals, workers):
-                store.add(rows_done)
-                progress(len(rows_done))
-        return store.frame()
+        for rows_done in done(read_study, tasks(read_study, todo, workers.alone), intervals, workers):
+            results.add(rows_done)
+            progress(len(rows_done))
+        return results.frame()
 
 
 @dataclass
@@ -85,48 +83,6 @@ def tasks(study: Study, points: Numbers, alone: int) -> list[Task]:
 
 def _cut(points: Numbers, most: int, together: bool = False) -> list[Task]:
     return [Task(points[begin : begin + most], together) for begin in range(0, len(points), most)]
-
-
-class _MemoryStore:
-    """Rows in memory."""
-
-    def __init__(self, study: Study) -> None:
-        self._study = study
-        self._rows: list[Row] = []
-
-    def todo(self) -> Numbers:
-        return np.arange(len(self._study))
-
-    def add(self, rows_done: Sequence[Row]) -> None:
-        self._rows += rows_done
-
-    def frame(self) -> pd.DataFrame:
-        return frame(table_of(self._study, self._rows))
-
-
-class _FolderStore:
-    """Rows in a folder."""
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-
-    def todo(self) -> Numbers:
-        return np.setdiff1d(np.arange(len(self._folder.study)), self._folder.done())
-
-    def add(self, rows_done: Sequence[Row]) -> None:
-        self._folder.add(rows_done)
-
-    def frame(self) -> pd.DataFrame:
-        return table(self._folder.path)
-
-
-@contextmanager
-def _opened_store(study: Study, path: Path | None, intervals: bool, resume: bool) -> Iterator[_MemoryStore | _FolderStore]:
-    if path is None:
-        yield _MemoryStore(study)
-        return
-    with opened(path, study, intervals, resume) as folder:
-        yield _FolderStore(folder)
 
 
 def done(study: Study, given: Iterable[Task], intervals: bool, workers: Workers) -> Iterator[list[Row]]:
@@ -183,8 +139,13 @@ class _TaskQueue:
             self._start(self.suspects.popleft())
 
     def _start(self, task: Task) -> None:
+        """Submits a task. Raises RunError where the executor cannot be started."""
         if self.executor is None:
-            self.executor = self._started()
+            try:
+                self.executor = self.workers.start()
+            except OSError as error:
+                reason = f"workers cannot be started ({one_line(error)}); finished points are saved; use --resume"
+                raise RunError(reason) from None
         try:
             given = (self.blob, task.points, self.intervals, task.together, self.workers.task_s)
             future = self.executor.submit(rows, *given)
@@ -193,13 +154,6 @@ class _TaskQueue:
             future = Future()
             future.set_exception(error)
         self.running[future] = task
-
-    def _started(self) -> Executor:
-        """A new executor. Raises RunError if it cannot be started."""
-        try:
-            return self.workers.start()
-        except OSError as error:
-            raise RunError(f"workers cannot be started ({one_line(error)}); finished points are saved; use --resume") from None
 
     def ended(self) -> Iterator[list[Row]]:
         """Waits for tasks to end, and yields their rows. Raises RunError where the executor fails."""

@@ -62,16 +62,10 @@ def traffic(algorithm: str, op: Op, group: Group, node: Node, network: Link | No
     """
     # the time on uniform links is inverse to their bandwidth, so the cached traffic is that of a link of unit bandwidth
     inside, between = (link if link and link.is_uniform else None for link in (node.link, network))
-    node = node.model_copy(update={"link": unit(inside)}) if inside else node
-    scaled = _traffic(algorithm, op, group, node, unit(between) if between else network, rotate)
+    scaled = _traffic(algorithm, op, group, node.unit if inside else node, between.unit if between else network, rotate)
     inside_s = scaled.inside_s / inside.bandwidth_Bps if inside else scaled.inside_s
     between_s = scaled.between_s / between.bandwidth_Bps if between else scaled.between_s
     return replace(scaled, inside_s=inside_s, between_s=between_s)
-
-
-def unit(link: Link) -> Link:
-    """The link with a bandwidth of 1 byte per second and no latency."""
-    return link.model_copy(update={"bandwidth_Bps": 1.0, "latency_s": 0.0})
 
 
 @functools.lru_cache(maxsize=4096)
@@ -398,3 +392,71 @@ def _busiest_s(wiring: Wiring, messages: _EndpointShares, slowdown: Amounts | No
         by_copy.setdefault(a // endpoints, []).append((a % endpoints, b % endpoints, pair_size))
     loads = (item for own_messages in by_copy.values() for item in wiring.link_loads(own_messages).items())
     return max([busiest_s, *(load / wiring.capacity_Bps(channel) for channel, load in loads)])
+
+
+@dataclass(frozen=True)
+class GroupLinks:
+    """The links that a group uses, at their nominal bandwidth."""
+
+    group: Group
+    node: Node
+    network: Link | None
+
+    @property
+    def cards(self) -> int:
+        """Number of network cards in use per node."""
+        return self.node.cards_used
+
+    @property
+    def heads(self) -> int:
+        """Number of ranks of a node that have a network card of their own."""
+        return min(self.cards, self.group.per_node)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the network's switches reduce for the group."""
+        group, network = self.group, self.network
+        return network is not None and network.in_network_reduction and group.nodes > 1 and group.is_even
+
+    def traffic(self, algorithm: str, op: Op) -> Traffic:
+        """Traffic of an algorithm on these links."""
+        return traffic(algorithm, op, self.group, self.node, self.network, rotate=True)
+
+    def latency_s(self, traffic: Traffic, inside_known_s: float = 0.0, between_known_s: float = 0.0) -> float:
+        """Seconds of latency of the traffic's consecutive messages on the links alone.
+
+        inside_known_s, between_known_s: latency of a message that is counted elsewhere; only what a message has in addition
+        counts.
+        """
+        inside_s = _latency_s(self.node.link, traffic.inside_steps, traffic.inside_further, inside_known_s)
+        return inside_s + _latency_s(self.network, traffic.between_steps, traffic.between_further, between_known_s)
+
+    def rounds_latency_s(self, rounds: Sequence[Traffic]) -> float:
+        """Seconds of latency of consecutive rounds, each of whose steps waits for its slowest message."""
+        seconds = 0.0
+        for part in rounds:
+            inside_s = _farthest_s(self.node.link, part.inside_further) if part.inside_messages else 0.0
+            between_s = _farthest_s(self.network, part.between_further) if part.between_messages else 0.0
+            seconds += (part.inside_steps + part.between_steps) * max(inside_s, between_s)
+        return seconds
+
+    def hosts_s(self, traffic: Traffic) -> float:
+        """Busy seconds of the host, or of the device inside a node, that handles the most of the traffic's messages."""
+        inside_s, between_s = (link.overhead_s if link else 0.0 for link in (self.node.link, self.network))
+        return max(traffic.inside_messages * inside_s, traffic.between_messages * between_s)
+
+
+def _latency_s(link: Link | None, steps: int, further: Sequence[FurtherSteps], known_s: float) -> float:
+    """Seconds of latency of consecutive messages on a link, each without the part that is counted elsewhere."""
+    if link is None:
+        return 0.0
+    nearest = steps - sum(part.steps for part in further)
+    return sum(
+        (count * max(0.0, link.latency_s + extra_s - known_s) for extra_s, count in further),
+        start=nearest * max(0.0, link.latency_s - known_s),
+    )
+
+
+def _farthest_s(link: Link | None, further: Sequence[FurtherSteps]) -> float:
+    """Latency in seconds of the farthest message on a link."""
+    return link.latency_s + max((part.extra_s for part in further), default=0.0) if link else 0.0

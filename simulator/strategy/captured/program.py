@@ -20,14 +20,25 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.captured.script import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, RecordedEvent, Wait
+from scaleproof.simulator.captured.kernels import KernelTime, KernelTimes
+from scaleproof.simulator.captured.script import (
+    CapturedClass,
+    CapturedScript,
+    Event,
+    IssuedCollective,
+    IssuedMessage,
+    Operation,
+    RecordedEvent,
+    Wait,
+)
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster.collectives.cost import rendezvous_s
 from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor, passed_bytes
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import replay
-from scaleproof.simulator.program import MAIN_STREAM, Path, ProgramBuilder
+from scaleproof.simulator.program import MAIN_STREAM, Path, Program, ProgramBuilder
 from scaleproof.simulator.strategy.data_parallel.contention import (
     MEMORY_BYTES_PER_BUS_BYTE,
     ContendedResources,
@@ -37,36 +48,75 @@ from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.step_builder import StepBuilder
 
-# The stream of the host, and the first of other streams of a rank and of the groups whose collectives it leads.
+# The stream of the host, and the first of other streams of a rank.
 HOST_STREAM: Final = 2
 _FIRST_SIDE: Final = 3
 _MOST_STREAMS: Final = 63
 # Of work that the device does anyway: no resource, at one second per second.
 _NO_PATH: Final = Path(0.0, 1.0)
+# Dimensions whose collectives are inside layers, and start with no receives queued in the network.
+_INSIDE: Final = (Dimension.TENSOR, Dimension.SEQUENCE, Dimension.CONTEXT, Dimension.EXPERT)
+# Bytes of memory that collectives move per byte on the bus, where nothing else is stated: read and written.
+_USUAL_MEMORY_BYTES: Final = 2.0
+# Streams of the groups whose collectives a rank leads begin here; those of its kernels are below.
+_FIRST_GROUP_STREAM: Final = 64
+_MOST_GROUPS: Final = 63
+_STEPS: Final = 2
 
 
 class HostCosts(NamedTuple):
-    """Seconds of the host per kernel and per collective, and whether it waits for each kernel."""
+    """Seconds of the host per kernel and per collective, and whether it waits for each kernel. runs_script: whether the
+    script's own code takes the time that was captured, as on the machine on which operators were timed."""
 
     kernel_s: float
     collective_s: float
     blocks: bool
+    runs_script: bool = False
 
 
 class KernelBlock(NamedTuple):
     """A block of kernels: its task on its stream, the seconds of each kernel, their share that memory bandwidth bounds, whether
-    it is on the main stream, and the numbers of the trace's events that launch them."""
+    it is on the main stream, and the numbers of the class's events that launch them."""
 
     row: int
     seconds: Sequence[float]
     moves: float
     is_main: bool
-    events: range
+    events: Sequence[int]
 
     @property
     def kernels_s(self) -> float:
         """Seconds of all kernels."""
         return sum(self.seconds)
+
+
+def compile_captured(strategy: CapturedStrategy, job: Job) -> Program:
+    """Compiles the recorded step."""
+    return assembled_script(strategy.script, job, strategy.workers).program
+
+
+def assembled_script(script: CapturedScript, job: Job, replicas: int) -> Assembly:
+    """The program of a step on a job's cluster with a number of replicas, and the tasks of each rank class."""
+    times = KernelTimes(job.cluster.device, job.framework)
+    runs_script = times.device == script.timed_on
+    host = HostCosts(times.launch_host_s, times.collective_host_s, times.blocks_host, runs_script)
+    kernels = [script.kernel_times(one, times) for one in script.classes]
+    return assemble(script.resized(replicas), kernels, job, host)
+
+
+def assemble(classes: Sequence[CapturedClass], kernels: Sequence[Sequence[KernelTime]], job: Job, host: HostCosts) -> Assembly:
+    """The program of all rank classes, with the tasks of each. kernels: times of each class's operators.
+
+    Kernels next to collectives of gradients take longer, as far as the device is shared: when they overlap follows from a
+    replay without contention.
+
+    Raises InputError for messages without counterpart.
+    """
+    built = Assembly(classes, kernels, job, host, {})
+    resources = ContendedResources.of(job)
+    if resources is None or not built.issued:
+        return built
+    return Assembly(classes, kernels, job, host, _longer_s(built, resources))
 
 
 class _Chain:
@@ -82,9 +132,9 @@ class _Chain:
 class RankTasks:
     """Adds the tasks of a rank class to a program.
 
-    longer_s: seconds by which each block takes longer, in order; none if empty. scale: factor on the seconds of kernels.
-    communicate: adds a collective or a message after some tasks, and returns its row. blocks: those added so far;
-    streams: numbers in the program of recorded streams.
+    kernels: times of the class's operators; scale: factor on their seconds. longer_s: seconds by which each block takes longer,
+    in order; none if empty. communicate: adds a collective or a message after some tasks, and returns its row. blocks: those
+    added so far; streams: numbers in the program of recorded streams.
     """
 
     def __init__(
@@ -92,40 +142,52 @@ class RankTasks:
         builder: ProgramBuilder,
         rank: int,
         host: HostCosts,
+        kernels: Sequence[KernelTime],
         scale: float,
         longer_s: Sequence[float],
         communicate: Callable[[IssuedCollective | IssuedMessage, Sequence[int]], int],
     ) -> None:
-        self._builder, self._rank, self._host, self._scale, self._communicate = builder, rank, host, scale, communicate
+        self._builder, self._rank, self._host, self._kernels, self._scale = builder, rank, host, kernels, scale
+        self._communicate = communicate
         self._longer_s = itertools.chain(longer_s, itertools.repeat(0.0))
         self.streams: dict[int, int] = {}
         self._chains: defaultdict[int, _Chain] = defaultdict(_Chain)
-        self._open: list[Launch] = []
+        # of the open block: numbers and operators of the events, and their seconds
+        self._open: list[tuple[int, Operation, float]] = []
         self._works: dict[int, tuple[list[int], Phase]] = {}
         self._recorded: dict[int, tuple[list[int], Phase | None]] = {}
         self._later: list[tuple[int, str, int]] = []
-        self._host_row = self._event = -1
+        self._main = self._host_row = -1
         self.blocks: list[KernelBlock] = []
 
-    def add(self, trace: RankTrace, main: int) -> None:
-        """Adds the events of a trace. main: number of the stream with the main work."""
-        self.streams[main] = MAIN_STREAM
+    def add(self, events: Sequence[Event], main_stream: int) -> None:
+        """Adds the events of the class."""
+        self._main = main_stream
+        self.streams[main_stream] = MAIN_STREAM
         if not self._host.blocks:
             # follows the host's last task of the previous step
             self._host_row = self._builder.compute(self._rank, Phase.WAIT, 0.0, stream=HOST_STREAM)
-        for self._event, event in enumerate(trace.events):
-            self._add(event)
-        self._event += 1
+        for number, event in enumerate(events):
+            if isinstance(event, Operation):
+                self._launch(number, event)
+            else:
+                self._close()
+                self._add(event)
         self._close()
         self._finish()
 
-    def _add(self, event: Event) -> None:
-        if isinstance(event, Launch):
-            if self._open and (event.stream, event.phase) != self._open[-1][:2]:
-                self._close()
-            self._open.append(event)
+    def _launch(self, number: int, event: Operation) -> None:
+        """Adds a kernel to the open block, or to a new one; nothing for operators that take no time."""
+        seconds = self._kernels[event.operator].seconds + (event.host_s if self._host.runs_script else 0.0)
+        if not seconds:
             return
-        self._close()
+        if self._open:
+            _, last, _ = self._open[-1]
+            if (self._stream(event.stream), event.phase) != (self._stream(last.stream), last.phase):
+                self._close()
+        self._open.append((number, event, seconds))
+
+    def _add(self, event: IssuedCollective | IssuedMessage | RecordedEvent | Wait) -> None:
         if isinstance(event, RecordedEvent):
             chain = self._begun(event.stream)
             self._recorded[event.event] = list(chain.rows), chain.communicates
@@ -134,31 +196,36 @@ class RankTasks:
         else:
             self._issue(event)
 
+    def _stream(self, recorded: int) -> int:
+        """The recorded stream that work runs on: a host that computes has one stream."""
+        return self._main if self._host.blocks else recorded
+
     def _close(self) -> None:
         """Adds the open block."""
         launches, self._open = self._open, []
         if not launches:
             return
-        stream, phase = launches[0].stream, launches[0].phase
-        seconds = [self._scale * one.time.seconds for one in launches]
-        kernel_s = self._host.kernel_s
-        if self._host.blocks:
-            seconds = [one_s + kernel_s for one_s in seconds]
+        _, first, _ = launches[0]
+        stream, kernel_s = self._stream(first.stream), self._host.kernel_s
+        seconds = [self._scale * work_s + kernel_s * self._host.blocks for _, _, work_s in launches]
         total_s, longer_s = sum(seconds), next(self._longer_s)
         chain, begins = self._chains[stream], self._host_row
         after = self._announced(chain, stream)
-        row = self._task(stream, phase, total_s + longer_s, after)
-        moved_s = sum(one_s for one_s, one in zip(seconds, launches, strict=True) if one.time.moves)
-        share, events = moved_s / total_s if total_s else 0.0, range(self._event - len(launches), self._event)
+        row = self._task(stream, first.phase, total_s + longer_s, after)
+        moved_s = sum(
+            work_s for work_s, (_, event, _) in zip(seconds, launches, strict=True) if self._kernels[event.operator].moves
+        )
+        share, events = moved_s / total_s if total_s else 0.0, [number for number, _, _ in launches]
         self.blocks.append(KernelBlock(row, seconds, share, self._number(stream) == MAIN_STREAM, events))
         chain.rows, chain.communicates = [row], None
         if not self._host.blocks:
-            path_s = longest_s(seconds, kernel_s) + longer_s
-            self._host_row = self._builder.compute(self._rank, phase, kernel_s * len(launches), [begins], stream=HOST_STREAM)
-            chain.rows.append(self._builder.background(self._rank, path_s, _NO_PATH, phase, [begins]))
+            path_s, launches_s = longest_s(seconds, kernel_s) + longer_s, kernel_s * len(launches)
+            self._host_row = self._builder.compute(self._rank, first.phase, launches_s, [begins], stream=HOST_STREAM)
+            chain.rows.append(self._builder.background(self._rank, path_s, _NO_PATH, first.phase, [begins]))
 
-    def _begun(self, stream: int) -> _Chain:
+    def _begun(self, recorded: int) -> _Chain:
         """What the next task of a stream follows; at the beginning of a step, the stream's last task of the step before."""
+        stream = self._stream(recorded)
         chain = self._chains[stream]
         if not chain.rows:
             chain.rows = [self._task(stream, Phase.WAIT, 0.0, ())]
@@ -198,12 +265,13 @@ class RankTasks:
         if event.stream is None:
             self._host_waits(rows)
             return
-        chain = self._chains[event.stream]
+        stream = self._stream(event.stream)
+        chain = self._chains[stream]
         chain.rows = list(dict.fromkeys([*chain.rows, *rows]))
         chain.communicates = phase if phase is not None else chain.communicates
         if not known:
             # it is the one of the step before, of communication: scripts have nothing else that lasts over steps
-            chain.rows.append(self._task(event.stream, Phase.SYNCHRONISE, 0.0, chain.rows))
+            chain.rows.append(self._task(stream, Phase.SYNCHRONISE, 0.0, chain.rows))
             self._later.append((chain.rows[-1], event.on, event.number))
 
     def _waited(self, event: Wait) -> tuple[Sequence[int], Phase | None, bool]:
@@ -222,8 +290,8 @@ class RankTasks:
         """Makes the host wait, and with it all later launches."""
         if self._host.blocks:
             # all streams are the host's own
-            main = self._chains[next(iter(self.streams))]
-            main.rows = list(dict.fromkeys([*main.rows, *rows]))
+            chain = self._chains[self._main]
+            chain.rows = list(dict.fromkeys([*chain.rows, *rows]))
             return
         self._host_row = self._builder.compute(self._rank, Phase.WAIT, 0.0, [self._host_row, *rows], stream=HOST_STREAM)
 
@@ -246,16 +314,6 @@ def longest_s(kernels_s: Sequence[float], launch_s: float) -> float:
     return end_s
 
 
-# Dimensions whose collectives are inside layers, and start with no receives queued in the network.
-_INSIDE: Final = (Dimension.TENSOR, Dimension.SEQUENCE, Dimension.CONTEXT, Dimension.EXPERT)
-# Bytes of memory that collectives move per byte on the bus, where nothing else is stated: read and written.
-_USUAL_MEMORY_BYTES: Final = 2.0
-# Streams of groups begin here; those of ranks are below.
-_FIRST_GROUP_STREAM: Final = 64
-_MOST_GROUPS: Final = 63
-_STEPS: Final = 2
-
-
 class _Added(NamedTuple):
     """A collective in the program: its row, members, and what it moves."""
 
@@ -265,63 +323,57 @@ class _Added(NamedTuple):
     bus_bytes: float
 
 
-def assemble(traces: Sequence[RankTrace], job: Job, host: HostCosts, main_stream: int = 0) -> Assembly:
-    """The program of the traces of all rank classes, with the tasks of each class.
-
-    Kernels next to collectives of gradients take longer, as far as the device is shared: when they overlap follows from a
-    replay without contention.
-
-    Raises InputError for messages without counterpart.
-    """
-    built = Assembly(traces, job, host, main_stream, {})
-    resources = ContendedResources.of(job)
-    if resources is None or not built.issued:
-        return built
-    return Assembly(traces, job, host, main_stream, _longer_s(built, resources))
-
-
 class Assembly:
-    """Adds all traces to a program. longer_s: seconds by which the blocks of each class take longer. traces, tasks: those of
-    each class."""
+    """Adds all rank classes to a program. longer_s: seconds by which the blocks of each class take longer. tasks: those of each
+    class."""
 
     def __init__(
-        self, traces: Sequence[RankTrace], job: Job, host: HostCosts, main_stream: int, longer_s: dict[int, Sequence[float]]
+        self,
+        classes: Sequence[CapturedClass],
+        kernels: Sequence[Sequence[KernelTime]],
+        job: Job,
+        host: HostCosts,
+        longer_s: dict[int, Sequence[float]],
     ) -> None:
-        self._job, self.traces, self._devices = job, traces, job.cluster.node.devices
+        self._job, self._classes, self._devices = job, classes, job.cluster.node.devices
         self._builder = StepBuilder(job)
-        self._class_of = {rank: number for number, trace in enumerate(traces) for rank in trace.ranks}
+        self._class_of = {rank: number for number, one in enumerate(classes) for rank in one.ranks}
         self._group_streams: dict[tuple[int, str], int] = {}
         self._matched: dict[tuple[object, ...], int] = {}
         self._counts: Counter[tuple[object, ...]] = Counter()
         self._ends: defaultdict[tuple[object, ...], set[bool]] = defaultdict(set)
         self.issued: list[_Added] = []
         self.tasks: list[RankTasks] = []
-        ranks = [self._add_rank(trace) for trace in traces]
-        for number, trace in enumerate(traces):
+        ranks = [self._add_rank(one) for one in classes]
+        for number, one in enumerate(classes):
+            communicate = partial(self._communicate, number)
             tasks = RankTasks(
-                self._builder, ranks[number], host, job.slowest, longer_s.get(number, ()),
-                lambda event, after, number=number: self._communicate(number, event, after),  # type: ignore[misc]
-            )  # fmt: skip
-            tasks.add(trace, main_stream)
+                self._builder, ranks[number], host, kernels[number], job.slowest, longer_s.get(number, ()), communicate
+            )
+            tasks.add(one.events, one.main_stream)
             self.tasks.append(tasks)
         self._check_messages()
         # kernels next to collectives depend on when they run, so that other prices need another program
         self.program = replace(self._builder.priced(), prices=None)
 
-    def _add_rank(self, trace: RankTrace) -> int:
-        node = trace.played // self._devices
-        each = sum(rank // self._devices == node for rank in trace.ranks)
+    def _add_rank(self, one: CapturedClass) -> int:
+        node = one.played // self._devices
         # every rank waits for the slowest one in each step, which slows the whole class
-        uneven = trace.ranks if self._job.unevenness.named else ()
-        return self._builder.add_rank(trace.name, trace.played, node, each, len(trace.ranks), members=uneven)
+        uneven = one.ranks if self._job.unevenness.named else ()
+        each = self._ranks_on(node, one)
+        return self._builder.add_rank(one.name, one.played, node, each, len(one.ranks), members=uneven)
+
+    def _ranks_on(self, node: int, one: CapturedClass) -> int:
+        """Number of a class's ranks on a node."""
+        return sum(rank // self._devices == node for rank in one.ranks)
 
     def _communicate(self, number: int, event: IssuedCollective | IssuedMessage, after: Sequence[int]) -> int:
+        """Adds communication of a class, or what the class's part in it follows if another class has added it."""
         if isinstance(event, IssuedCollective):
             return self._collective(number, event, after)
         return self._message(number, event, after)
 
     def _collective(self, number: int, event: IssuedCollective, after: Sequence[int]) -> int:
-        """Adds a collective, or what this class's part in it follows if another class has added it."""
         classes = tuple(sorted({self._class_of[rank] for rank in event.ranks}))
         kind = (event.op, classes, len(event.ranks), event.group if len(classes) == 1 else "")
         key = (*kind, self._counts[(number, *kind)])
@@ -330,7 +382,7 @@ class Assembly:
             self._builder.follow(self._matched[key], np.array(after, dtype=np.int64))
             return self._matched[key]
         group = Group.of(list(event.ranks), self._devices)
-        nodes = sorted({self.traces[one].played // self._devices for one in classes})
+        nodes = sorted({self._classes[one].played // self._devices for one in classes})
         meets = bool(self._job.framework.rendezvous and event.dimension in _INSIDE)
         path = partial(_collective, event.op, group, event.size_bytes, nodes, self._concurrent(number, group), meets)
         row = self._builder.collective(
@@ -344,10 +396,9 @@ class Assembly:
 
     def _concurrent(self, number: int, group: Group) -> int:
         """Number of equivalent groups, of other ranks of the same nodes, that communicate at the same time."""
-        node = self.traces[number].played // self._devices
-        here = sum(rank // self._devices == node for rank in self.traces[number].ranks)
+        node = self._classes[number].played // self._devices
         own = sum(rank // self._devices == node and self._class_of[rank] == number for rank in group.ranks)
-        return max(1, here // max(1, own))
+        return max(1, self._ranks_on(node, self._classes[number]) // max(1, own))
 
     def _group_stream(self, leader: int, group: str) -> int:
         """The stream of a group's collectives, of the class that leads it."""
@@ -358,9 +409,8 @@ class Assembly:
         return known[leader, group]
 
     def _message(self, number: int, event: IssuedMessage, after: Sequence[int]) -> int:
-        """Adds a message, or what this side of it follows if the other side has added it."""
         if event.peer not in self._class_of:
-            raise InputError(f"{self.traces[number].name} exchanges a message with rank {event.peer}, which no class has")
+            raise InputError(f"{self._classes[number].name} exchanges a message with rank {event.peer}, which no class has")
         peer = self._class_of[event.peer]
         ends = (number, peer) if event.sends else (peer, number)
         side = (*ends, event.tag, event.sends)
@@ -370,13 +420,16 @@ class Assembly:
         if key in self._matched:
             self._builder.follow(self._matched[key], np.array(after, dtype=np.int64))
             return self._matched[key]
-        source, target = (self._place(self.traces[one].played) for one in ends)
+        source, target = (self._place(self._classes[one].played) for one in ends)
         if ends[0] == ends[1]:
-            played = self.traces[number].played
+            played = self._classes[number].played
             source, target = (self._place(rank) for rank in ((played, event.peer) if event.sends else (event.peer, played)))
-        concurrent = sum(rank // self._devices == source[0] for rank in self.traces[ends[0]].ranks)
+        concurrent = self._ranks_on(source[0], self._classes[ends[0]])
         stall_s = self._job.framework.stall_s(-(-len(self._class_of) // self._devices))
-        path = partial(_message, source, target, event.size_bytes, concurrent, stall_s)
+        path = partial(
+            ResourceMap.concurrent_messages, source=source, target=target, size_bytes=event.size_bytes, concurrent=concurrent,
+            stall_s=stall_s,
+        )  # fmt: skip
         row = self._builder.transfer(
             *ends, event.size_bytes, path, Phase.SEND, after,
             labels=Communication.of(Dimension.PIPELINE, "sendrecv", event.size_bytes),
@@ -392,7 +445,7 @@ class Assembly:
         """Raises InputError if a message is sent and not received, or the reverse."""
         for (source, target, _, _), sides in self._ends.items():
             if len(sides) == 1:
-                names = self.traces[source].name, self.traces[target].name  # type: ignore[call-overload]
+                names = self._classes[source].name, self._classes[target].name  # type: ignore[call-overload]
                 missing = "receives" if True in sides else "sends"
                 raise InputError(f"a message from {names[0]} to {names[1]}: nobody {missing} it; capture both in the same step")
 
@@ -403,13 +456,6 @@ def _collective(
     """Path of a collective. meets: whether its ranks meet before it begins."""
     _, path = links.collective(op, group, size_bytes, nodes, concurrent)
     return replace(path, latency_s=path.latency_s + rendezvous_s(group, links.cluster)) if meets else path
-
-
-def _message(
-    source: tuple[int, int], target: tuple[int, int], size_bytes: float, concurrent: int, stall_s: float, links: ResourceMap
-) -> Path:
-    """Path of one of `concurrent` messages."""
-    return links.concurrent_messages(source, target, size_bytes, concurrent, stall_s)
 
 
 def _longer_s(built: Assembly, resources: ContendedResources) -> dict[int, Sequence[float]]:

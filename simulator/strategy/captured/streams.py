@@ -14,8 +14,7 @@ from scaleproof.simulator.common.communication import label_of
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
-from scaleproof.simulator.strategy.captured.compile import assembled_script
-from scaleproof.simulator.strategy.captured.program import HOST_STREAM, Assembly, RankTasks
+from scaleproof.simulator.strategy.captured.program import HOST_STREAM, Assembly, RankTasks, assembled_script
 from scaleproof.simulator.strategy.job import Job
 
 _STEPS: Final = 2
@@ -70,15 +69,15 @@ class _Step:
 
     def of_class(self, number: int, one: CapturedClass) -> ClassStreams:
         """The streams of a class."""
-        tasks, places = self._built.tasks[number], self._built.traces[number].places
-        all_spans = [*self._of_streams(number, tasks, one, places), *self._collectives(number), *self._messages(number)]
+        tasks = self._built.tasks[number]
+        all_spans = [*self._of_streams(number, tasks, one), *self._collectives(number), *self._messages(number)]
         spans = [span for span in all_spans if span.end_s > span.start_s]
         first = (_HOST, KERNELS)
         used = list(dict.fromkeys(span.stream for span in spans))
         streams = (*(name for name in first if name in used), *(name for name in used if name not in first))
-        return ClassStreams(one, streams, spans, self._reached_s(tasks, places, len(one.events)), self._step_s)
+        return ClassStreams(one, streams, spans, self._reached_s(tasks, len(one.events)), self._step_s)
 
-    def _of_streams(self, number: int, tasks: RankTasks, one: CapturedClass, places: Sequence[int]) -> Iterator[StreamSpan]:
+    def _of_streams(self, number: int, tasks: RankTasks, one: CapturedClass) -> Iterator[StreamSpan]:
         """Spans of the host and of kernels. Kernels between two waits are one span."""
         program = self._program
         launching = (program.rank == number) & (program.stream == HOST_STREAM) & (program.amount > 0)
@@ -87,8 +86,8 @@ class _Step:
         numbers = {program_number: recorded for recorded, program_number in tasks.streams.items()}
         for block in tasks.blocks:
             stream = int(program.stream[block.row])
-            name = KERNELS if stream == MAIN_STREAM else f"side stream {numbers[stream] - 1}"
-            launched = [one.events[places[event]] for event in block.events]
+            name = KERNELS if stream == MAIN_STREAM else f"side stream {numbers[stream]}"
+            launched = [one.events[event] for event in block.events]
             modules = [event.module for event in launched if isinstance(event, Operation)]
             yield self._span(block.row, name, _modules(modules), len(launched))
 
@@ -110,13 +109,13 @@ class _Step:
         times = float(self._start_s[row]), float(self._end_s[row])
         return StreamSpan(stream, Phase(int(program.phase[row])), *times, words, kernels, float(program.message_bytes[row]))
 
-    def _reached_s(self, tasks: RankTasks, places: Sequence[int], events: int) -> NDArray[np.float64]:
+    def _reached_s(self, tasks: RankTasks, events: int) -> NDArray[np.float64]:
         """See `ClassStreams`: events without a kernel on the main stream are at the next one that has one."""
         found = np.full(events + 1, np.inf)
         for block in (each for each in tasks.blocks if each.is_main):
             start_s, end_s = self._start_s[block.row], self._end_s[block.row]
             before = np.cumsum([0.0, *block.seconds[:-1]]) / (block.kernels_s or 1.0)
-            found[[places[event] for event in block.events]] = start_s + before * (end_s - start_s)
+            found[list(block.events)] = start_s + before * (end_s - start_s)
         found[-1] = max([self._step_s, *found[np.isfinite(found)]])
         reached_s: NDArray[np.float64] = np.minimum.accumulate(found[::-1])[::-1]
         return reached_s

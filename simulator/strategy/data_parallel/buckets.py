@@ -1,5 +1,5 @@
 """Gradient buckets: gradients in the order in which backward passes complete them, grouped into buckets that are summed
-together, and the layers of pipeline ranks that they belong to."""
+together, the layers of pipeline ranks that they belong to, and the collectives that move them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from scaleproof.simulator.cluster.collectives.groups import Op
+from scaleproof.simulator.common.communication import Collective, Dimension, number_of
 from scaleproof.simulator.model.layers import Layer, block_range, copied_weights
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.strategy.job import Job
+
+# Names of groups of ranks with the same parameters: all replicas, or ranks with the same experts of a mixture.
+REPLICA_GROUPS: Final = ("replicas", "experts")
 
 
 class Gradients:
@@ -59,6 +64,35 @@ class SyncUnit(NamedTuple):
     bounds: list[int]
 
 
+class ReplicaCollective(NamedTuple):
+    """A collective over a group of replicas, by its name in `GradientSync`. dimension: that it is reported with."""
+
+    op: Op
+    group: str
+    size_bytes: float
+    dimension: Dimension
+
+    @property
+    def number(self) -> int:
+        """The number of the dimension and the collective."""
+        return number_of(self.dimension, Collective.of(self.op))
+
+
+class Issued(NamedTuple):
+    """A collective in the step of a pipeline rank.
+
+    layers: whose gradients or parameters it moves. slot: scheduling slot. after: task of the rank's schedule that it follows.
+    before: task that waits for it; holds: task whose messages wait for it; −1 for none.
+    """
+
+    collective: ReplicaCollective
+    layers: range
+    slot: int
+    after: int
+    before: int = -1
+    holds: int = -1
+
+
 class RankLayers:
     """A model's layers as pipeline ranks have them. copied: parameters of which the last stage has a copy. gradients: those of
     the parameters that all workers have, without experts."""
@@ -99,8 +133,8 @@ class RankLayers:
         if job.sums_whole:
             return [SyncUnit(stage, self.gradients.bounds(stage))]
         size = job.reduced_bytes
-        bounds, layers = self.gradients.buckets(stage, size, plan.first_bucket_bytes, plan.bucket_bytes)
-        if not (plan.overlap or plan.overlap_gather or job.zero == 2):
+        bounds, layers = self.gradients.buckets(stage, size, *plan.bucket_limits_bytes)
+        if not (plan.overlap or plan.gathering(job.zero) == "next forward pass" or job.zero == 2):
             return [SyncUnit(stage, bounds)]
         result, begin, end = list[SyncUnit](), 0, stage.stop
         # all buckets that one layer completes are one unit

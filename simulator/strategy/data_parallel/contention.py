@@ -11,6 +11,7 @@ passes, and passes lose as much for what they wait for.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
@@ -18,11 +19,13 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.collectives.cost import ConcurrentCollective, concurrent_collective, processors_taken
+from scaleproof.simulator.cluster.collectives.cost import DurationBySize, concurrent_collective, processors_taken
 from scaleproof.simulator.cluster.collectives.groups import Group, LinkLevel, Op, bus_factor
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels.parameters import at_power_limit, power_constants
 from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.parallelism.mesh import DeviceMesh
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.strategy.job import Job
 
 Times = NDArray[np.float64]
@@ -38,46 +41,13 @@ _BITS: Final = 8
 _PICO: Final = 1e-12
 
 
-@dataclass(frozen=True)
-class ReplicaCollectives:
-    """Collectives of replicas that run next to passes.
-
-    group: ranks with the same parameters; experts: ranks with the same experts, if different. gathers: whether parameters are
-    gathered next to the forward and the backward pass of each microbatch, as in ZeRO's stage 3. first_gather: whether they are
-    gathered next to the first forward pass of a step only. sums: collective that sums gradients next to backward passes, None
-    if passes do not overlap with it. passes: number of microbatches whose passes one sum runs next to: 1 if each microbatch
-    sums; all if ranks have several chunks, whose sums run next to passes over other chunks; 0 if a sum runs next to the last
-    backward pass only. stages: number of parts of the model whose passes the sums of a rank run next to.
-    """
-
-    group: Group
-    experts: Group | None
-    gathers: tuple[bool, bool]
-    first_gather: bool
-    sums: Op | None
-    passes: int
-    stages: int
-
-
-class Delays(NamedTuple):
-    """Delays of passes and of the collectives of replicas next to them.
-
-    every_microbatch_s, once_per_step_s: additional seconds of each layer's passes, shape (2, layers): of every microbatch, and
-    further ones of the first forward and the last backward pass of a step. collectives: share by which those of each layer take
-    longer next to forward and to backward passes, shape (2, layers).
-    """
-
-    every_microbatch_s: Times
-    once_per_step_s: Times
-    collectives: Times
-
-
 class _Collective(NamedTuple):
     """A collective of replicas next to passes over a layer.
 
     of_experts: whether it moves the parameters of experts, or all others. moves_frozen: whether frozen ones as well. direction:
     0 next to forward passes, 1 next to backward passes. place: of its seconds, by links and direction. passes: that it is
-    distributed over. bus_factor: bytes on the bus per byte of its size. memory_bytes, joules: per byte on the bus.
+    distributed over. seconds: by its size. bus_factor: bytes on the bus per byte of its size. memory_bytes, joules: per byte on
+    the bus.
     """
 
     of_experts: int
@@ -86,7 +56,7 @@ class _Collective(NamedTuple):
     place: int
     element_bytes: int
     passes: int
-    concurrent: ConcurrentCollective
+    seconds: DurationBySize
     bus_factor: float
     memory_bytes: float
     joules: float
@@ -105,35 +75,76 @@ class _Moved(NamedTuple):
 
 @dataclass(frozen=True)
 class Contention:
-    """Slowdown of passes by the collectives of replicas next to them, and of these by the passes' own collectives."""
+    """Slowdown of passes by the collectives of replicas next to them, and of these by the passes' own collectives.
 
-    replicas: ReplicaCollectives
+    group: ranks with the same parameters; experts: ranks with the same experts, if different. gathers: whether parameters are
+    gathered next to the forward and the backward pass of each microbatch, as in ZeRO's stage 3. first_gather: whether they are
+    gathered next to the first forward pass of a step only. sums: collective that sums gradients next to backward passes, None
+    if passes do not overlap with it. passes: number of microbatches whose passes one sum runs next to: 1 if each microbatch
+    sums; all if ranks have several chunks, whose sums run next to passes over other chunks; 0 if a sum runs next to the last
+    backward pass only. stages: number of parts of the model whose passes the sums of a rank run next to.
+    """
 
-    def delays(self, computing_s: Times, within_s: Times, samples: float, job: Job) -> Delays:
-        """Delays of passes that compute for `computing_s` seconds without contention, shape (2, layers), and of the collectives
-        next to them. within_s: collectives within passes, as in `Job.with_again`."""
+    group: Group
+    experts: Group | None
+    gathers: tuple[bool, bool]
+    first_gather: bool
+    sums: Op | None
+    passes: int
+    stages: int
+
+    @classmethod
+    def of_replicas(cls, plan: Plan, mesh: DeviceMesh, job: Job) -> Self | None:
+        """Contention with the collectives of a plan's replicas; None without such collectives."""
+        if not plan.averages or plan.servers:
+            return None
+        zero = 0 if job.owns_tensors else job.zero
+        gathering = plan.gathering(zero)
+        overlaps = (plan.overlap and not job.sums_whole) or zero >= 2
+        experts = mesh.expert_replicas(0, plan.expert, plan.expert_tensor)[0] if plan.divides_experts else None
+        return cls(
+            group=mesh.replicas_of(0, 0, plan.sharing if zero else None),
+            experts=None if experts is None else Group.of(experts, mesh.devices),
+            gathers=(gathering in ("every pass", "every forward pass"), gathering == "every pass"),
+            first_gather=gathering in ("next forward pass", "once a step"),
+            sums=("reduce_scatter" if zero else "all_reduce") if overlaps else None,
+            passes=1 if zero >= 2 and plan.scatter == "microbatch" else plan.microbatches if plan.chunks > 1 else 0,
+            stages=plan.stages if plan.chunks == 1 else 1,
+        )
+
+    def delays(self, computing_s: Times, within_s: Times, samples: float, job: Job) -> tuple[Times, Times, Times]:
+        """Additional seconds of each layer's passes of every microbatch, and further ones of the first forward and the last
+        backward pass of a step, and the share by which the collectives of replicas next to forward and to backward passes take
+        longer; each of shape (2, layers).
+
+        computing_s: seconds of passes without contention, shape (2, layers). within_s: collectives within passes, as in
+        `Job.with_again`.
+        """
         resources, nothing = ContendedResources.of(job), np.zeros_like(computing_s)
         shares_links = job.framework.link_contention and bool(np.any(within_s))
         if resources is None and not shares_links:
-            return Delays(nothing, nothing, nothing)
+            return nothing, nothing, nothing
         bound = nothing if resources is None else job.memory_shares(samples)
-        forward, backward = self.replicas.gathers
-        every_microbatch = self._moved(job, forward, backward, self.replicas.passes)
-        once_per_step = self._moved(job, self.replicas.first_gather, False, 0 if self.replicas.passes else 1)
+        forward, backward = self.gathers
+        every_microbatch = self._moved(job, forward, backward, self.passes)
+        once_per_step = self._moved(job, self.first_gather, False, 0 if self.passes else 1)
         passes_s, shares = [], []
         for moved in (every_microbatch, once_per_step):
             on_device_s = nothing if resources is None else resources.delays_s(moved, computing_s, bound)
             on_links_s, share = self._on_links_s(moved, computing_s, within_s) if shares_links else (nothing, nothing)
             passes_s.append(on_device_s + on_links_s)
             shares.append(share)
-        return Delays(passes_s[0], passes_s[1], shares[0] + shares[1])
+        return passes_s[0], passes_s[1], shares[0] + shares[1]
 
     def _on_links_s(self, moved: _Moved, computing_s: Times, within_s: Times) -> tuple[Times, Times]:
         """Additional seconds of passes whose collectives share links with those of replicas, shape (2, layers), and the share
         by which the latter take longer, shape (2, layers)."""
         passes_s: Times = computing_s + within_s[:, 1].sum(axis=0)
-        stages = np.array_split(np.arange(computing_s.shape[-1]), self.replicas.stages)
-        next_s = np.concatenate([together_s(moved.seconds[..., own], passes_s[:, own]) for own in stages], axis=-1)
+        layers = _layers_of_stages(computing_s.shape[-1], self.stages)
+        moved_s, stages_s = (
+            np.append(one, np.zeros((*one.shape[:-1], 1)), -1)[..., layers] for one in (moved.seconds, passes_s)
+        )
+        next_s = together_s(moved_s, stages_s)[..., layers >= 0]
         within_s, exposed_s = within_s.sum(axis=-1).swapaxes(0, 1)
         longer_s, delayed_s = delays_s(next_s.sum(axis=-1), within_s, exposed_s, passes_s.sum(axis=-1))
         slowed = np.divide(delayed_s, next_s.sum(axis=-1), out=np.zeros_like(delayed_s), where=delayed_s > 0)
@@ -159,20 +170,20 @@ class Contention:
         calls: list[tuple[int, Op, int, int]] = [
             (direction, "all_gather", job.gathered_bytes, 1) for direction, gathers in enumerate((forward, backward)) if gathers
         ]
-        if self.replicas.sums is not None and passes:
-            calls.append((1, self.replicas.sums, job.reduced_bytes, passes))
+        if self.sums is not None and passes:
+            calls.append((1, self.sums, job.reduced_bytes, passes))
         result = []
-        for of_experts, group in enumerate((self.replicas.group, self.replicas.experts)):
+        for of_experts, group in enumerate((self.group, self.experts)):
             if group is None or group.size == 1:
                 continue
             for direction, op, element_bytes, pass_count in calls:
                 moves_frozen = op == "all_gather" and job.zero == 3 and not of_experts
                 place, memory_bytes = 2 * LinkLevel.of(group) + direction, MEMORY_BYTES_PER_BUS_BYTE[op]
-                concurrent, factor = concurrent_collective(op, group, job.cluster), bus_factor(op, group.size)
+                seconds, factor = concurrent_collective(op, group, job.cluster), bus_factor(op, group.size)
                 joules = joules_per_bus_byte(memory_bytes)
                 result.append(
                     _Collective(
-                        of_experts, moves_frozen, direction, place, element_bytes, pass_count, concurrent, factor,
+                        of_experts, moves_frozen, direction, place, element_bytes, pass_count, seconds, factor,
                         memory_bytes, joules,
                     )
                 )  # fmt: skip
@@ -180,7 +191,7 @@ class Contention:
 
     def _moved_by_layer(self, layer: Layer, collectives: Sequence[_Collective]) -> Sequence[float]:
         """Seconds by links, bytes of memory and joules of a layer's collectives, each by pass; eight numbers."""
-        experts = 0 if self.replicas.experts is None else layer.expert_parameters
+        experts = 0 if self.experts is None else layer.expert_parameters
         trained = layer.trained_parameters - experts, experts
         moved_s, memory_bytes, moved_J = [0.0] * 4, [0.0, 0.0], [0.0, 0.0]
         for one in collectives:
@@ -188,7 +199,7 @@ class Contention:
             if not parameters or (one.direction and not layer.has_backward):
                 continue
             size_bytes = float(parameters * one.element_bytes)
-            moved_s[one.place] += one.concurrent.seconds(size_bytes) / one.passes
+            moved_s[one.place] += one.seconds(size_bytes) / one.passes
             bus_bytes = size_bytes * one.bus_factor / one.passes
             memory_bytes[one.direction] += one.memory_bytes * bus_bytes
             moved_J[one.direction] += one.joules * bus_bytes
@@ -301,6 +312,13 @@ def joules_per_bus_byte(memory_bytes: float) -> float:
     known = power_constants()
     energy_pJ = known["memory_pJ_per_bit"] * memory_bytes + known["link_pJ_per_bit"]
     return float(_BITS * _PICO * energy_pJ)
+
+
+@functools.cache
+def _layers_of_stages(layers: int, stages: int) -> NDArray[np.int64]:
+    """Layers of stages with nearly the same number of them, shape (stages, layers of a stage), -1 where a stage has fewer."""
+    parts = np.array_split(np.arange(layers), stages)
+    return np.stack([np.pad(part, (0, len(parts[0]) - len(part)), constant_values=-1) for part in parts])
 
 
 def together_s(moved_s: Times, passes_s: Times) -> Times:

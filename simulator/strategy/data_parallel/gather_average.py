@@ -9,7 +9,7 @@ from typing import Final
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.parallelism.gather_average import GatherAverage
-from scaleproof.simulator.parallelism.mesh import Placed, place
+from scaleproof.simulator.parallelism.mesh import RankClass, place
 from scaleproof.simulator.program import Path, Program
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
@@ -28,7 +28,7 @@ def compile_gather_average(strategy: GatherAverage, job: Job) -> Program:
     worker_classes = place(strategy.workers, job.cluster.node.devices, _distinguishable_ranks(strategy.workers, job))
     ranks, gradients = [], []
     for worker_class in worker_classes:
-        rank = builder.add_workers(worker_class)
+        rank = builder.add_class(worker_class)
         builder.load(rank, worker_class.node, worker_class.each, worker_class.ranks)
         builder.compute(rank, Phase.FORWARD, forward_s)
         gradients.append(builder.compute(rank, Phase.BACKWARD, backward_s))
@@ -78,7 +78,7 @@ def _distinguishable_ranks(workers: int, job: Job) -> Collection[int]:
     return range(workers)
 
 
-def _path(worker_class: Placed, size_bytes: float, to_main: bool, links: ResourceMap) -> Path:
+def _path(worker_class: RankClass, size_bytes: float, to_main: bool, links: ResourceMap) -> Path:
     """Path of a message between each of a class of concurrent workers and the main worker, which is on node 0, device 0."""
     device, each = worker_class.rank % links.cluster.node.devices, worker_class.each
     nodes, devices, counts = (worker_class.node, 0), (device, 0), (each, worker_class.ranks)

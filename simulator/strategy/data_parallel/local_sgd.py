@@ -43,7 +43,7 @@ def compile_local_sgd(strategy: LocalSgd, job: Job) -> Program:
 
     ranks, begins, ends = [], [], []
     for worker_class in worker_classes:
-        rank = builder.add_workers(worker_class)
+        rank = builder.add_class(worker_class)
         begins.append(builder.wait(rank, Phase.SYNCHRONISE, []))
         builder.load(rank, worker_class.node, worker_class.each, worker_class.ranks)
         ends.append(int(builder.computes(rank, np.tile(_PASSES, strategy.period), steps_s)[-1]))

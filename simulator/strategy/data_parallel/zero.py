@@ -12,11 +12,10 @@ import numpy as np
 
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.program import Rows
-from scaleproof.simulator.strategy.data_parallel.replica_collectives import REPLICA_GROUPS, Issued, ReplicaCollective
+from scaleproof.simulator.strategy.data_parallel.buckets import REPLICA_GROUPS, Issued, ReplicaCollective
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.pipeline.rank_schedule import SLOTS
+from scaleproof.simulator.strategy.pipeline.replica import SLOTS, CompileContext
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
-from scaleproof.simulator.strategy.pipeline.tasks import CompileContext
 
 
 def summed(context: CompileContext, ranks: int, group: str, size_bytes: float) -> Iterator[ReplicaCollective]:
@@ -32,23 +31,24 @@ def summed(context: CompileContext, ranks: int, group: str, size_bytes: float) -
 
 def gathers(context: CompileContext, rank: int) -> Iterator[Issued]:
     """Gathers of a pipeline rank's parameters before passes that need them: none if they are gathered after the update."""
-    if context.job.zero == 3:
-        yield from _gathers_of_layers(context, rank)
-    elif context.job.zero and context.plan.overlap_gather:
+    gathering = context.plan.gathering(context.job.zero)
+    if gathering == "next forward pass":
         yield from _gathers_of_step(context, rank)
+    elif gathering not in (None, "after update"):
+        yield from _gathers_of_layers(context, rank)
 
 
 def _gathers_of_layers(context: CompileContext, rank: int) -> Iterator[Issued]:
     """Gathers of the parameters of each layer before its forward pass, and before its backward pass if they were freed; only
     before the step's first pass if they are kept for the whole step. `prefetch` layers are gathered ahead."""
-    plan, schedule = context.plan, context.schedule
+    plan, schedule, gathering = context.plan, context.schedule, context.plan.gathering(context.job.zero)
     rank_tasks = np.flatnonzero(schedule.rank == rank)
-    kinds = (Pass.FORWARD, Pass.BACKWARD, Pass.INPUT) if plan.reshard else (Pass.FORWARD,)
+    kinds = (Pass.FORWARD, Pass.BACKWARD, Pass.INPUT) if gathering == "every pass" else (Pass.FORWARD,)
     tasks = rank_tasks[np.isin(schedule.kind[rank_tasks], kinds)]
     # layers below the first trained one are not passed backward
     has_backward = np.array([layer.has_backward for layer in context.rank_layers.layers])
     tasks = tasks[(schedule.kind[tasks] == Pass.FORWARD) | has_backward[schedule.begin[tasks]]]
-    if plan.keeps_gathered:
+    if gathering == "once a step":
         tasks = tasks[schedule.microbatch[tasks] == _first_microbatch(context, tasks)]
     for number, task in enumerate(tasks.tolist()):
         ahead = number - 1 - plan.prefetch

@@ -8,28 +8,24 @@ that their messages take equal times; folded workers then use the links of the f
 
 from __future__ import annotations
 
+import functools
 import math
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.equivalence import UsedLinks, hashes, labels
 from scaleproof.simulator.common.equivalence import classes as equivalence_classes
-from scaleproof.simulator.parallelism.mesh import DeviceMesh, Placed, place, place_shares
+from scaleproof.simulator.parallelism.mesh import DeviceMesh, RankClass, place, place_shares
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program import Kind, Path, Program, Resources, ResourceTable
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap
 
-_MOST_CACHED: Final = 64
-# Cache: folded classes, and the cluster that the key identifies, which is referenced so that no other gets the same id.
-_FOLDED: Final[OrderedDict[Hashable, tuple[Cluster, list[Placed]]]] = OrderedDict()
 
-
-def worker_classes(plan: Plan, job: Job) -> list[Placed]:
+def worker_classes(plan: Plan, job: Job) -> list[RankClass]:
     """Classes of equivalent workers of a plan; `node` and `each` refer to the first stage of the first worker."""
     cluster, mesh = job.cluster, plan.grid(job.cluster.node.devices)
     distinguishable_ranks = set(job.distinguishable_ranks(plan.ranks))
@@ -53,15 +49,15 @@ def worker_classes(plan: Plan, job: Job) -> list[Placed]:
         return separate_classes(plan, mesh)
     if plan.order.index("workers") < plan.order.index("stages") and plan.workers * plan.model_parallel_size % mesh.devices:
         return separate_classes(plan, mesh)
-    return [Placed(mesh.place(w, 0)[0], plan.workers // period, 1, w) for w in range(period)]
+    return [RankClass(mesh.place(w, 0)[0], plan.workers // period, 1, w) for w in range(period)]
 
 
-def separate_classes(plan: Plan, mesh: DeviceMesh) -> list[Placed]:
+def separate_classes(plan: Plan, mesh: DeviceMesh) -> list[RankClass]:
     """A class for each worker of a plan."""
-    return [Placed(mesh.place(worker, 0)[0], 1, 1, worker) for worker in range(plan.workers)]
+    return [RankClass(mesh.place(worker, 0)[0], 1, 1, worker) for worker in range(plan.workers)]
 
 
-def can_fold(classes: Sequence[Placed], plan: Plan, job: Job) -> bool:
+def can_fold(classes: Sequence[RankClass], plan: Plan, job: Job) -> bool:
     """Whether workers differ in nothing but the routes of their messages.
 
     Not where they differ in their speed, in the batches that they load, in the groups with which they synchronise gradients, or
@@ -70,7 +66,7 @@ def can_fold(classes: Sequence[Placed], plan: Plan, job: Job) -> bool:
     links = [link for link in (job.cluster.node.link, job.cluster.network) if link is not None]
     sharded = plan.sharing < plan.workers if job.zero else False
     return not (
-        any(placed.ranks > 1 for placed in classes)
+        any(worker.ranks > 1 for worker in classes)
         or job.distinguishable_ranks(plan.ranks)
         or job.input is not None
         or sharded
@@ -81,21 +77,14 @@ def can_fold(classes: Sequence[Placed], plan: Plan, job: Job) -> bool:
     )
 
 
-def folded(classes: list[Placed], plan: Plan, job: Job) -> list[Placed]:
+def folded(classes: list[RankClass], plan: Plan, job: Job) -> list[RankClass]:
     """Classes of one worker each, folded where all messages between their stages take equal times if nothing is shared."""
     if not can_fold(classes, plan, job):
         return classes
-    cluster, mesh = job.cluster, plan.grid(job.cluster.node.devices)
-    pairs = _pairs(plan)
-    key = id(cluster), mesh, pairs
-    if key not in _FOLDED:
-        _FOLDED[key] = cluster, _folded(classes, mesh, pairs, cluster)
-        if len(_FOLDED) > _MOST_CACHED:
-            _FOLDED.popitem(last=False)
-    return _FOLDED[key][1]
+    return _folded(tuple(classes), plan.grid(job.cluster.node.devices), _pairs(plan), job.cluster)
 
 
-def folded_with_links(classes: list[Placed], plan: Plan, job: Job, unshared: Program) -> tuple[list[Placed], LinkClasses]:
+def folded_with_links(classes: list[RankClass], plan: Plan, job: Job, unshared: Program) -> tuple[list[RankClass], LinkClasses]:
     """Classes of one worker each, folded where their messages use equivalent links, and the classes of links.
 
     unshared: the plan's program for engines in which nothing is shared, which has the same collectives. No link has a class if
@@ -109,12 +98,12 @@ def folded_with_links(classes: list[Placed], plan: Plan, job: Job, unshared: Pro
     table = ResourceTable()
     resource_map = ResourceMap(cluster, table)
     mesh, pairs = plan.grid(cluster.node.devices), _pairs(plan)
-    paths = [_paths(placed.rank, mesh, pairs, resource_map) for placed in classes]
+    paths = [_paths(worker.rank, mesh, pairs, resource_map) for worker in classes]
     users.add_workers(paths, table.built()[0])
     of_worker, of_link = users.classes(len(classes))
-    workers: dict[int, list[Placed]] = {}
-    for placed, number in zip(classes, of_worker, strict=True):
-        workers.setdefault(number, []).append(placed)
+    workers: dict[int, list[RankClass]] = {}
+    for worker, number in zip(classes, of_worker, strict=True):
+        workers.setdefault(number, []).append(worker)
     links: dict[int, list[str]] = {}
     for name, number in zip(users.links, of_link, strict=True):
         links.setdefault(number, []).append(name)
@@ -181,14 +170,17 @@ def _pairs(plan: Plan) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(pair for a, b in one_way for pair in ((a, b), (b, a)) if a != b))
 
 
-def _folded(classes: Sequence[Placed], mesh: DeviceMesh, pairs: Sequence[tuple[int, int]], cluster: Cluster) -> list[Placed]:
+@functools.lru_cache(maxsize=64)
+def _folded(
+    classes: tuple[RankClass, ...], mesh: DeviceMesh, pairs: tuple[tuple[int, int], ...], cluster: Cluster
+) -> list[RankClass]:
     table = ResourceTable()
     resource_map = ResourceMap(cluster, table)
-    paths = [_paths(placed.rank, mesh, pairs, resource_map) for placed in classes]
+    paths = [_paths(worker.rank, mesh, pairs, resource_map) for worker in classes]
     capacity_Bps = table.capacity.tolist()
-    workers: dict[Hashable, list[Placed]] = {}
-    for placed, own in zip(classes, paths, strict=True):
-        workers.setdefault(tuple(_key(path, capacity_Bps) for path in own), []).append(placed)
+    workers: dict[Hashable, list[RankClass]] = {}
+    for worker, own in zip(classes, paths, strict=True):
+        workers.setdefault(tuple(_key(path, capacity_Bps) for path in own), []).append(worker)
     return [first._replace(nodes=1 + len(others)) for first, *others in workers.values()]
 
 

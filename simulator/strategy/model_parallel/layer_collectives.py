@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import (
-    ConcurrentCollective,
     CostOf,
+    DurationBySize,
     concurrent_collective,
     costing,
     direct_costing,
@@ -44,7 +44,6 @@ class LayerCollectives:
     overlap_tensor: bool = False
     expert_tensor: int | None = None
     dispatch: Dispatch = PLAIN
-    _cache: dict[tuple[int, str, str, CostOf], ConcurrentCollective] = field(default_factory=dict, compare=False, repr=False)
 
     def group(self, axis: Axis) -> Group:
         """The ranks of a collective along an axis; the slowest of all such groups."""
@@ -68,7 +67,7 @@ class LayerCollectives:
         exposed_s = np.array([self._collective_s(one, samples, job) for _, one in passes], dtype=object)
         overlaps = {place: overlap for place, one in enumerate(passes) if (overlap := self._overlap(*one, job)) is not None}
         if overlaps:
-            budget = ComputeBudget.of(layer, samples, job)
+            budget = ComputeBudget.of_layer(layer, samples, job)
             concurrent: dict[tuple[bool, int, tuple[int, ...]], list[int]] = {}
             for place, overlap in overlaps.items():
                 among = budget.among(overlap.overlaps)
@@ -103,9 +102,9 @@ class LayerCollectives:
                 inside = self._concurrent("alltoall", "inside a node", job.cluster, direct_costing)
                 token_bytes = size_bytes / routed.active
                 return self.dispatch.deduplicated_s(token_bytes, routed, self.group("expert"), between, inside)
-            return self._concurrent("alltoall", "expert", job.cluster).seconds(size_bytes)
+            return self._concurrent("alltoall", "expert", job.cluster)(size_bytes)
         cost_of = context.cost_of(exchange) if exchange.axis == "context" else costing
-        collective_s = self._concurrent(cast(Op, exchange.op), exchange.axis, job.cluster, cost_of).seconds(size_bytes)
+        collective_s = self._concurrent(cast(Op, exchange.op), exchange.axis, job.cluster, cost_of)(size_bytes)
         if job.framework.rendezvous:
             collective_s += rendezvous_s(self.group(exchange.axis), job.cluster)
         return collective_s
@@ -130,15 +129,11 @@ class LayerCollectives:
             element_bytes = self.dispatch.element_bytes(routed, element_bytes)
         return exchange.elements * samples * element_bytes
 
-    def _concurrent(self, op: Op, among: Axis | Span, cluster: Cluster, cost_of: CostOf = costing) -> ConcurrentCollective:
-        """A collective of the ranks along an axis, or of a span of the expert ranks."""
-        # keyed by the cluster's id, since hashing a cluster is slow; cached entries reference it
-        key = id(cluster), op, among, cost_of
-        if key not in self._cache:
-            is_span = among in ("between nodes", "inside a node")
-            group = ranks_of(cast(Span, among), self.group("expert")) if is_span else self.group(cast(Axis, among))
-            self._cache[key] = concurrent_collective(op, group, cluster, cost_of)
-        return self._cache[key]
+    def _concurrent(self, op: Op, among: Axis | Span, cluster: Cluster, cost_of: CostOf = costing) -> DurationBySize:
+        """Seconds by size of a collective of the ranks along an axis, or of a span of the expert ranks."""
+        is_span = among in ("between nodes", "inside a node")
+        group = ranks_of(cast(Span, among), self.group("expert")) if is_span else self.group(cast(Axis, among))
+        return concurrent_collective(op, group, cluster, cost_of)
 
 
 def pass_communication(job: Job, microbatches: int) -> PassCommunication:

@@ -12,7 +12,7 @@ from scaleproof.simulator.common.communication import Collective, Communication,
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.model.graph import inputs_of, owners_of
 from scaleproof.simulator.parallelism.model_parallel import ModelParallel, with_own_weights
-from scaleproof.simulator.program import Path, Program
+from scaleproof.simulator.program import Program
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.step_builder import JobCosts, StepBuilder
@@ -106,7 +106,7 @@ class _PassTasks:
         sent = self.job.layers[source if gradient_of is None else gradient_of]
         size_bytes = float(sent.output_elements * self.job.samples_per_worker * self.job.stream_bytes)
         places = self._places[self.device_of[source]], self._places[self.device_of[target]]
-        path = partial(_path, *places, size_bytes)
+        path = partial(ResourceMap.concurrent_messages, source=places[0], target=places[1], size_bytes=size_bytes)
         layer = source if gradient_of is None else gradient_of
         labels = Communication.of(Dimension.MODEL, Collective.SEND, size_bytes, range(layer, layer + 1))
         ranks, receiver = (self._rank(source), self._rank(target)), self.device_of[target]
@@ -124,10 +124,6 @@ class _PassTasks:
         ready = [self._backward[i] for i in last]
         members = [self.ranks[device] for device in devices]
         return self.builder.collective_of("all_reduce", group, size_bytes, members, nodes, ready, Dimension.EMBEDDING)
-
-
-def _path(source: tuple[int, int], target: tuple[int, int], size_bytes: float, links: ResourceMap) -> Path:
-    return links.concurrent_messages(source, target, size_bytes)
 
 
 def _optimizer_s(trained: int, costs: JobCosts) -> float:

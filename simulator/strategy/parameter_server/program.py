@@ -1,31 +1,56 @@
-"""Program of one step with parameter servers: passes, pushes, services and pulls."""
+"""Parameter servers: workers push gradients, servers update parameters, workers pull them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
-from scaleproof.simulator.common.consistency import Bsp, ConsistencyModel, WorkQuota
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.parameter_server import Bsp
 from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.parallelism.mesh import RankClass
+from scaleproof.simulator.parallelism.parameter_server import ParameterServer
 from scaleproof.simulator.program import Path, PathOf, Program, SecondsOf
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
-from scaleproof.simulator.strategy.parameter_server.ranks import RankClass, WorkerGroup
-from scaleproof.simulator.strategy.parameter_server.shards import Bucket
+from scaleproof.simulator.strategy.parameter_server.ranks import (
+    NodeRanks,
+    WorkerGroup,
+    rank_classes,
+    ranks_on_nodes,
+    worker_groups,
+)
+from scaleproof.simulator.strategy.parameter_server.shards import Bucket, buckets
 from scaleproof.simulator.strategy.step_builder import JobCosts, StepBuilder
 
+# Limit of messages between worker groups and server classes; at the limit, two steps need 10 s to build and simulate.
+_MAX_MESSAGES: Final = 200_000
 # Numbers of sets of concurrent transfers of each bucket: pushes of all workers, and pulls of all workers.
 _PUSHES: Final = 0
 _PULLS: Final = 1
 
 
-class _Message(NamedTuple):
-    """Messages of a bucket between a worker group and a class of servers, inside nodes or between them.
+def compile_parameter_server(strategy: ParameterServer, job: Job) -> Program:
+    """One step of all workers. Raises FieldError if there are too many messages to simulate."""
+    cluster = job.cluster
+    # without overlap, one bucket has all gradients
+    limit_bytes = strategy.bucket_bytes if strategy.overlap else math.inf
+    bucket_list = buckets(
+        job.layers, strategy.servers, strategy.shard, job.parameter_bytes, limit_bytes, strategy.sparse, strategy.workers
+    )
+    nodes = ranks_on_nodes(strategy.workers, strategy.servers, cluster.node.devices, strategy.is_dedicated(cluster))
+    return _ServedStep(strategy, job, nodes, bucket_list).program()
 
-    servers: number of servers that each group exchanges with. requests: number that each server receives.
+
+class ServerExchange(NamedTuple):
+    """ServerExchange of a bucket between a class of workers and a class of servers, inside nodes or between them.
+
+    servers: number of servers that each worker exchanges with. requests: number that each server receives. up, down: paths of
+    pushes and pulls.
     """
 
     server: int
@@ -38,95 +63,82 @@ class _Message(NamedTuple):
     service_s: SecondsOf
     update_s: SecondsOf
 
+    def add(
+        self, builder: StepBuilder, worker: int, after: Sequence[int], bucket: int, layers: range | None = None,
+        together: tuple[int, int] = (-1, -1), stage: int = -1,
+    ) -> tuple[int, int, int]:  # fmt: skip
+        """Adds the push, its service and the pull of a class of workers; returns their rows. together: as in `Program`, of
+        pushes and of pulls."""
+        labels = [
+            Communication.of(Dimension.SERVER, op, self.size_bytes, layers, self.servers)
+            for op in (Collective.PUSH, Collective.PULL)
+        ]
+        push = builder.transfer(
+            worker, self.server, self.size_bytes, self.up, Phase.SEND, after, stage, together=together[0], labels=labels[0]
+        )
+        serve = builder.serve(
+            self.server, worker, Phase.OPTIMIZER, self.requests, self.service_s, self.update_s, (push,), bucket
+        )
+        pull = builder.transfer(
+            self.server, worker, self.size_bytes, self.down, Phase.RECEIVE, (serve,), stage, together=together[1],
+            labels=labels[1],
+        )  # fmt: skip
+        return push, serve, pull
 
-class _Reply(NamedTuple):
-    """Rows that bring a bucket from the servers to a worker group: services, pulls, and the broadcast inside the group."""
 
+class _BucketRows(NamedTuple):
+    """Rows that bring a bucket of a worker group to the servers and back: the sum inside the group, pushes, services, pulls,
+    and the broadcast inside the group."""
+
+    sums: list[int]
+    pushes: list[int]
     services: list[int]
     pulls: list[int]
-    broadcast: list[int]
+    broadcast: Sequence[int] = ()
 
 
-class ServedStep:
+class _ServedStep:
     """Builds the program of one step."""
 
     def __init__(
-        self, job: Job, consistency: ConsistencyModel, units: WorkQuota | None, rank_classes: Sequence[RankClass], groups:
-        Sequence[WorkerGroup], buckets: Sequence[Bucket], rollout_s: float,
-    ) -> None:  # fmt: skip
-        """rollout_s: seconds in which a worker generates its samples."""
-        self._builder = StepBuilder(job, consistency, units)
-        self._job, self._rollout_s = job, rollout_s
-        self._sums_pushes = isinstance(consistency, Bsp)
-        self._groups, self._buckets = groups, buckets
-        self._servers = [one for one in rank_classes if one.is_server]
-        self._first_server = min(one.rank for one in self._servers)
-        self._ranks = {
-            one: self._builder.add_rank(one.name, one.rank, one.node, one.each, one.ranks, one.is_server)
-            for one in rank_classes
-        }
+        self, strategy: ParameterServer, job: Job, nodes: Mapping[int, NodeRanks], bucket_list: Sequence[Bucket]
+    ) -> None:
+        self._builder = StepBuilder(job, strategy.consistency, strategy.quota)
+        self._strategy, self._job, self._buckets = strategy, job, bucket_list
+        classes = rank_classes(strategy, job, nodes, bucket_list)
+        self._servers = [ranks for ranks in classes if ranks.rank >= strategy.workers]
+        self._groups = worker_groups([ranks for ranks in classes if ranks.rank < strategy.workers], nodes, strategy.two_level)
+        messages = len(self._groups) * len(self._servers) * len(bucket_list)
+        if messages > _MAX_MESSAGES:
+            text = f"{messages} messages per step are too many to simulate; use fewer servers, or larger buckets"
+            raise FieldError(("strategy", "servers"), text)
+        self._ranks = {ranks: self._builder.add_class(ranks, ranks in self._servers) for ranks in classes}
+        roles = [role for ranks in nodes.values() for role in ranks]
+        self._device_of = {rank: place % job.cluster.node.devices for role in roles for place, rank in enumerate(role)}
 
-    def sequential(self) -> Program:
-        """Each worker's passes, then a push to every server, the wait for the servers' reply, and the pull."""
-        backward: dict[RankClass, list[int]] = {}
-        for worker in self._workers():
+    def program(self) -> Program:
+        """The step: passes of all workers, and pushes, services and pulls of their buckets.
+
+        Pushes overlap with the rest of the backward pass, pulls with it and the next forward pass. A step ends when its first
+        layers can begin the next step; parameters of later layers are waited for where they are needed.
+        """
+        for worker in (worker for group in self._groups for worker in group.members):
             self._builder.load(self._ranks[worker], worker.node, worker.each, worker.ranks)
-            self._make_samples(worker)
-            self._pass(worker, Phase.FORWARD, 0, len(self._job.layers))
-            backward[worker] = self._pass(worker, Phase.BACKWARD, 0, len(self._job.layers))
-        for group in self._groups:
-            gradients = [row for worker in group.members for row in backward[worker]]
-            for number, bucket in enumerate(self._buckets):
-                self._synchronise(group, number, bucket, gradients)
-        return self._builder.priced()
-
-    def _synchronise(self, group: WorkerGroup, number: int, bucket: Bucket, gradients: Sequence[int]) -> None:
-        """Adds the push of a group's gradients, the pull of parameters, and the waits for both. gradients: tasks that compute
-        the gradients."""
-        sums = self._collective(group, "reduce", number, gradients)
-        pushes, services, pulls = [], [], []
-        for message in self._messages(group, bucket):
-            push, service = self._push(group, number, message, sums or gradients)
-            pushes.append(push)
-            services.append(service)
-            pulls.append(self._pull(group, number, message, [service]))
-        self._wait(group.members, Phase.SYNCHRONISE, sums)
-        self._wait(group.members[:1], Phase.SEND, pushes)
-        self._wait_for_reply(group, _Reply(services, pulls, self._collective(group, "broadcast", number, pulls)))
-
-    def _wait_for_reply(self, group: WorkerGroup, reply: _Reply) -> None:
-        """Makes a group wait for a reply."""
-        self._wait(group.members[:1], Phase.WAIT, reply.services)
-        self._wait(group.members[:1], Phase.RECEIVE, reply.pulls)
-        self._wait(group.members, Phase.SYNCHRONISE, reply.broadcast)
-
-    def overlapped(self) -> Program:
-        """Pushes overlap with the rest of the backward pass, pulls with it and the next forward pass. A step ends when its
-        first layers can begin the next step; parameters of later layers are waited for where they are needed."""
-        for worker in self._workers():
-            self._builder.load(self._ranks[worker], worker.node, worker.each, worker.ranks)
-        for group in self._groups:
-            waits = self._forward(group)
-            messages = [list(self._messages(group, bucket)) for bucket in self._buckets]
-            pushes = self._backward(group, messages)
-            replies = [self._reply(group, number, messages[number], pushes[number]) for number in range(len(pushes))]
-            for rows, reply in zip(waits, replies[1:], strict=True):
-                self._builder.carry(rows[0], reply.services)
-                self._builder.carry(rows[1], reply.pulls)
+        passes = [(group, self._forward(group), self._backward(group)) for group in self._groups]
+        for group, waits, gradients in passes:
+            first, *others = self._synchronise(group, gradients)
+            for rows, bucket in zip(waits, others, strict=True):
+                self._builder.carry(rows[0], bucket.services)
+                self._builder.carry(rows[1], bucket.pulls)
                 for row in rows[2:]:
-                    self._builder.carry(row, reply.broadcast)
-            self._wait(group.members[:1], Phase.SEND, [push for of_bucket in pushes for push, _ in of_bucket])
-            self._wait_for_reply(group, replies[0])
+                    self._builder.carry(row, bucket.broadcast)
+            leader = group.members[:1]
+            self._wait(group.members, Phase.SYNCHRONISE, first.sums)
+            self._wait(leader, Phase.SEND, [push for bucket in (first, *others) for push in bucket.pushes])
+            self._wait(leader, Phase.WAIT, first.services)
+            self._wait(leader, Phase.RECEIVE, first.pulls)
+            self._wait(group.members, Phase.SYNCHRONISE, first.broadcast)
         return self._builder.priced()
-
-    def _reply(
-        self, group: WorkerGroup, number: int, messages: Sequence[_Message], pushes: Sequence[tuple[int, int]]
-    ) -> _Reply:
-        """Pulls of a bucket. pushes: rows of the pushes and of their services."""
-        services = [service for _, service in pushes]
-        both = zip(messages, services, strict=True)
-        pulls = [self._pull(group, number, message, [service]) for message, service in both]
-        return _Reply(services, pulls, self._collective(group, "broadcast", number, pulls))
 
     def _forward(self, group: WorkerGroup) -> list[list[int]]:
         """Adds forward passes of a group, divided where another bucket is needed. Returns for each of these buckets the rows
@@ -137,118 +149,105 @@ class ServedStep:
             (leader, Phase.RECEIVE),
             *((self._ranks[worker], Phase.SYNCHRONISE) for worker in listeners),
         ]
+        rollout_s = self._strategy.rollout_s
         waits, begin = [], 0
         for end in [bucket.layer for bucket in self._buckets[1:]]:
-            if not self._rollout_s:
+            if not rollout_s:
                 self._passes(group, Phase.FORWARD, begin, end)
                 begin = end
             waits.append([self._builder.wait(rank, phase, []) for rank, phase in waiting])
         # samples are generated with all parameters
-        for worker in group.members:
-            self._make_samples(worker)
+        for worker in group.members if rollout_s else ():
+            self._builder.compute(self._ranks[worker], Phase.INPUT, rollout_s)
         self._passes(group, Phase.FORWARD, begin, len(self._job.layers))
         return waits
 
-    def _backward(self, group: WorkerGroup, messages: Sequence[Sequence[_Message]]) -> list[list[tuple[int, int]]]:
-        """Adds backward passes of a group, divided where a bucket is complete, which is then pushed. Returns the rows of pushes
-        and services by bucket."""
+    def _backward(self, group: WorkerGroup) -> list[list[int]]:
+        """Adds backward passes of a group, divided where a bucket is complete. Returns for each bucket the rows that complete
+        it."""
         begin, gradients = len(self._job.layers), list[int]()
-        pushes: list[list[tuple[int, int]]] = []
-        # one after another to each server, as over one connection (ps-lite has one per pair): concurrent messages of a worker
-        # would take bandwidth of the server's card from other workers in proportion to their number
-        previous_push: dict[tuple[int, bool], list[int]] = {}
-        for bucket, of_bucket in zip(reversed(self._buckets), reversed(messages), strict=True):
-            number = len(self._buckets) - 1 - len(pushes)
+        result: list[list[int]] = []
+        for bucket in reversed(self._buckets):
             if bucket.layer < begin:
                 gradients = self._passes(group, Phase.BACKWARD, bucket.layer, begin)
                 begin = bucket.layer
-            ready = self._collective(group, "reduce", number, gradients) or gradients
-            pushes.append([])
-            for message in of_bucket:
-                connection = message.server, message.inside
-                pushes[-1].append(self._push(group, number, message, [*ready, *previous_push.get(connection, [])]))
-                previous_push[connection] = [pushes[-1][-1][0]]
-        return pushes[::-1]
-
-    def _workers(self) -> Iterator[RankClass]:
-        return (worker for group in self._groups for worker in group.members)
-
-    def _make_samples(self, worker: RankClass) -> None:
-        if self._rollout_s:
-            self._builder.compute(self._ranks[worker], Phase.INPUT, self._rollout_s)
+            result.append(gradients)
+        return result[::-1]
 
     def _passes(self, group: WorkerGroup, phase: Phase, begin: int, end: int) -> list[int]:
-        return [row for worker in group.members for row in self._pass(worker, phase, begin, end)]
-
-    def _pass(self, worker: RankClass, phase: Phase, begin: int, end: int) -> list[int]:
-        """Adds the pass over some layers; returns its row, or nothing if there are no layers."""
-        if begin == end:
-            return []
+        """Adds each member's pass over some layers; returns the rows, none if there are no layers."""
 
         def seconds(costs: JobCosts) -> float:
             layers = costs.layers()
             return float((layers.forward_s if phase == Phase.FORWARD else layers.backward_s)[begin:end].sum())
 
-        return [self._builder.compute(self._ranks[worker], phase, seconds)]
+        members = group.members if begin < end else ()
+        return [self._builder.compute(self._ranks[worker], phase, seconds) for worker in members]
+
+    def _synchronise(self, group: WorkerGroup, gradients: Sequence[Sequence[int]]) -> list[_BucketRows]:
+        """Adds the push of each of a group's buckets once it is complete, the servers' services, and pulls. Returns the rows of
+        each bucket. gradients: rows that complete each bucket."""
+        worker, result = self._ranks[group.members[0]], list[_BucketRows]()
+        # one after another to each server, as over one connection (ps-lite has one per pair): concurrent messages of a worker
+        # would take bandwidth of the server's card from other workers in proportion to their number
+        previous_push: dict[tuple[int, bool], list[int]] = {}
+        for number, bucket in reversed(list(enumerate(self._buckets))):
+            sums = self._collective(group, "reduce", number, gradients[number])
+            rows = _BucketRows(sums, [], [], [])
+            for exchange in self._exchanges(group, bucket):
+                connection = exchange.server, exchange.inside
+                after = [*(sums or gradients[number]), *previous_push.get(connection, [])]
+                together = 2 * number + _PUSHES, 2 * number + _PULLS
+                added = exchange.add(self._builder, worker, after, number, self._layers(number), together)
+                for column, row in zip((rows.pushes, rows.services, rows.pulls), added, strict=True):
+                    column.append(row)
+                previous_push[connection] = [added[0]]
+            result.append(rows)
+        # the first layers' parameters are broadcast first
+        return [
+            rows._replace(broadcast=self._collective(group, "broadcast", number, rows.pulls))
+            for number, rows in enumerate(reversed(result))
+        ]
 
     def _wait(self, members: Sequence[RankClass], phase: Phase, after: Sequence[int]) -> None:
         for worker in members if after else ():
             self._builder.wait(self._ranks[worker], phase, after)
 
-    def _messages(self, group: WorkerGroup, bucket: Bucket) -> Iterator[_Message]:
-        """Messages with each class of servers, across the network and inside a node."""
+    def _exchanges(self, group: WorkerGroup, bucket: Bucket) -> Iterator[ServerExchange]:
+        """Exchanges with each class of servers, across the network and inside a node."""
         worker = group.leader
         for server in self._servers:
-            shard = server.rank - self._first_server
+            shard = server.rank - self._strategy.workers
             size_bytes = float(bucket.sent_bytes[shard])
             if size_bytes == 0:
                 continue
             service = self._service(bucket, shard)
             shares_node = worker.node == server.node
-            servers, workers = (
-                server.each * (server.nodes - shares_node),
-                worker.each * (worker.nodes - shares_node),
-            )
+            servers, workers = server.each * (server.nodes - shares_node), worker.each * (worker.nodes - shares_node)
             if servers and workers:
                 counts = worker.each * servers, server.each * workers
                 # a server belongs to no device: its messages use all cards
-                up = partial(between, worker.node, server.node, size_bytes, counts)
-                down = partial(between, server.node, worker.node, size_bytes, counts[::-1])
-                yield _Message(self._ranks[server], False, servers, workers, size_bytes, up, down, *service)
+                up: PathOf = partial(between, worker.node, server.node, size_bytes, counts)
+                down: PathOf = partial(between, server.node, worker.node, size_bytes, counts[::-1])
+                yield ServerExchange(self._ranks[server], False, servers, workers, size_bytes, up, down, *service)
             if shares_node:
-                ends, pairs = (worker, server), worker.each * server.each
-                up = partial(_inside, ends, size_bytes, (server.each, worker.each, pairs))
-                down = partial(_inside, ends[::-1], size_bytes, (worker.each, server.each, pairs))
-                yield _Message(self._ranks[server], True, server.each, worker.each, size_bytes, up, down, *service)
+                up, down = self._inside(worker, server, size_bytes), self._inside(server, worker, size_bytes)
+                yield ServerExchange(self._ranks[server], True, server.each, worker.each, size_bytes, up, down, *service)
+
+    def _inside(self, source: RankClass, target: RankClass, size_bytes: float) -> PathOf:
+        """Path of the messages between all ranks of two classes on a node."""
+        names = [ranks.name("server" if ranks in self._servers else "worker") for ranks in (source, target)]
+        devices = self._device_of[source.rank], self._device_of[target.rank]
+        counts = target.each, source.each, source.each * target.each
+        return partial(_inside, source.node, names, devices, size_bytes, counts)
 
     def _service(self, bucket: Bucket, server: int) -> tuple[SecondsOf, SecondsOf]:
         """Seconds of handling a push, and of the update of a step; asynchronous servers update for each push, and have no
         update per step."""
-        one, all_ = (float(touched[server]) for touched in (bucket.touched, bucket.touched_by_all))
-        if not self._sums_pushes:
-            return partial(update_s, one), 0.0
-        return partial(sum_s, float(bucket.gradient_bytes[server])), partial(update_s, all_)
-
-    def _push(self, group: WorkerGroup, number: int, message: _Message, after: Sequence[int]) -> tuple[int, int]:
-        """Adds a push; returns its row and that of its service."""
-        worker, concurrent_set = self._ranks[group.members[0]], 2 * number + _PUSHES
-        sizes = message.size_bytes, message.up
-        labels = self._labels(number, Collective.PUSH, message.size_bytes, message.servers)
-        push = self._builder.transfer(worker, message.server, *sizes, Phase.SEND, after, together=concurrent_set, labels=labels)
-        served = message.requests, message.service_s, message.update_s
-        return push, self._builder.serve(message.server, worker, Phase.OPTIMIZER, *served, (push,), number)
-
-    def _pull(self, group: WorkerGroup, number: int, message: _Message, after: Sequence[int]) -> int:
-        worker, concurrent_set = self._ranks[group.members[0]], 2 * number + _PULLS
-        sizes = message.size_bytes, message.down
-        labels = self._labels(number, Collective.PULL, message.size_bytes, message.servers)
-        return self._builder.transfer(
-            message.server, worker, *sizes, Phase.RECEIVE, after, together=concurrent_set, labels=labels
-        )
-
-    def _labels(self, number: int, op: Collective | Op, size_bytes: float, calls: int = 1) -> Communication:
-        """Labels of a message or collective of a bucket."""
-        return Communication.of(Dimension.SERVER, op, size_bytes, self._layers(number), calls)
+        if not isinstance(self._strategy.consistency, Bsp):
+            return partial(update_s, float(bucket.touched[server])), 0.0
+        sum_ = partial(sum_s, float(bucket.gradient_bytes[server]))
+        return sum_, partial(update_s, float(bucket.touched_by_all[server]))
 
     def _layers(self, number: int) -> range:
         """Layers of a bucket."""
@@ -272,10 +271,16 @@ def between(source: int, target: int, size_bytes: float, counts: tuple[float, fl
     return links.between(source, target, size_bytes, *counts)
 
 
-def _inside(ends: tuple[RankClass, RankClass], size_bytes: float, counts: tuple[int, int, int], links: ResourceMap) -> Path:
+def _inside(
+    node: int,
+    names: Sequence[str],
+    devices: tuple[int, int],
+    size_bytes: float,
+    counts: tuple[int, int, int],
+    links: ResourceMap,
+) -> Path:
     """Path between two ranks of a node. counts: equivalent messages that leave the first, that reach the second, and in all."""
-    source, target = ends
-    return links.inside(source.node, source.name, target.name, size_bytes, *counts, (source.device, target.device))
+    return links.inside(node, names[0], names[1], size_bytes, *counts, devices)
 
 
 def sum_s(size_bytes: float, costs: JobCosts) -> Any:

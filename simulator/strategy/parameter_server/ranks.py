@@ -1,31 +1,25 @@
-"""Classes of equivalent ranks of parameter servers, and their nodes. Equivalent ranks on equivalent nodes form one class."""
+"""Ranks of parameter servers: their nodes, classes of equivalent ones, and groups of workers that push as one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 
-class RankClass(NamedTuple):
-    """`each` equivalent ranks on every one of `nodes` equivalent nodes; `node`, `device` and `rank` are the first's."""
+from scaleproof.simulator.common.parameter_server import SYNCHRONOUS
+from scaleproof.simulator.parallelism.mesh import RankClass
+from scaleproof.simulator.parallelism.parameter_server import ParameterServer
+from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.parameter_server.shards import Bucket
 
-    node: int
-    nodes: int
-    each: int
-    rank: int
-    device: int
-    is_server: bool
 
-    @property
-    def ranks(self) -> int:
-        """Number of ranks of the class."""
-        return self.nodes * self.each
+class NodeRanks(NamedTuple):
+    """Ranks on a node."""
 
-    @property
-    def name(self) -> str:
-        """Name of the class, such as '4 workers' or 'server 5'."""
-        role = "server" if self.is_server else "worker"
-        return f"{self.ranks} {role}s" if self.ranks > 1 else f"{role} {self.rank}"
+    workers: Sequence[int]
+    servers: Sequence[int]
 
 
 class WorkerGroup(NamedTuple):
@@ -39,55 +33,64 @@ class WorkerGroup(NamedTuple):
     workers: tuple[int, ...]
 
 
-class OnNode(NamedTuple):
-    """Ranks on a node."""
-
-    workers: Sequence[int]
-    servers: Sequence[int]
-
-
-def placed(workers: int, servers: int, devices: int, dedicated: bool) -> dict[int, OnNode]:
+def ranks_on_nodes(workers: int, servers: int, devices: int, dedicated: bool) -> dict[int, NodeRanks]:
     """Ranks on each node: workers fill nodes of `devices`; servers have separate nodes, or are distributed over the workers'
     nodes."""
     worker_nodes = -(-workers // devices)
-    nodes = {node: OnNode(range(node * devices, min((node + 1) * devices, workers)), []) for node in range(worker_nodes)}
+    nodes = {node: NodeRanks(range(node * devices, min((node + 1) * devices, workers)), []) for node in range(worker_nodes)}
     for number in range(servers):
         node = worker_nodes + number if dedicated else number % worker_nodes
-        ranks = nodes.setdefault(node, OnNode([], []))
+        ranks = nodes.setdefault(node, NodeRanks([], []))
         nodes[node] = ranks._replace(servers=[*ranks.servers, workers + number])
     return nodes
 
 
-def classes(
-    nodes: Mapping[int, OnNode], devices: int, kind: Callable[[int], Hashable], is_alone: Callable[[int], bool]
+def rank_classes(
+    strategy: ParameterServer, job: Job, nodes: Mapping[int, NodeRanks], buckets: Sequence[Bucket]
 ) -> list[RankClass]:
-    """Classes of equivalent ranks: ranks of the same kind on a node, and on nodes with ranks of the same kinds, except separate
-    nodes."""
+    """Classes of equivalent ranks: ranks of the same kind on a node, and on all nodes with ranks of the same kinds. Nodes with
+    workers that do not wait for all others are separate."""
+    distinguishable = _distinguishable_ranks(strategy, job)
+    # servers with the same contents are equivalent
+    server_contents = np.concatenate([np.stack(bucket[1:]) for bucket in buckets])
+
+    def kind(rank: int) -> Hashable:
+        if rank in distinguishable:
+            return rank
+        return "worker" if rank < strategy.workers else server_contents[:, rank - strategy.workers].tobytes()
+
     equivalent: dict[Hashable, list[int]] = {}
     for node, ranks in nodes.items():
-        kinds = tuple(tuple(map(kind, some)) for some in ranks)
-        equivalent.setdefault((kinds, node if is_alone(node) else None), []).append(node)
+        kinds = tuple(tuple(map(kind, role)) for role in ranks)
+        is_separate = strategy.consistency != SYNCHRONOUS and len(ranks.workers) > 0
+        equivalent.setdefault((kinds, node if is_separate else None), []).append(node)
     result = []
-    for equivalent_nodes in equivalent.values():
-        for ranks_of_role, is_server in zip(nodes[equivalent_nodes[0]], (False, True), strict=True):
+    for first, *others in equivalent.values():
+        for role in nodes[first]:
             members: dict[Hashable, list[int]] = {}
-            for rank in ranks_of_role:
+            for rank in role:
                 members.setdefault(kind(rank), []).append(rank)
-            for first, *others in members.values():
-                device = ranks_of_role.index(first) % devices
-                result.append(RankClass(equivalent_nodes[0], len(equivalent_nodes), 1 + len(others), first, device, is_server))
+            result += [RankClass(first, 1 + len(others), len(ranks), ranks[0]) for ranks in members.values()]
     return result
 
 
-def worker_groups(rank_classes: Sequence[RankClass], nodes: Mapping[int, OnNode], by_node: bool) -> list[WorkerGroup]:
+def _distinguishable_ranks(strategy: ParameterServer, job: Job) -> Collection[int]:
+    """Ranks that must not be folded: all on non-uniform networks. Workers that do not wait for all others diverge, even if
+    equivalent. Servers with the same contents do not: services of folded servers vary identically, but their messages do
+    not."""
+    if not job.cluster.is_uniform:
+        return range(strategy.ranks)
+    distinguishable = set(job.distinguishable_ranks(strategy.ranks))
+    if strategy.consistency == SYNCHRONOUS:
+        return distinguishable
+    if job.unevenness.message_jitter == 0 and not job.unevenness.changes:
+        distinguishable -= set(range(strategy.workers, strategy.ranks)) - job.unevenness.named
+    return distinguishable if strategy.two_level else distinguishable | set(range(strategy.workers))
+
+
+def worker_groups(workers: Sequence[RankClass], nodes: Mapping[int, NodeRanks], by_node: bool) -> list[WorkerGroup]:
     """Groups of worker classes: those of a node, or single classes."""
-    workers = [one for one in rank_classes if not one.is_server]
     if not by_node:
-        return [WorkerGroup(one, (one,), ()) for one in workers]
-    by_leader_node = {
-        node: tuple(one for one in workers if one.node == node) for node in dict.fromkeys(one.node for one in workers)
-    }
-    return [
-        WorkerGroup(members[0]._replace(each=1), members, tuple(nodes[node].workers))
-        for node, members in by_leader_node.items()
-    ]
+        return [WorkerGroup(worker, (worker,), ()) for worker in workers]
+    by_nodes = ((node, tuple(members)) for node, members in itertools.groupby(workers, key=lambda worker: worker.node))
+    return [WorkerGroup(members[0]._replace(each=1), members, tuple(nodes[node].workers)) for node, members in by_nodes]

@@ -24,7 +24,11 @@ def a_map(*borders: Border) -> Crossover:
     x = MapAxis("cluster.network.bandwidth", UNIT, (1e8, 1e10), is_whole=False)
     y = MapAxis("strategy.workers", None, (2, 4), is_whole=True)
     rates = {(1e8, "ring"): 1.0, (1e8, "ps-1"): 2.0, (1e10, "ring"): 3.0, (1e10, "ps-1"): 2.0}
-    points = tuple(Point(at, row, name, rate, 1 / rate, fits=row == 2) for row in (2, 4) for (at, name), rate in rates.items())
+    points = tuple(
+        Point(x=at, y=row, strategy=name, samples_per_s=rate, step_time_s=1 / rate, fits=row == 2)
+        for row in (2, 4)
+        for (at, name), rate in rates.items()
+    )
     return Crossover("a map", x, y, {"ring": "", "ps-1": ""}, points, borders)
 
 

@@ -10,8 +10,8 @@ import pytest
 import scaleproof
 from scaleproof.reports.charts.chart import Band, Line
 from scaleproof.reports.charts.runs.memory_curve import RankCurve, memory_curve
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.memory.captured import classes_memory
-from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy.captured.streams import class_streams
 from scaleproof.simulator.strategy.scenario_job import job_of

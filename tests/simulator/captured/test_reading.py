@@ -10,9 +10,9 @@ from scaleproof.simulator.captured.groups import Replicas
 from scaleproof.simulator.captured.reading import script_of_capture
 from scaleproof.simulator.captured.record import Capture, Category, EventKind, ProcessGroup, TrainingPass
 from scaleproof.simulator.captured.script import IssuedCollective, IssuedMessage, Wait
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from tests.simulator.captured.records import Step, capture, data_parallel, rank_class

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Any, Final
 
 import pytest
@@ -35,16 +36,34 @@ REFUSING: Final = [pair for pair in RULES if pair[1].reason is not None]
 IGNORING: Final = [pair for pair in RULES if pair[1].reason is None]
 
 
+# Values of what rules need that scenarios of these tests can have, the least demanding first.
+POSSIBLE: Final[Mapping[str, tuple[int, ...]]] = {
+    "zero": (0, 1, 2, 3), "servers": (0, 1), "averages": (1, 0), "sequence_parallel": (0, 1),
+    "tensor": (1, 2), "stages": (1, 2), "context": (1, 2), "expert": (1, 2), "microbatches": (1, 2), "nodes": (1, 2),
+}  # fmt: skip
+
+
 def name_of(value: object) -> str:
     """The name of a parameter of a test: an option, or what a rule needs."""
-    return "-".join(value.needs) if isinstance(value, Rule) else str(value)
+    return value.needs if isinstance(value, Rule) else str(value)
 
 
 def needed(option: str) -> dict[str, int]:
     """The smallest values with which an option has an effect."""
-    ranges = {name: values for rule in rules_of(Hybrid)[option] for name, values in rule.needs.items()}
-    smallest = {name: values[0] for name, values in ranges.items()}
+    rules = rules_of(Hybrid)[option]
+    names = list(dict.fromkeys(name for rule in rules for name in rule.names))
+    combinations = (dict(zip(names, values, strict=True)) for values in product(*(POSSIBLE[name] for name in names)))
+    smallest = next(values for values in combinations if not any(rule.is_broken(values) for rule in rules))
     return smallest | ({"tensor": 2} if "sequence_parallel" in smallest else {})
+
+
+def breaking(option: str, rule: Rule) -> Iterator[dict[str, int]]:
+    """The values with which an option has an effect, with one of them as the rule does not allow."""
+    values = needed(option)
+    for name in rule.names:
+        for value in POSSIBLE[name]:
+            if rule.is_broken(values | {name: value}):
+                yield values | {name: value}
 
 
 def overrides(option: str, values: Mapping[str, int]) -> list[str]:
@@ -56,14 +75,6 @@ def overrides(option: str, values: Mapping[str, int]) -> list[str]:
     fields = {"workers": workers, **given} | ({"sequence_parallel": "true"} if sequence_parallel else {})
     strategy = ", ".join(f"{name}: {value}" for name, value in (fields | ({option: SET[option]} if option else {})).items())
     return [MIXTURE, "framework=ideal", f"strategy={{kind: hybrid, {strategy}}}", f"training.zero={zero}"]
-
-
-def outside(name: str, values: range) -> Iterator[int]:
-    """The nearest values outside a range that are possible."""
-    if values.start > 0:
-        yield values.start - 1
-    if (name, values.stop) in (("servers", 1), *(("zero", stage) for stage in range(4))):
-        yield values.stop
 
 
 def test_each_option_with_a_rule_is_tested_and_is_an_option_of_hybrids() -> None:
@@ -80,21 +91,19 @@ def test_an_option_with_effect_is_accepted(small: Make, option: str) -> None:
 
 @pytest.mark.parametrize(("option", "rule"), REFUSING, ids=name_of)
 def test_an_option_without_effect_is_refused_with_a_remedy(small: Make, option: str, rule: Rule) -> None:
-    for name, values in rule.needs.items():
-        for value in outside(name, values):
-            with pytest.raises(ScenarioError) as caught:
-                small(*overrides(option, {**needed(option), name: value}))
-            reason = rule.message(SET[option].partition(",")[0], {"ranks": 4})
-            assert f"strategy.{option}: {reason}" in str(caught.value)
+    for values in breaking(option, rule):
+        with pytest.raises(ScenarioError) as caught:
+            small(*overrides(option, values))
+        reason = rule.message(SET[option].partition(",")[0], {"ranks": 4})
+        assert f"strategy.{option}: {reason}" in str(caught.value)
 
 
 @pytest.mark.parametrize(("option", "rule"), IGNORING, ids=name_of)
 def test_an_option_without_effect_that_is_accepted_changes_no_prediction(small: Make, option: str, rule: Rule) -> None:
-    for name, values in rule.needs.items():
-        for value in outside(name, values):
-            with_option, without = (small(*overrides(one, {**needed(option), name: value})) for one in (option, ""))
-            assert predict(with_option).step_time_s == predict(without).step_time_s
-            assert dump_part(with_option, "strategy") == dump_part(without, "strategy")
+    for values in breaking(option, rule):
+        with_option, without = (small(*overrides(one, values)) for one in (option, ""))
+        assert predict(with_option).step_time_s == predict(without).step_time_s
+        assert dump_part(with_option, "strategy") == dump_part(without, "strategy")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +129,7 @@ def test_a_planner_sets_options_only_where_they_have_an_effect(small: Make, zero
         for option, rule in REFUSING:
             if options.get(option, defaults[option]) != defaults[option]:
                 seen.add(option)
-                assert all(columns[name] in values for name, values in rule.needs.items() if name in columns)
+                assert not rule.is_broken(columns)
         # a scenario with an option where its rules refuse it is not valid
         found.scenario(row)
     assert seen == {option for option, _ in REFUSING} & own.keys() - {"sequence_parallel"}

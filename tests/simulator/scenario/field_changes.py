@@ -14,9 +14,10 @@ from pydantic import ValidationError
 
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.parallelism import KINDS, Strategy
+from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.scenario.fields import FieldUnit, Value, fields_of
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.strategies import KINDS
 
 # Keys of attributes and items from a scenario down to a part.
 Path = tuple[str | int, ...]

@@ -23,7 +23,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import chosen_nccl, modelled_costing, transport_of
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.cluster.collectives.nccl import constants
-from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust
+from scaleproof.simulator.cluster.collectives.settings import Adjust
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.validator.calibration.fit.collectives import operations
 from scaleproof.validator.calibration.fit.measured_curve import SizeTime, not_rising

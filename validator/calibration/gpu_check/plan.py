@@ -9,10 +9,11 @@ from typing import Final, NamedTuple, Self
 
 from pydantic import TypeAdapter
 
-from scaleproof.simulator.parallelism import AnyStrategy, Strategy
+from scaleproof.simulator.parallelism import Strategy
+from scaleproof.simulator.scenario.strategies import AnyStrategy
 from scaleproof.validator.calibration.gpu_check import scenarios
 from scaleproof.validator.calibration.gpu_check.scenarios import Fields, Trainings
-from scaleproof.validator.launch.preflight.checks import PRECISIONS
+from scaleproof.validator.launch.preflight.capabilities import PRECISIONS
 
 CALIBRATE: Final = "calibrate"
 DEVICE: Final = "device"

@@ -23,7 +23,7 @@ from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision
-from scaleproof.validator.strategy.data_parallel.microbatched import Microbatched, weight_of
+from scaleproof.validator.strategy.data_parallel.microbatched import MicrobatchedReplica, weight_of
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.mesh import divided
 from scaleproof.validator.strategy.layout.team import Team
@@ -33,7 +33,7 @@ from scaleproof.validator.train.data import Batch
 SHARDING: Final = ("shard", "replica")
 
 
-class FullySharded(Microbatched):
+class FullySharded(MicrobatchedReplica):
     """A worker with a shard of every layer."""
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:
@@ -129,7 +129,7 @@ class BackwardSettings:
         is_last = self._passes == self._plan.microbatches
         for module in self._modules:
             module.set_requires_gradient_sync(is_last or self._plan.scatter == "microbatch", recurse=False)
-            module.set_reshard_after_backward(is_last or not self._plan.keeps_gathered, recurse=False)
+            module.set_reshard_after_backward(is_last or self._plan.gathering(3) != "once a step", recurse=False)
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """ZeRO stages 1 and 2: ranks shard optimizer states, and with stage 2 the gradients (arXiv 1910.02054).
 
 Gradients are reduce-scattered bucket by bucket, after the backward pass or overlapped with it. Each rank updates its part of
-every bucket, and one all-gather returns the parameters, or with `overlap_gather` one of each unit during the next forward pass.
+every bucket, and one all-gather returns the parameters, or one of each unit during the next forward pass.
 With `shard_over` groups of workers shard, and gradients are summed within and then over the groups (arXiv 2304.11277).
 """
 

@@ -9,7 +9,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from scaleproof.simulator.parallelism.plan import Plan, WirePrecision
+from scaleproof.simulator.parallelism.options import WirePrecision
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.layout.mesh import by_node, expert_teams
 from scaleproof.validator.strategy.layout.team import Team

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple, Self
 
@@ -32,7 +32,10 @@ _MOST_KEYS: Final = 2**62
 # One configuration by the names of columns.
 Values = Mapping[str, int]
 # Options of hybrids that plans neither search nor keep, as estimates do not model them.
-_NOT_ESTIMATED: Final = ("scatter", "shard_over", "compression")
+_NOT_ESTIMATED: Final = ("kind", "servers", "balance", "micro_batch_size", "scatter", "shard_over", "compression")
+# Columns that are fields of plans.
+_PLANNED: Final = ("workers", "stages", "chunks", "tensor", "context", "expert", "microbatches")
+_DEFAULTS: Final = Plan()
 # Columns that decide which options apply.
 _RULED: Final = ("tensor", "context", "expert", "stages", "workers", "sequence_parallel", "zero", "microbatches")
 
@@ -74,8 +77,8 @@ class Space:
         own, found = self.scenario.strategy, planned_fields(self.scenario)
         found.pop("bucket_bytes")
         searched = {*COLUMNS, "bucket_bytes", *_NOT_ESTIMATED}
-        given = [one.name for one in fields(Plan) if one.name in Hybrid.model_fields and one.name not in found]
-        return {name: getattr(own, name) for name in given if isinstance(own, Hybrid) and name not in searched} | found
+        given = Hybrid.model_fields.keys() - searched if isinstance(own, Hybrid) else ()
+        return {name: getattr(own, name) for name in given} | found
 
     def reshards(self, stages: int) -> bool:
         """Whether pipelines with some number of stages free the parameters that ZeRO's stage 3 gathers."""
@@ -109,16 +112,14 @@ class Space:
 
     def plan(self, values: Values) -> Plan:
         """The plan of a configuration, as its scenario's strategy returns it."""
-        options, bucket_bytes = self.options(values), self.buckets_bytes[values["bucket"]]
-        if options["first_bucket_bytes"] is None:
-            options["first_bucket_bytes"] = bucket_bytes
-        return Plan(
-            workers=values["workers"], stages=values["stages"], chunks=values["chunks"], tensor=values["tensor"],
-            context=values["context"], expert=values["expert"], expert_tensor=values["expert_tensor"] or None,
-            order=self.orders[values["order"]], sequence_parallel=bool(values["sequence_parallel"]),
-            microbatches=values["microbatches"], schedule=self.schedules[values["schedule"]], bucket_bytes=bucket_bytes,
-            **options,
-        )  # fmt: skip
+        given: dict[str, Any] = {name: values[name] for name in _PLANNED}
+        given |= {
+            "expert_tensor": values["expert_tensor"] or None, "order": self.orders[values["order"]],
+            "sequence_parallel": bool(values["sequence_parallel"]), "schedule": self.schedules[values["schedule"]],
+            "bucket_bytes": self.buckets_bytes[values["bucket"]], **self.options(values),
+        }  # fmt: skip
+        # a copy of defaults takes a fifth of the time of making them again
+        return _DEFAULTS.model_copy(update=given)
 
     def default_framework(self, zero: int, **degrees: int) -> Framework:
         """The default framework of a hybrid with these degrees."""
@@ -224,7 +225,7 @@ class Configurations:
         degrees = self.distinct(*_DEGREES, "order")
         first = self.take(degrees.first)
         columns = np.array([getattr(first, name) for name in (*_DEGREES, "order")]).T.tolist()
-        plans = (replace(_plan(dict(zip(_DEGREES, own, strict=False))), order=order[own[-1]]) for own in columns)
+        plans = (_plan(dict(zip(_DEGREES, own, strict=False))).model_copy(update={"order": order[own[-1]]}) for own in columns)
         used: Numbers = np.array([placed(cluster, plan).node.devices for plan in plans], dtype=np.int64)[degrees.code]
         return used
 
@@ -266,10 +267,10 @@ class Configurations:
             "bucket_bytes": space.buckets_bytes[columns["bucket"]], "first_bucket_bytes": options.pop("first_bucket_bytes"),
         }  # fmt: skip
         strategy = Hybrid(
-            workers_=columns["workers"], stages_=columns["stages"], tensor=columns["tensor"],
+            workers=columns["workers"], stages=columns["stages"], tensor=columns["tensor"],
             context=columns["context"], expert=columns["expert"],
             expert_tensor=columns["expert_tensor"] or None, chunks=columns["chunks"], balance="layers",
-            microbatches_=columns["microbatches"], schedule=space.schedules[columns["schedule"]],
+            microbatches=columns["microbatches"], schedule=space.schedules[columns["schedule"]],
             sequence_parallel=bool(columns["sequence_parallel"]), order=space.orders[columns["order"]], **options,
         )  # fmt: skip
         # validation would parse sizes from text
@@ -347,7 +348,7 @@ def _degrees(space: Space) -> Iterator[tuple[dict[str, int], Sequence[Layer]]]:
             "tensor": tensor, "context": context, "expert": expert, "expert_tensor": expert_tensor or 0, "stages": stages,
             "workers": workers, "sequence_parallel": int(sequence),
         }  # fmt: skip
-        plan = replace(_plan(degrees), context_by=space.options(degrees).get("context_by", "ring"))
+        plan = _plan(degrees).model_copy(update={"context_by": space.options(degrees).get("context_by", "ring")})
         shard = plan.shard
         if shard not in layers:
             layers[shard] = space.layers(shard)

@@ -19,8 +19,7 @@ from scaleproof.simulator.cluster.collectives.groups import Group, LinkLevel, Op
 from scaleproof.simulator.parallelism.mesh import DeviceMesh
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import V_SHAPED
-from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
-from scaleproof.simulator.strategy.data_parallel.replica_collectives import REPLICA_GROUPS
+from scaleproof.simulator.strategy.data_parallel.buckets import REPLICA_GROUPS, RankLayers, SyncUnit
 from scaleproof.simulator.strategy.job import Job
 
 # Number of collectives by name of their group of ranks and size in bytes.
@@ -117,7 +116,7 @@ class SyncTimes:
     def _patterns_of(self, values: Values, cut: StageCut, shard: object) -> list[_Pattern]:
         """The pattern of a stage of each kind."""
         plan = self._space.plan(values)
-        plan = plan if plan.averages else replace(plan, workers=2 * plan.expert)
+        plan = plan if plan.averages else plan.model_copy(update={"workers": 2 * plan.expert})
         job = replace(self._layers.job(plan.shard), zero=values["zero"])
         if shard not in self._rank_layers:
             self._rank_layers[shard] = RankLayers(job.layers, plan)

@@ -201,7 +201,7 @@ class LayerTimes:
         group = plan.grid(cluster.node.devices).along("tensor", plan.tensor)
         sizes_bytes, layer = np.unique(output_bytes, return_inverse=True)
         gather = concurrent_collective("all_gather", group, cluster)
-        joining_s = [gather.seconds(size_bytes) for size_bytes in sizes_bytes.tolist()]
+        joining_s = [gather(size_bytes) for size_bytes in sizes_bytes.tolist()]
         return output_bytes / plan.tensor, np.array(joining_s)[layer]
 
 

@@ -60,7 +60,7 @@ class ServerSpace:
     @cached_property
     def kept(self) -> dict[str, Any]:
         """Values of all other fields of the scenario's own strategy."""
-        own, searched = self.scenario.strategy, {*ServerChoice._fields, "workers_", "servers_", *_NOT_KEPT}
+        own, searched = self.scenario.strategy, {*ServerChoice._fields, "workers", "servers", *_NOT_KEPT}
         if not isinstance(own, ParameterServer):
             return {"overlap": True}
         return {name: getattr(own, name) for name in ParameterServer.model_fields if name not in searched}
@@ -92,7 +92,7 @@ class ServerConfigurations:
     def scenario(self, row: int) -> Scenario:
         """The scenario of one configuration. Raises FieldError if it turns out to be invalid."""
         base, (workers, servers, placement, two_level, recompute, bucket_bytes) = self.space.scenario, self.choices[row]
-        strategy = ParameterServer(workers_=workers, servers_=servers, placement=placement, two_level=two_level)
+        strategy = ParameterServer(workers=workers, servers=servers, placement=placement, two_level=two_level)
         # validation would parse sizes and times from text
         strategy = strategy.model_copy(update=self.space.kept | {"bucket_bytes": bucket_bytes})
         none = dict.fromkeys(("accumulate_precision", "reduce_precision", "fused_accumulation"))

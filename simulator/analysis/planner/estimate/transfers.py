@@ -52,7 +52,7 @@ class TransferTimes:
 
     def collective(self, op: Op, group: Group, concurrent: int, algorithm: str | None = None) -> SecondsOf:
         """Seconds of a collective as a function of its size in bytes. concurrent: equivalent groups on the same nodes."""
-        key = op, self.fabric.group_key(group), concurrent, algorithm
+        key = op, self.fabric.equivalent(group), concurrent, algorithm
         if key not in self._collectives:
             moving = self.fabric.moving(op, group, group.node_numbers.tolist()[:1], concurrent, algorithm)
             self._collectives[key] = functools.cache(lambda size_bytes: self._alone_s(*moving(size_bytes)))

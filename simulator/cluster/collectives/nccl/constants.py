@@ -10,13 +10,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from pydantic import Field
-
-from scaleproof.simulator.cluster.collectives.nccl.facts import PROTOCOLS, Nccl, Protocol
+from scaleproof.simulator.cluster.collectives.settings import PROTOCOLS, Adjust, Nccl, Protocol
 from scaleproof.simulator.cluster.network.links import Link, Node
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import UnitError
-from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import parse_Bps, parse_time_s
 
 # Files of scenarios/collectives, whose constants a collective's timing needs: one entry of each.
@@ -42,26 +39,6 @@ class FittedValue(NamedTuple):
 
 # Constants by file (libraries, generations, transports), entry (nccl, hopper, efa) and name.
 Tables = Mapping[str, Mapping[str, Mapping[str, FittedValue]]]
-
-
-class Adjust(Spec):
-    """Factors of a cluster on the shipped constants of its collectives' timing, as `import nccl-tests` derives them from logs.
-
-    launch, latency_inside, latency_between: on times, so that 1.2 is a fifth longer. rate_inside, rate_between: on rates, so
-    that 0.9 is a tenth slower.
-    """
-
-    launch: float = Field(1.0, gt=0, le=1000)
-    latency_inside: float = Field(1.0, gt=0, le=1000)
-    latency_between: float = Field(1.0, gt=0, le=1000)
-    rate_inside: float = Field(1.0, gt=0, le=1000)
-    rate_between: float = Field(1.0, gt=0, le=1000)
-
-    def slowed(self, slowdown: float) -> Adjust:
-        """The factors with which every collective takes `slowdown` times as long."""
-        times = {name: getattr(self, name) * slowdown for name in ("launch", "latency_inside", "latency_between")}
-        rates = {name: getattr(self, name) / slowdown for name in ("rate_inside", "rate_between")}
-        return self.model_copy(update=times | rates)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.groups import Op
+from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants
-from scaleproof.simulator.cluster.collectives.nccl.facts import GroupLinks, Nccl, Protocol
 from scaleproof.simulator.cluster.collectives.nccl.tuner import (
     NETWORK_SHARE,
     Case,
@@ -30,6 +30,7 @@ from scaleproof.simulator.cluster.collectives.nccl.tuner import (
     collnet_heads_factor,
     link_share,
 )
+from scaleproof.simulator.cluster.collectives.settings import Nccl, Protocol
 
 # enqueue.cc: messages to one rank up to this size use LL, larger ones Simple (NCCL_P2P_LL_THRESHOLD).
 _PAIRWISE_LL_BYTES: Final = 16384.0

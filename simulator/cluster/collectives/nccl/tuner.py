@@ -15,8 +15,8 @@ from typing import Final
 
 from scaleproof.simulator.cluster.collectives.algorithms import names_for
 from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor
-from scaleproof.simulator.cluster.collectives.link_traffic import FurtherSteps, Traffic
-from scaleproof.simulator.cluster.collectives.nccl.facts import PROTOCOLS, GroupLinks, Nccl, Protocol, channels
+from scaleproof.simulator.cluster.collectives.link_traffic import FurtherSteps, GroupLinks, Traffic
+from scaleproof.simulator.cluster.collectives.settings import PROTOCOLS, Nccl, Protocol, channels
 
 # tuning.cc, baseLatencies, then hwLatencies: seconds to start, and per step, by protocol (LL, LL128, Simple).
 _US: Final = 1e-6

@@ -105,9 +105,6 @@ class Kernels(Spec):
         description="rates of fused mixtures of experts by precision, of serving software",
     )
 
-    def __hash__(self) -> int:
-        return hash((self.generation, self.processors, self.tile_share, self.sustained_share, self.memory_share, self.launch_s))
-
     def product_rates(self, precision: str) -> ProductRates | None:
         """Rates of products at a precision, the device's own or its generation's; None if neither were measured."""
         known = "bf16" if precision == "fp16" else precision

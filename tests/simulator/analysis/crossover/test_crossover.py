@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import scaleproof
 from scaleproof.commands.text.crossover import describe
-from scaleproof.simulator.analysis.alternatives import Contender, contenders
+from scaleproof.simulator.analysis.alternatives import contenders
 from scaleproof.simulator.analysis.crossover.axes import x_axis, y_axis
 from scaleproof.simulator.analysis.crossover.crossover import SIMILAR, TOLERANCE, Crossover, Point, crossover
 from scaleproof.simulator.common.errors import InputError
@@ -104,12 +104,11 @@ def test_a_third_strategy_that_wins_between_two_points_is_found(path: Path, monk
     """Throughputs that are powers of x: the first wins up to 1e7, the third up to 1e9, the second beyond."""
     rates = {"ring": lambda x: 1.0, "ps-1": lambda x: x / 1e8, "ps-2": lambda x: math.sqrt(x / 1e7)}
 
-    def predicted(_: object, contender: Contender, x: float, y: float) -> Point:
-        rate = rates[contender.name](x)
-        return Point(x, y, contender.name, rate, 1 / rate, fits=True)
+    def predicted(_: object, strategy: str, x: float, y: float) -> Point:
+        rate = rates[strategy](x)
+        return Point(x=x, y=y, strategy=strategy, samples_per_s=rate, step_time_s=1 / rate, fits=True)
 
-    monkeypatch.setattr("scaleproof.simulator.analysis.crossover.crossover._Predictor._predicted", predicted)
-    monkeypatch.setattr("scaleproof.simulator.analysis.crossover.crossover._Predictor.predict_row", lambda *_: None)
+    monkeypatch.setattr("scaleproof.simulator.analysis.crossover.crossover._Predictions._point", predicted)
     wide = "cluster.network.bandwidth=100 kB/s..100 GB/s"
     found = crossover(path, wide, "workers=8", ["ring", "ps-1", "ps-2"], 2, ALONE)
     assert [(one.below, one.above) for one in found.borders] == [("ring", "ps-2"), ("ps-2", "ps-1")]

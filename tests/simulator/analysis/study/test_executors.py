@@ -14,9 +14,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from scaleproof.simulator.analysis.study.evaluate import rows
-from scaleproof.simulator.analysis.study.executors import Workers, queued, workers
-from scaleproof.simulator.analysis.study.slurm import Jobs
+from scaleproof.simulator.analysis.study.executors import Workers, workers
 from scaleproof.simulator.analysis.study.study import Study, read
 from scaleproof.simulator.analysis.study.sweep import done, sweep, tasks
 from scaleproof.simulator.common.errors import InputError
@@ -130,22 +128,6 @@ def test_results_are_complete_if_a_dask_worker_is_killed(cluster: Any, tmp_path:
     found = sweep(STUDY, tmp_path, executor="dask", scheduler=address, progress=progress)
     assert len(parts) > 3
     pd.testing.assert_frame_equal(found, expected)
-
-
-@pytest.mark.full
-def test_queue_jobs_give_the_same_results(study: Study, tmp_path: Path) -> None:
-    import submitit  # type: ignore[import-untyped]
-
-    some = read(STUDY | {"axes": {"strategy.workers": [2, 4]}})
-    found = rows_by_point(some, queued(lambda: Jobs(submitit.LocalExecutor(tmp_path)), count=1))
-    alone = rows(_pickled(some), np.arange(2), False, False).rows
-    assert [found[point] for point in range(2)] == alone
-
-
-def _pickled(study: Study) -> bytes:
-    import pickle
-
-    return pickle.dumps(study)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import tree
 from scaleproof.simulator.cluster.collectives.cost import chosen_nccl, collective_cost, timing_constants
 from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op
-from scaleproof.simulator.cluster.collectives.nccl import GroupLinks, candidates
+from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
+from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load

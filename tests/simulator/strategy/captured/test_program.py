@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 
 from scaleproof.simulator.captured.kernels import Certainty, KernelTime
-from scaleproof.simulator.captured.script import Event, IssuedCollective, IssuedMessage, Launch, RankTrace, RecordedEvent, Wait
+from scaleproof.simulator.captured.script import (
+    CapturedClass,
+    Event,
+    IssuedCollective,
+    IssuedMessage,
+    Operation,
+    RecordedEvent,
+    Wait,
+)
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.cluster.collectives.groups import Group
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
@@ -23,26 +31,44 @@ from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.strategy.captured.program import HostCosts, assemble, longest_s
 from scaleproof.simulator.strategy.job import Job
 
-CLUSTER = load_cluster(catalog.find_part("cluster", "dgx-h100", catalog.ROOT))
+CLUSTER = load_cluster("dgx-h100")
 JOB = Job((), CLUSTER, 1, "bf16", "adam")
 NO_HOST = HostCosts(0.0, 0.0, blocks=False)
 
 
-def kernel(seconds: float, stream: int = 0, phase: Phase = Phase.FORWARD) -> Launch:
-    return Launch(stream, phase, KernelTime(seconds, Certainty.MEASURED, moves=False))
+class Kernel(NamedTuple):
+    """A kernel with its own time."""
+
+    seconds: float
+    stream: int
+    phase: Phase
+
+
+StepEvent = Kernel | Event
+
+
+def kernel(seconds: float, stream: int = 0, phase: Phase = Phase.FORWARD) -> Kernel:
+    return Kernel(seconds, stream, phase)
 
 
 def all_reduce(size_bytes: float, ranks: Sequence[int], work: int = 0) -> IssuedCollective:
     return IssuedCollective(0, Phase.BACKWARD, "all_reduce", ranks, size_bytes, "dp", work, Dimension.DATA)
 
 
-def timed(*traces: Sequence[Event], host: HostCosts = NO_HOST, ranks: int = 1, job: Job = JOB) -> Run:
+def timed(*steps: Sequence[StepEvent], host: HostCosts = NO_HOST, ranks: int = 1, job: Job = JOB) -> Run:
     """The run of one class with each sequence of events; the classes have consecutive ranks."""
-    classes = [
-        RankTrace(f"class {number}", range(number * ranks, (number + 1) * ranks), number * ranks, events)
-        for number, events in enumerate(traces)
-    ]
-    timeline = simulate_steady(assemble(classes, job, host).program, 4)
+    classes, kernels = [], []
+    for number, step in enumerate(steps):
+        # an operator for each event, of which only those of kernels are used
+        events = [
+            Operation(event.stream, event.phase, place, again=False) if isinstance(event, Kernel) else event
+            for place, event in enumerate(step)
+        ]
+        own = range(number * ranks, (number + 1) * ranks)
+        classes.append(CapturedClass(f"class {number}", own, own[0], 0, (), events))
+        seconds = [event.seconds if isinstance(event, Kernel) else 0.0 for event in step]
+        kernels.append([KernelTime(kernel_s, Certainty.MEASURED, moves=False) for kernel_s in seconds])
+    timeline = simulate_steady(assemble(classes, kernels, job, host).program, 4)
     return predicted_run(timeline, samples=1, scenario="", strategy="captured")
 
 
@@ -137,7 +163,7 @@ def test_a_message_starts_when_both_sides_are_ready() -> None:
 
 
 def test_a_collective_of_two_classes_waits_for_both() -> None:
-    def step(seconds: float) -> list[Event]:
+    def step(seconds: float) -> list[StepEvent]:
         return [kernel(seconds), all_reduce(0.0, (0, 1)), Wait(0, "work", 0)]
 
     assert timed(step(1.0), step(2.0)).step_time_s == pytest.approx(2.0, rel=1e-3)

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.parallelism import CapturedStrategy
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy.captured.streams import ClassStreams, class_streams

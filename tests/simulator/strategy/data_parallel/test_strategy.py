@@ -96,7 +96,7 @@ def test_buckets_close_at_their_size_from_the_last_layer_on(small: Make, bucket:
     program = compiled(scenario)
     sizes_bytes = program.amount[program.kind == Kind.COLLECTIVE] / (2 * 7 / 8)
     tensors = [4 * tensor for layer in scenario.model.build_layers() for tensor in layer.tensors][::-1]
-    limits = (scenario.strategy.plan.first_bucket_bytes, scenario.strategy.plan.bucket_bytes)
+    limits = scenario.strategy.plan.bucket_limits_bytes
     filled: list[int] = [0]
     for tensor in tensors:
         if filled[-1] >= limits[len(filled) > 1] and filled[-1] > 0:

@@ -89,8 +89,8 @@ def test_microbatches_run_in_turn_and_are_averaged_once(overlap: bool, make_scen
     sums = own.where(own.stream == Stream.COMMUNICATION)
     gradients = Gradients(layers)
     plan = scenario.strategy.plan
-    assert plan.first_bucket_bytes == plan.bucket_bytes, "as the others where bucket is given"
-    bounds, _ = gradients.buckets(range(len(layers)), 4, plan.first_bucket_bytes, plan.bucket_bytes)
+    assert len(set(plan.bucket_limits_bytes)) == 1, "as the others where bucket is given"
+    bounds, _ = gradients.buckets(range(len(layers)), 4, *plan.bucket_limits_bytes)
     expected_bytes = [4.0 * (gradients.filled[end] - gradients.filled[begin]) for begin, end in itertools.pairwise(bounds)]
     assert sorted(sums.size_bytes.tolist()) == sorted(expected_bytes)
 
