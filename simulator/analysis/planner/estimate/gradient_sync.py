@@ -156,7 +156,7 @@ class SyncTimes:
         """Seconds of the sum over the first and the last stage of the weights that they share."""
         if not rank_layers.copied:
             return 0.0
-        (grid, senders), job = self._layers.placement(values), self._layers.base
+        grid, senders, job = self._layers.grid(values), self._layers.place(values).senders, self._layers.base
         share = grid.workers * grid.context if values["zero"] >= 2 else 1
         group = Group.of([grid.rank(0, rank) for rank in (0, grid.stages - 1)], grid.devices)
         size_bytes = rank_layers.copied * job.reduced_bytes / share
