@@ -22,6 +22,7 @@ WirePrecision = Literal["fp8", "bf16", "fp16", "fp32"]
 
 STAGES: Final = Rule("stages > 1")
 COUNTED_END: Final = Rule("stages > 1", "there is one stage of the model")
+BY_LAYERS: Final = Rule("balance == 'layers'", "balance already determines the stages")
 TENSOR: Final = Rule("tensor > 1", "has no effect without tensor parallelism", "set strategy.tensor, or leave it out")
 CONTEXT: Final = Rule("context > 1", "has no effect without context parallelism", "set strategy.context, or leave it out")
 EXPERT: Final = Rule("expert > 1", "has no effect without expert parallelism", "set strategy.expert, or leave it out")
@@ -46,10 +47,10 @@ class PipelineStages(Spec):
     balance: Annotated[Balance, BY_FRAMEWORK] = Field(
         "layers", description="what is balanced between stages, or the number of blocks of each"
     )
-    account_for_embedding: Annotated[bool, COUNTED_END] = Field(
+    account_for_embedding: Annotated[bool, COUNTED_END, BY_LAYERS] = Field(
         False, description="count the embedding as a layer when stages are cut"
     )
-    account_for_loss: Annotated[bool, COUNTED_END] = Field(
+    account_for_loss: Annotated[bool, COUNTED_END, BY_LAYERS] = Field(
         False, description="count the output head and the loss as a layer when stages are cut"
     )
     overlap_sends: Annotated[bool, BY_FRAMEWORK, STAGES] = Field(
