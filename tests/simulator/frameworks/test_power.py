@@ -49,13 +49,13 @@ def test_a_kernel_keeps_a_fair_share() -> None:
 
 def test_products_draw_the_sustained_power() -> None:
     """An H100's products are at its limit, an A100's below it, by the shares of their peaks that their files state."""
-    h100, a100 = (PowerBudget.of(device(name), 0.1) for name in ("h100-80gb-sxm", "a100-80gb-sxm"))
+    h100, a100 = (PowerBudget.of_device(device(name), 0.1) for name in ("h100-80gb-sxm", "a100-80gb-sxm"))
     assert h100 is not None
     assert a100 is not None
     assert h100.products == 1
     assert a100.products < 0.9
     assert h100.budget_W == pytest.approx(0.88 * 700)
-    assert PowerBudget.of(device("h100-80gb-sxm").model_copy(update={"power_limit_W": None}), 0.1) is None
+    assert PowerBudget.of_device(device("h100-80gb-sxm").model_copy(update={"power_limit_W": None}), 0.1) is None
 
 
 def test_transfer_energy_follows_from_memory_and_link_bits() -> None:

@@ -118,7 +118,9 @@ def test_collective_messages_of_a_node_add_up_over_its_groups(
     expert: int,
 ) -> None:
     """Each group runs a ring over its ranks in order; groups of one kind run concurrently."""
-    scenario = small(*drawn(workers, stages, tensor, context, order, zero, sharing, expert))
+    # a cluster of its own, since costs of collectives are cached by value
+    links = "cluster.network.latency=21 us", "cluster.node.link.latency=6 us"
+    scenario = small(*drawn(workers, stages, tensor, context, order, zero, sharing, expert), *links)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("scaleproof.simulator.cluster.collectives.cost._COMMON", ("ring", "pairwise"))
         program = compiled(scenario)

@@ -102,7 +102,7 @@ def test_another_strategy_is_placed_anew(small: Make) -> None:
     scenario = on_racks(small, "workers: 128, expert: 64")
     other = scenario.copied(strategy=scenario.strategy.model_copy(update={"expert": 8}))
     assert (scenario.cluster.node.devices, other.cluster.node.devices) == (64, 72)
-    assert other.copied(strategy=scenario.strategy).cluster is scenario.cluster
+    assert other.copied(strategy=scenario.strategy).cluster == scenario.cluster
 
 
 def test_a_written_scenario_leaves_the_choice_open(small: Make, tmp_path: Path) -> None:
