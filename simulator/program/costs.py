@@ -81,7 +81,7 @@ class PassTotals:
 
 
 class Prices(Protocol):
-    """Prices of a job on a cluster."""
+    """Prices of a job on a cluster: the argument of durations."""
 
     @property
     def paths_depend_on(self) -> Hashable:
@@ -89,10 +89,6 @@ class Prices(Protocol):
 
     def links(self, resources: ResourceTable) -> Any:
         """The argument of paths; adds the resources that they use."""
-
-    @property
-    def costs(self) -> Any:
-        """The argument of durations."""
 
     def in_passes(self) -> Callable[[], PassCommunication] | None:
         """As in `Program`."""
@@ -110,10 +106,9 @@ class Duration(NamedTuple):
 
 
 class _PricedPaths(NamedTuple):
-    """Paths on one cluster. depend_on: what they depend on, see `Prices`. columns: latency, rate, weight and route, shape (4,
-    paths + 1). ranks: route of the work of each rank class."""
+    """Paths on one cluster. columns: latency, rate, weight and route, shape (4, paths + 1). ranks: route of the work of each
+    rank class."""
 
-    depend_on: Hashable
     columns: NDArray[np.float64]
     ranks: Rows
     resources: Resources
@@ -141,25 +136,24 @@ class TaskCosts:
     amount: NDArray[np.float64]
     update_s: NDArray[np.float64]
     resources: ResourceTable
-    _known: list[_PricedPaths] = field(default_factory=list, compare=False, repr=False)
+    _known: dict[Hashable, _PricedPaths] = field(default_factory=dict, compare=False, repr=False)
 
     def columns(self, prices: Prices | None) -> dict[str, Any]:
         """The columns of a program that depend on prices, by name, with its resources and routes; prices: None if all costs are
         given as numbers."""
         paths = self._paths(prices)
-        costs = None if prices is None else prices.costs
         # the last column is that of OWN
         latency_s, max_rate, weight, route = paths.columns[:, self.path]
         amount, update_s = self.amount.copy(), self.update_s.copy()
         for work in self.works:
-            seconds = _value(work.seconds, costs)
+            seconds = _value(work.seconds, prices)
             if isinstance(seconds, tuple):
                 seconds, latency_s[work.rows] = seconds
             amount[work.rows] = np.asarray(seconds) * self.slowdown[work.ranks]
         for update in self.updates:
-            update_s[update.rows] = np.asarray(_value(update.seconds, costs)) * self.slowdown[update.ranks]
+            update_s[update.rows] = np.asarray(_value(update.seconds, prices)) * self.slowdown[update.ranks]
         for rows, share_of in self.delays:
-            share = np.asarray(_value(share_of, costs))
+            share = np.asarray(_value(share_of, prices))
             if share.any():
                 latency_s[rows] += share * (latency_s[rows] + amount[rows] / max_rate[rows])
         route = np.where(self.path == OWN, paths.ranks[self.rank], route)
@@ -173,7 +167,7 @@ class TaskCosts:
     def _paths(self, prices: Prices | None) -> _PricedPaths:
         """Paths on a cluster; those of the latest clusters are kept."""
         depend_on = None if prices is None else prices.paths_depend_on
-        known = next((paths for paths in self._known if paths.depend_on == depend_on), None)
+        known = self._known.pop(depend_on, None)
         if known is None:
             resources = self.resources.copy()
             links = None if prices is None else prices.links(resources)
@@ -183,8 +177,10 @@ class TaskCosts:
             for number, path_of in enumerate(self.paths):
                 path = _value(path_of, links)
                 columns[:, number] = path.latency_s, path.max_Bps, path.weight, resources.route(path.uses)
-            known = _PricedPaths(depend_on, columns, np.array(ranks, dtype=np.int64), *resources.built())
-        self._known[:] = [*(paths for paths in self._known if paths is not known), known][-_MOST_CLUSTERS:]
+            known = _PricedPaths(columns, np.array(ranks, dtype=np.int64), *resources.built())
+        self._known[depend_on] = known
+        if len(self._known) > _MOST_CLUSTERS:
+            del self._known[next(iter(self._known))]
         return known
 
 

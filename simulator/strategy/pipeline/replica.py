@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.collectives.cost import concurrent_collective, library_of
+from scaleproof.simulator.cluster.collectives.cost import concurrent_collective
 from scaleproof.simulator.common.communication import UNKNOWN, Collective, Communication, Dimension, number_of
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks import Framework
@@ -275,7 +275,7 @@ class Replica:
         work_s += np.where(np.isin(schedule.kind, _BACKWARD) & last, _over(costs.last_backward_s, schedule), 0.0)
         exchange_s = np.where(forward, _over(costs.forward_exchange_s, schedule), _over(costs.backward_exchange_s, schedule))
         if weight.any():
-            weights_s = _over(job_costs.of(self.samples).weights_s(self.context.plan.microbatches), schedule)
+            weights_s = _over(job_costs.job_with(self.samples).weights_s(self.context.plan.microbatches), schedule)
             work_s = np.where(weight, weights_s, np.where(schedule.kind == Pass.INPUT, work_s - weights_s, work_s))
             exchange_s[weight] = 0.0
         waits = schedule.kind < 0
@@ -305,7 +305,7 @@ class Replica:
         Returns for each task of the schedule the row of the message that it sends, −1 for none.
         """
         plan, schedule = self.context.plan, self.context.schedule
-        is_gloo = library_of(self.context.job.cluster) == "gloo"
+        is_gloo = self.context.job.cluster.library == "gloo"
         stages, counts = plan.stages * plan.chunks, (plan.stages * plan.chunks, plan.microbatches)
         rank_of = np.empty(stages, dtype=np.int64)
         rank_of[np.array(plan.stage_of)] = np.arange(plan.stages)[:, None]
