@@ -15,9 +15,8 @@ from scaleproof import html
 from scaleproof.reports.pages.plan_text import fits_words, headline
 from scaleproof.simulator.analysis.compare import Comparison
 from scaleproof.simulator.analysis.evidence import Evidence
-from scaleproof.simulator.analysis.planner.bounded_search import PlanChoice
 from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
-from scaleproof.simulator.analysis.planner.search import PlanResult
+from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
 from scaleproof.simulator.analysis.planner.words import layout
 from scaleproof.simulator.analysis.study.evaluate import throughput_unit
 from scaleproof.simulator.analysis.study.study import Study

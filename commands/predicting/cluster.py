@@ -47,7 +47,6 @@ def describe(rows: Sequence[QuantityRow], names: tuple[str, str]) -> str:
 
 
 def _cluster(reference: str) -> Cluster:
-    from scaleproof.simulator.common import catalog
     from scaleproof.simulator.scenario.read import load_cluster
 
-    return load_cluster(catalog.find_part("cluster", reference, Path()))
+    return load_cluster(reference)

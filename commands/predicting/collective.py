@@ -59,7 +59,7 @@ def _cluster(reference: str, overrides: Sequence[str]) -> Cluster:
     from scaleproof.simulator.common import catalog
     from scaleproof.simulator.scenario.load import cluster_with
 
-    return cluster_with(catalog.find_part("cluster", reference, Path()), overrides)
+    return cluster_with(catalog.find_part("cluster", reference), overrides)
 
 
 def _predicted(options: argparse.Namespace) -> int:

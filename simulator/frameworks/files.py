@@ -33,7 +33,7 @@ def resolve_framework(located: Located, folder: Path) -> None:
 @functools.cache
 def shipped(name: str) -> Framework:
     """The framework of that name in scenarios/frameworks/. Raises NotFoundError, and ScenarioError for a file that is wrong."""
-    path = catalog.find_part("framework", name, Path())
+    path = catalog.find_part("framework", name)
     found = Located({"framework": str(path)}, {(): str(path)})
     resolve_framework(found, Path())
     try:

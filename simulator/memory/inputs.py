@@ -15,7 +15,7 @@ from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import Training, gradient_sizes
-from scaleproof.simulator.strategy.pipeline.passes import PassTimes
+from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
 from scaleproof.simulator.strategy.plan_costs import pass_times
 from scaleproof.simulator.strategy.scenario_job import job_of
 

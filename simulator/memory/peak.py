@@ -13,8 +13,7 @@ from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.layers import LayerBytes
 from scaleproof.simulator.memory.step import Backward, Tensor, forward
 from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
-from scaleproof.simulator.strategy.pipeline.passes import EQUAL, Pass, PassTimes
-from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES
+from scaleproof.simulator.strategy.pipeline.schedules import EQUAL, SCHEDULES, Pass, PassTimes
 
 Counts = NDArray[np.int64]
 # Live bytes: those of all holders, weighted, or a vector with one place for each holder.

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.common.consistency import Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.parameter_server import Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes, Seconds
 from scaleproof.simulator.model.layers import Layer

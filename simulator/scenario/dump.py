@@ -163,14 +163,14 @@ def _name_parts(plain: dict[str, Any], scenario: Scenario) -> None:
 def _shipped(part: str, name: str) -> ModelSpec | Cluster:
     if part == "model":
         return load_model(name)
-    cluster = load_cluster(catalog.find_part(part, name, Path()))
+    cluster = load_cluster(catalog.find_part(part, name))
     return cluster.model_copy(update={"name": cluster.name or name})
 
 
 @functools.cache
 def _devices() -> tuple[tuple[str, Device], ...]:
     """The shipped devices with their names."""
-    paths = {name: catalog.find_part("device", name, Path()) for name in catalog.names("devices")}
+    paths = {name: catalog.find_part("device", name) for name in catalog.names("devices")}
     return tuple((name, load_device(path)) for name, path in paths.items())
 
 

@@ -20,10 +20,9 @@ from scaleproof.simulator.strategy.layout.folding import can_fold, folded, folde
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import pass_communication
 from scaleproof.simulator.strategy.parameter_server.hybrid import add_servers
-from scaleproof.simulator.strategy.pipeline.passes import PassTimes
-from scaleproof.simulator.strategy.pipeline.rank_schedule import rank_schedule
+from scaleproof.simulator.strategy.pipeline.replica import CompileContext, Replica, rank_schedule
+from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
 from scaleproof.simulator.strategy.pipeline.stage_partition import cut
-from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
 from scaleproof.simulator.strategy.plan_costs import pass_times, with_collectives
 from scaleproof.simulator.strategy.step_builder import JobPrices
 

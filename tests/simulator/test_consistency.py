@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import pytest
 import yaml
 
-from scaleproof.simulator.analysis.planner.estimate.transfer_times import TransferTimes
+from scaleproof.simulator.analysis.planner.estimate.transfers import TransferTimes
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.cluster.collectives.groups import Group

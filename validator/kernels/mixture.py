@@ -20,7 +20,6 @@ from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels.parameters import Speed
 from scaleproof.simulator.cluster.device.kernels.products import MEASURED_DEVICES, products_s
 from scaleproof.simulator.cluster.device.kernels.rates import MIXTURE_TERMS, MixtureRates
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
 
 Values = NDArray[np.float64]
@@ -240,7 +239,7 @@ def rates_of(device: Device, precision: str) -> MixtureRates:
 def _of_generation(generation: str) -> dict[str, MixtureRates]:
     if generation not in MEASURED_DEVICES:
         return {}
-    measured = load_device(catalog.find_part("device", MEASURED_DEVICES[generation], catalog.ROOT)).kernels
+    measured = load_device(MEASURED_DEVICES[generation]).kernels
     return {} if measured is None else measured.mixtures
 
 

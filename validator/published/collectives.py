@@ -16,7 +16,6 @@ from scaleproof.simulator.cluster.collectives.groups import Op, bus_factor
 from scaleproof.simulator.cluster.collectives.nccl.constants import Tables, priors, pytorch_call_s, replaced
 from scaleproof.simulator.cluster.collectives.settings import Generation, Nccl, facts_of
 from scaleproof.simulator.cluster.network.links import Link
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.published.tables import find_table, read_table
 from scaleproof.simulator.scenario.read import load_cluster
@@ -243,7 +242,7 @@ def _count(text: str | None) -> int:
 
 @cache
 def _load(name: str) -> Cluster:
-    return load_cluster(catalog.find_part("cluster", name, Path()))
+    return load_cluster(name)
 
 
 def _fits(shipped: Cluster, facts: Nccl, spans_nodes: bool) -> bool:

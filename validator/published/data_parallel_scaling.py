@@ -12,7 +12,6 @@ import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, get_args
 
@@ -287,7 +286,7 @@ def _words(gpu: str) -> set[str]:
 
 @functools.cache
 def _load_cluster(name: str) -> Cluster:
-    return load_cluster(catalog.find_part("cluster", name, Path()))
+    return load_cluster(name)
 
 
 @functools.cache

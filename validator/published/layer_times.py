@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Final, get_args
 
 from scaleproof.simulator.cluster import Cluster
@@ -111,7 +110,7 @@ def _cluster(gpu: str) -> Cluster:
 
 @cache
 def _shipped(name: str) -> Cluster:
-    return load_cluster(catalog.find_part("cluster", name, Path()))
+    return load_cluster(name)
 
 
 def _precision(text: str) -> Precision:

@@ -67,7 +67,7 @@ class LayerCollectives:
         exposed_s = np.array([self._collective_s(one, samples, job) for _, one in passes], dtype=object)
         overlaps = {place: overlap for place, one in enumerate(passes) if (overlap := self._overlap(*one, job)) is not None}
         if overlaps:
-            budget = ComputeBudget.of(layer, samples, job)
+            budget = ComputeBudget.of_layer(layer, samples, job)
             concurrent: dict[tuple[bool, int, tuple[int, ...]], list[int]] = {}
             for place, overlap in overlaps.items():
                 among = budget.among(overlap.overlaps)

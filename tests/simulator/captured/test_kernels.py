@@ -17,7 +17,7 @@ from scaleproof.simulator.scenario.read import load_device
 
 
 def device(name: str) -> Device:
-    return load_device(catalog.find_part("device", name, catalog.ROOT))
+    return load_device(name)
 
 
 def times(name: str, *works: tuple[Work, str]) -> list[tuple[float, Certainty, bool]]:

@@ -14,13 +14,12 @@ from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Space, Values
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerTimes, StageCut
-from scaleproof.simulator.analysis.planner.estimate.transfer_times import SecondsOf, TransferTimes
+from scaleproof.simulator.analysis.planner.estimate.transfers import SecondsOf, TransferTimes
 from scaleproof.simulator.cluster.collectives.groups import Group, LinkLevel, Op
 from scaleproof.simulator.parallelism.mesh import DeviceMesh
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import V_SHAPED
-from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
-from scaleproof.simulator.strategy.data_parallel.replica_collectives import REPLICA_GROUPS
+from scaleproof.simulator.strategy.data_parallel.buckets import REPLICA_GROUPS, RankLayers, SyncUnit
 from scaleproof.simulator.strategy.job import Job
 
 # Number of collectives by name of their group of ranks and size in bytes.

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Values
-from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers
+from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Numbers, Values
 from scaleproof.simulator.cluster.collectives.cost import concurrent_collective
 from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, Shard, cut_into_stages
 from scaleproof.simulator.parallelism.mesh import DeviceMesh

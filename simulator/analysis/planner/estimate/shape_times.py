@@ -12,13 +12,18 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.closed_forms import CLOSED, StageTimes, suffix_max, suffix_sum
-from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Space
-from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, distinct, taken
+from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Numbers, Space, distinct
 from scaleproof.simulator.analysis.planner.estimate.gradient_sync import RankSync, SyncTimes
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerTimes, Place, StageCut
-from scaleproof.simulator.analysis.planner.estimate.pipeline_times import pass_windows, stages_of
-from scaleproof.simulator.analysis.planner.estimate.transfer_times import TransferTimes
+from scaleproof.simulator.analysis.planner.estimate.pipeline_times import (
+    CLOSED,
+    StageTimes,
+    pass_windows,
+    stages_of,
+    suffix_max,
+    suffix_sum,
+)
+from scaleproof.simulator.analysis.planner.estimate.transfers import TransferTimes
 from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
 from scaleproof.simulator.strategy.data_parallel.contention import (
@@ -76,7 +81,7 @@ class _Table:
     def take(self, columns: Numbers) -> Self:
         """Some of the columns."""
         arrays = {one.name: value for one in fields(self) if isinstance(value := getattr(self, one.name), np.ndarray)}
-        some: dict[str, Any] = {name: taken(value, columns, axis=-1) for name, value in arrays.items()}
+        some: dict[str, Any] = {name: value[..., columns] for name, value in arrays.items()}
         return replace(self, **some)
 
 

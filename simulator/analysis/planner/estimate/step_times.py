@@ -13,15 +13,18 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.closed_forms import CLOSED, FOLLOWED, LayerGatherTimes, with_gathers
-from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
-from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers
+from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Numbers
 from scaleproof.simulator.analysis.planner.estimate.gradient_sync import SyncTimes
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerTimes, StageCut
-from scaleproof.simulator.analysis.planner.estimate.pipeline_times import windows_without_simulation
+from scaleproof.simulator.analysis.planner.estimate.pipeline_times import (
+    CLOSED,
+    FOLLOWED,
+    LayerGatherTimes,
+    windows_without_simulation,
+    with_gathers,
+)
 from scaleproof.simulator.analysis.planner.estimate.shape_times import PassTable, Shape, SyncTable, tables
-from scaleproof.simulator.analysis.planner.estimate.stage_traffic import StageTraffic
-from scaleproof.simulator.analysis.planner.estimate.transfer_times import TransferTimes
+from scaleproof.simulator.analysis.planner.estimate.transfers import StageTraffic, TransferTimes
 from scaleproof.simulator.cluster.collectives.groups import LinkLevel
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.strategy.data_parallel.contention import delays_s, per_second, slowed_by

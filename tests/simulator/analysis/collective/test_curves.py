@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from scaleproof.simulator.analysis.collective.curves import (
@@ -13,10 +11,9 @@ from scaleproof.simulator.analysis.collective.curves import (
 )
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster.collectives.groups import Group
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_cluster
 
-CLUSTER = load_cluster(catalog.find_part("cluster", "dgx-h100", Path()))
+CLUSTER = load_cluster("dgx-h100")
 
 
 def test_a_curve_is_the_collective_time_inside_its_interval() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.cluster.collectives.nccl.tuner import Case, Curve, candidates
 from scaleproof.simulator.cluster.collectives.settings import Nccl
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
 from tests.simulator.cluster.collectives.nccl.cases import BLACKWELL, HOPPER, CARD_Bps, choice, constants, links, seconds
@@ -96,7 +93,7 @@ def test_the_tuner_expects_what_nccl_publishes() -> None:
 
 
 def test_a_cluster_file_switches_it_on_and_an_error_says_how() -> None:
-    known = load_cluster(catalog.find_part("cluster", "dgx-h100", Path())).with_nodes(64)
+    known = load_cluster("dgx-h100").with_nodes(64)
     assert known.network is not None
     reducing = known.rebuilt(network=known.network.model_copy(update={"in_network_reduction": True}))
     plain_s, reduced_s = (collective_time("allreduce", 2**20, 512, where) for where in (known, reducing))

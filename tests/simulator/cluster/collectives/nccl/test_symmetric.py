@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
@@ -11,7 +9,6 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates
 from scaleproof.simulator.cluster.collectives.settings import Nccl
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
 from tests.simulator.cluster.collectives.nccl.cases import BLACKWELL, HOPPER, INSIDE_Bps, choice, constants, links, seconds
@@ -29,7 +26,7 @@ REGISTERED, SYMMETRIC = (with_buffers(HOPPER, buffers) for buffers in ("register
 
 
 def cluster(name: str, **nccl: object) -> Cluster:
-    known = load_cluster(catalog.find_part("cluster", name, Path()))
+    known = load_cluster(name)
     return known.rebuilt(collectives={"nccl": nccl}) if nccl else known
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks, tr
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of
 from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, choices, nccl_choice, point_to_point
 from scaleproof.simulator.cluster.collectives.settings import Adjust, Nccl
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.scenario.read import load_cluster
 
@@ -28,7 +26,7 @@ HOPPER = Nccl(generation="hopper")
 
 
 def cluster(name: str) -> Cluster:
-    return load_cluster(catalog.find_part("cluster", name, Path()))
+    return load_cluster(name)
 
 
 def adjusted(known: Cluster, **factors: float) -> Cluster:

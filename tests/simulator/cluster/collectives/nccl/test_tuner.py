@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
@@ -44,7 +42,7 @@ def seconds(size_bytes: float, links: GroupLinks, facts: Nccl, algorithm: str, o
 
 
 def cluster(name: str) -> Cluster:
-    return load_cluster(catalog.find_part("cluster", name, Path()))
+    return load_cluster(name)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
-from scaleproof.simulator.analysis.planner.estimate.factorize import distinct, taken
+from scaleproof.simulator.analysis.planner.estimate.configurations import COLUMNS, Configurations, distinct
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import fullest_rank_bytes, rank_kinds
@@ -32,17 +31,15 @@ def memory_bytes(configurations: Configurations) -> NDArray[np.float64]:
 
 def _memory_bytes(c: Configurations) -> NDArray[np.float64]:
     """Bytes of the fullest rank in some configurations, whose ranks use the same number of devices of each node."""
-    space, rests = c.space, c.rests
+    space = c.space
 
     @cache
     def training(zero: int, recompute: int) -> Training:
         return space.scenario.training.model_copy(update={"zero": zero, "recompute": space.recompute[recompute]})
 
     # buckets matter to memory with stage 2 of ZeRO alone, the order of axes to libraries alone
-    bucket = np.where(rests["zero"] == 2, rests["bucket"], 0)
-    evaluated = c.distinct_by_codes(
-        np.arange(len(c.shapes["tensor"])), distinct(rests["zero"], rests["recompute"], bucket).code
-    )
+    columns = (getattr(c, name) for name in COLUMNS if name not in ("bucket", "order"))
+    evaluated = distinct(*columns, np.where(c.zero == 2, c.bucket, 0))
     divided: dict[tuple[int, ...], MemoryInputs] = {}
     rank_bytes, copies = np.empty(len(evaluated)), np.empty(len(evaluated), dtype=np.int64)
     for number, (row, values) in enumerate(zip(evaluated.first.tolist(), c.values(evaluated.first), strict=True)):
@@ -62,5 +59,5 @@ def _memory_bytes(c: Configurations) -> NDArray[np.float64]:
         inputs = next(iter(divided.values())).varied(space.plan(values), space.scenario.training)
         library_bytes[:, number] = [sum(libraries_bytes(inputs, copied).values()) for copied in (False, True)]
     scale = space.scenario.framework.memory.scale
-    result: NDArray[np.float64] = taken(rank_bytes, evaluated.code)
-    return result + scale * library_bytes[taken(copies, evaluated.code), connected.code]
+    result: NDArray[np.float64] = rank_bytes[evaluated.code]
+    return result + scale * library_bytes[copies[evaluated.code], connected.code]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Space, every
-from scaleproof.simulator.analysis.planner.estimate.peak_memory import memory_bytes
+from scaleproof.simulator.analysis.planner.estimate.memory import memory_bytes
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.peak import InFlight, in_flight
 from scaleproof.simulator.memory.ranks import FIRST_IS_FULLEST

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster import Link, Node
 from scaleproof.simulator.cluster.collectives.groups import Group
-from scaleproof.simulator.strategy.layout.link_uses import CollectiveLoad, modelled_loads
+from scaleproof.simulator.strategy.layout.resource_map import CollectiveLoad, modelled_loads
 from tests.simulator.clusters import Fields, plain
 
 OTHERS = {"duplex": "half"}, {"incast": 0.5}, {"topology": {"kind": "rail_optimised", "nodes_per_group": 2}}
