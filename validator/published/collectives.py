@@ -56,6 +56,7 @@ _VERSION: Final = re.compile(r"2\.\d+")
 _REPOSITORY: Final = re.compile(r"https?://\S+|[\w.-]+/[\w.-]+(?=[@ ])")
 _MOST_RANKS: Final = 10_000_000
 CALIBRATION: Final = ()
+_load = cache(load_cluster)
 
 
 @dataclass(frozen=True)
@@ -238,11 +239,6 @@ def _used(cluster: Cluster, ranks: int, devices: int) -> Cluster:
 
 def _count(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 8 else 0
-
-
-@cache
-def _load(name: str) -> Cluster:
-    return load_cluster(name)
 
 
 def _fits(shipped: Cluster, facts: Nccl, spans_nodes: bool) -> bool:
