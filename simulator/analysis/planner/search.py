@@ -356,22 +356,30 @@ class BoundedSearch:
     def run(self, rows: Numbers) -> bool:
         """Predicts configurations until none of the rest can be the best; returns False where that would take too many.
 
-        Those expected to be the best come first, to have a value to compare with; then all by increasing lower bound, or the
-        next expected ones if too many have lower bounds below that value.
+        Those expected to be the best come first, to have a value to compare with.
         """
-        least, by_expected = self._least, rows[np.argsort(self._expected[rows], kind="stable")]
+        by_expected = rows[np.argsort(self._expected[rows], kind="stable")]
         replayed = self._replay_likely(by_expected)
-        likely, first = [row for _, row in replayed], self._first(replayed)
-        for row in first:
+        predicted = self._first(replayed)
+        for row in predicted:
             self._keep(self.prediction(row))
-        replayed = [(bound, row) for bound, row in replayed if row not in first]
-        left = by_expected[(least[by_expected] < self.best()[0].value) & ~np.isin(by_expected, likely)]
-        if len(left) > _MOST_REPLAYS:
-            for row in left[:_MOST_UNPROVED].tolist():
+        left = by_expected[~np.isin(by_expected, [row for _, row in replayed])]
+        return self._prove(left, [(bound, row) for bound, row in replayed if row not in predicted])
+
+    def _prove(self, rows: Numbers, replayed: list[tuple[float, int]]) -> bool:
+        """Replays and predicts the rest by increasing lower bound until none can be better than the best; returns False where
+        too many have lower bounds below its value, of which the first ones are tried.
+
+        rows: not replayed yet, the best expected ones first. replayed: a heap of bounds and rows that are not predicted yet.
+        """
+        least = self._least
+        rows = rows[least[rows] < self.best()[0].value]
+        if len(rows) > _MOST_REPLAYS:
+            for row in rows[:_MOST_UNPROVED].tolist():
                 heapq.heappush(replayed, (self._replayed(row), row))
             self._predict_below(np.inf, replayed)
             return False
-        for row in left[np.argsort(least[left], kind="stable")].tolist():
+        for row in rows[np.argsort(least[rows], kind="stable")].tolist():
             if not self._predict_below(least[row], replayed):
                 return False
             if least[row] >= self.best()[0].value:

@@ -13,6 +13,7 @@ from scaleproof.simulator.analysis.planner.estimate.configurations import COLUMN
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import fullest_rank_bytes, rank_kinds
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.scenario.training import Training
 
 # Columns that decide how a layer is divided over ranks.
@@ -41,6 +42,7 @@ def _memory_bytes(c: Configurations) -> NDArray[np.float64]:
     columns = (getattr(c, name) for name in COLUMNS if name not in ("bucket", "order"))
     evaluated = distinct(*columns, np.where(c.zero == 2, c.bucket, 0))
     divided: dict[tuple[int, ...], MemoryInputs] = {}
+    plans: dict[tuple[int, ...], Plan] = {}
     rank_bytes, copies = np.empty(len(evaluated)), np.empty(len(evaluated), dtype=np.int64)
     for number, (row, values) in enumerate(zip(evaluated.first.tolist(), c.values(evaluated.first), strict=True)):
         division = tuple(values[name] for name in _DIVISION)
@@ -49,7 +51,10 @@ def _memory_bytes(c: Configurations) -> NDArray[np.float64]:
         if space.schedules[values["schedule"]] in _SEARCHED:
             inputs = MemoryInputs(c.scenario(row))
         else:
-            inputs = divided[division].varied(space.plan(values), training(values["zero"], values["recompute"]))
+            planned = tuple(value for name, value in values.items() if name != "recompute")
+            if planned not in plans:
+                plans[planned] = space.plan(values)
+            inputs = divided[division].varied(plans[planned], training(values["zero"], values["recompute"]))
         rank_bytes[number] = fullest_rank_bytes(inputs)
         copies[number] = any(kind.copies for kind in rank_kinds(inputs))
 

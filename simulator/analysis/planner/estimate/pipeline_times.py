@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,23 @@ class LayerGatherTimes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StageTimes:
+class Table:
+    """Arrays and tables whose last axis is configurations, and fields that all of them have in common."""
+
+    def take(self, rows: Numbers) -> Self:
+        """The values of some configurations."""
+        some: dict[str, Any] = {}
+        for one in fields(self):
+            match value := getattr(self, one.name):
+                case np.ndarray():
+                    some[one.name] = value[..., rows]
+                case Table():
+                    some[one.name] = value.take(rows)
+        return replace(self, **some)
+
+
+@dataclass(frozen=True)
+class StageTimes(Table):
     """Seconds of passes over the model's stages and of messages between stages, shape (stages, configurations).
 
     send_s: message after each stage, 0 where the next stage is on the same rank, and after the last. microbatches: shape
@@ -85,12 +101,6 @@ class StageTimes:
     def chunks(self) -> int:
         """Number of stages of each rank."""
         return len(self.forward_s) // self.ranks
-
-    def take(self, at: Numbers) -> StageTimes:
-        """Times of some configurations."""
-        arrays = {one.name: value for one in fields(self) if isinstance(value := getattr(self, one.name), np.ndarray)}
-        some: dict[str, Any] = {name: value[..., at] for name, value in arrays.items()}
-        return replace(self, **some)
 
     def slower(self, factors: Times) -> StageTimes:
         """Times with passes multiplied by `factors`, shape (stages, configurations)."""

@@ -136,22 +136,26 @@ class StageTraffic:
         self._transfers, cluster = transfers, transfers.fabric.cluster
         self._nodes, self._is_uniform = cluster.nodes, cluster.is_uniform
         self._is_shared = cluster.network is not None and cluster.nodes > 1
-        self._loads: dict[tuple[object, ...], Loads] = {}
+        self._used: dict[tuple[object, ...], tuple[float, float, Times]] = {}
         self._paths: dict[tuple[int, int], list[tuple[int, float]]] = {}
 
     def loads(self, mesh: DeviceMesh, stage_of: Numbers) -> Loads:
         """Loads of the messages of all workers, and of all members of their stages. stage_of: stages of each pipeline rank."""
         if not self._is_shared or mesh.stages == 1:
             return Loads()
-        key = mesh, stage_of.tobytes(), stage_of.shape
-        if key not in self._loads:
-            self._loads[key] = self._most_used(mesh, np.argsort(stage_of, axis=None) // stage_of.shape[1])
-        return self._loads[key]
-
-    def _most_used(self, mesh: DeviceMesh, rank_of: Numbers) -> Loads:
-        """Loads of messages between consecutive stages, whose pipeline ranks are given."""
+        rank_of = np.argsort(stage_of, axis=None) // stage_of.shape[1]
         # pairs of pipeline ranks, and how often they occur on a microbatch's way through all stages
         pairs, passes = np.unique(rank_of[:-1] * mesh.stages + rank_of[1:], return_counts=True)
+        counts, kind = np.unique(passes, return_inverse=True)
+        key = mesh, pairs.tobytes(), kind.tobytes()
+        if key not in self._used:
+            self._used[key] = self._most_used(mesh, pairs, kind)
+        one_stage_s, all_stages_s, used_s = self._used[key]
+        return Loads(one_stage_s, all_stages_s, float(np.max(counts @ used_s, initial=0.0)))
+
+    def _most_used(self, mesh: DeviceMesh, pairs: Numbers, kind: Numbers) -> tuple[float, float, Times]:
+        """Loads of messages of one stage and of all stages, and seconds for which messages of one byte between each kind of
+        pairs, in both directions, use each link, shape (kinds, links). pairs: of pipeline ranks with consecutive stages."""
         own = (mesh.stride("workers") * np.arange(mesh.workers)[:, None] + mesh.members(0, 0)).ravel()
         ends = np.array(np.divmod(pairs, mesh.stages))[:, :, None] * mesh.stride("stages")
         sources, targets = (own + ends) // mesh.devices
@@ -162,15 +166,18 @@ class StageTraffic:
         source, target = np.divmod(place, nodes)
         leaves = source != target
         pair, source, target, messages = (column[leaves] for column in (pair, source, target, messages))
-        forward, backward = self._uses(source, target), self._uses(target, source)
+        ways = [self._uses(source, target), self._uses(target, source)]
         capacity_Bps = np.repeat(self._transfers.resources.capacity, self._nodes if self._is_uniform else 1)
-        links = len(capacity_Bps)
-        sent = [(each * messages[number] / capacity_Bps[link]) for number, link, each in (forward, backward)]
-        by_pair = np.bincount(pair[forward[0]] * links + forward[1], sent[0])
-        one_way = [np.bincount(link, seconds, links) for (_, link, _), seconds in zip((forward, backward), sent, strict=True)]
-        passed = [seconds * passes[pair[number]] for (number, _, _), seconds in zip((forward, backward), sent, strict=True)]
-        both = np.bincount(np.concatenate([forward[1], backward[1]]), np.concatenate(passed), links)
-        return Loads(*(float(np.max(one, initial=0.0)) for one in (by_pair, one_way, both)))
+        links, kinds, one_way_s = len(capacity_Bps), int(kind.max()) + 1, []
+        used_s = np.zeros((kinds, links))
+        for number, link, each in ways:
+            seconds, of_pair = each * messages[number] / capacity_Bps[link], pair[number]
+            one_way_s.append(np.bincount(link, seconds, links))
+            used_s += np.bincount(kind[of_pair] * links + link, seconds, kinds * links).reshape(kinds, links)
+        (number, link, each), *_ = ways
+        by_pair_s = np.bincount(pair[number] * links + link, each * messages[number] / capacity_Bps[link])
+        one_stage_s, all_stages_s = (float(np.max(one, initial=0.0)) for one in (by_pair_s, one_way_s))
+        return one_stage_s, all_stages_s, used_s[:, used_s.any(axis=0)]
 
     def _uses(self, sources: Numbers, targets: Numbers) -> tuple[Numbers, Numbers, Times]:
         """Uses of links by messages of one byte between pairs of nodes: numbers of pairs, numbers of links, bytes."""
