@@ -18,10 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from scaleproof.simulator.cluster.device.kernels.attention import AttentionWork, attention_s
+from scaleproof.simulator.cluster.device.kernels.attention import AttentionRates, AttentionWork, attention_s
 from scaleproof.simulator.cluster.device.kernels.parameters import Speed
-from scaleproof.simulator.cluster.device.kernels.rates import AttentionRates
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
 
 Values = NDArray[np.float64]
@@ -126,7 +124,7 @@ def of_implementation(speed: Speed, figures: Sequence[Figure]) -> AttentionRates
 
 def main() -> None:
     """Prints the rates of each implementation, and the errors of causal forward passes."""
-    device = load_device(catalog.find_part("device", "h100-80gb-sxm", catalog.ROOT))
+    device = load_device("h100-80gb-sxm")
     assert device.kernels is not None
     speed = device.speed("bf16", device.kernels, burst=True)
     for name, figures in FIGURES.items():

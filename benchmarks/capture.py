@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from scaleproof.commands.text.tables import table
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.scenario.read import load_device
@@ -35,7 +34,7 @@ def main() -> int:
     parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help=f"names among {', '.join(names)} (all)")
     parser.add_argument("--ranks", nargs="+", type=int, default=[8, 1024], help="numbers of ranks (8 1024)")
     options = parser.parse_args()
-    device = DeviceProperties.of(load_device(catalog.find_part("device", DEVICE, Path())))
+    device = DeviceProperties.of(load_device(DEVICE))
     rows = [("script", "ranks", "classes", "played", "seconds", "memory of a process")]
     failed = 0
     for name in options.scripts or names:

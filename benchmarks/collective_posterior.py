@@ -21,8 +21,8 @@ import numpy as np
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import modelled_costing
 from scaleproof.simulator.cluster.collectives.groups import Op
-from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust, priors, replaced
-from scaleproof.simulator.common import catalog
+from scaleproof.simulator.cluster.collectives.nccl.constants import priors, replaced
+from scaleproof.simulator.cluster.collectives.settings import Adjust
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.published.tables import find_table, read_table
 from scaleproof.simulator.scenario.read import load_cluster
@@ -93,7 +93,7 @@ def synthetic() -> None:
     print(f"\n{'synthetic':28}" + "".join(f"{title:>15}{'mean':>8}" for title in ("median before", "after", "true factors")))
     inside: list[bool] = []
     for name in _CLUSTERS:
-        cluster = load_cluster(catalog.find_part("cluster", name, Path()))
+        cluster = load_cluster(name)
         cluster = cluster.model_copy(update={"nodes": max(8, cluster.nodes)})
         found: dict[Op, list[tuple[list[float], ...]]] = {op: [] for op in _OPS}
         for truth in _truths(cluster):

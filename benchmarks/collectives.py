@@ -149,7 +149,7 @@ def changes() -> None:
     for op, ranks in (("all_reduce", 8), ("all_gather", 8), ("all_reduce", 64), ("all_reduce", 512), ("reduce_scatter", 512)):
         for name, (settings, free) in _OPTIONS.items():
             overrides = [f"cluster.nodes={-(-ranks // 8)}", *(f"cluster.{setting}" for setting in settings)]
-            cluster = cluster_with(catalog.find_part("cluster", _CLUSTER, Path()), overrides)
+            cluster = cluster_with(catalog.find_part("cluster", _CLUSTER), overrides)
             cells = []
             for size_bytes in _SIZES.values():
                 cost = collective_cost(parse_op(op), size_bytes, group_on(cluster, ranks), cluster)

@@ -60,10 +60,10 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
             "list the shipped scenarios, systems, studies, claims, models, clusters, frameworks, devices and failures",
         ),
         "show": Entry(
-            "predicting.shipped",
+            "predicting.show",
             "print a shipped scenario, study, claim, model, cluster, framework, device or reliability, or published:ROW-ID",
         ),
-        "schema": Entry("predicting.shipped", "print the JSON schema of scenarios, for editors"),
+        "schema": Entry("predicting.show", "print the JSON schema of scenarios, for editors"),
         "cluster": Entry("predicting.cluster", "compare cluster files"),
         "device": Entry("predicting.device", "show a device, and the rates that its kernels reach by size"),
         "completion": Entry("completion", "print a script that completes commands and names in a shell"),

@@ -31,7 +31,6 @@ from scaleproof.results import (
     RunResult,
     SweepResult,
 )
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, naming_extras
 from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.gpus import with_gpus
@@ -243,7 +242,7 @@ def collective(
     """
     from scaleproof.simulator.analysis.collective.time import collective_time
 
-    found = load_cluster(catalog.find_part("cluster", check_text("cluster", cluster), Path()))
+    found = load_cluster(check_text("cluster", cluster))
     size, group = check_number("size_bytes", size_bytes, "2**30"), check_ranks("ranks", ranks)
     return collective_time(check_text("op", op), size, group, found, algorithm)
 

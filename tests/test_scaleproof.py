@@ -61,9 +61,8 @@ def test_a_prediction_imports_no_other_command_and_nothing_that_it_does_not_need
         "scaleproof.commands.predicting.predict"
     }
     assert not modules & {"rich", "scipy", "scaleproof.simulator.analysis.evidence", "scaleproof.simulator.memory.allocator"}
-    assert not any(
-        name.startswith(("scaleproof.simulator.captured.", "scaleproof.simulator.model.tracing")) for name in modules
-    )
+    unneeded = "scaleproof.simulator.captured.", "scaleproof.simulator.model.tracing"
+    assert [name for name in modules if name.startswith(unneeded)] == ["scaleproof.simulator.captured.strategy"]
 
 
 def test_predict_prints_text_and_json(tmp_path: Path) -> None:

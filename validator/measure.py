@@ -17,9 +17,8 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch import fork_server, network_interfaces
 from scaleproof.validator.launch.job import LOOPBACK, Host
 from scaleproof.validator.launch.launch import JobOptions, LocalRanks, Ranks, require_torch, temporary_folder
-from scaleproof.validator.launch.preflight.checks import check_trainable
+from scaleproof.validator.launch.preflight.checks import check_links, check_trainable
 from scaleproof.validator.launch.preflight.memory_check import check_room
-from scaleproof.validator.launch.preflight.perturbation_checks import check_links
 from scaleproof.validator.launch.rank_environment import meeting_point, place_in
 from scaleproof.validator.netlab import compatibility
 from scaleproof.validator.record import gpu_facts

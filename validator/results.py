@@ -154,7 +154,7 @@ def keep_finished(scenario: Scenario, on: str, recorded: Sequence[bytes], logs: 
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptRun:
     """A run in a folder. run: None if it cannot be read, for the reason in `problem`."""
 
     folder: Path
@@ -162,7 +162,7 @@ class Kept:
     problem: str = ""
 
 
-def listed(folder: Path) -> Iterator[Kept]:
+def listed(folder: Path) -> Iterator[KeptRun]:
     """The measured runs below `folder`, sorted by path. Raises InputError where there is no such folder."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; give one that measure or reconcile wrote with --out")
@@ -171,10 +171,10 @@ def listed(folder: Path) -> Iterator[Kept]:
             run = load_run(file.parent)
             _check(run)
         except _UNREADABLE as error:
-            yield Kept(file.parent, None, _reason(error))
+            yield KeptRun(file.parent, None, _reason(error))
             continue
         if run.origin == "measured":
-            yield Kept(file.parent, run)
+            yield KeptRun(file.parent, run)
 
 
 def _check(run: Run) -> None:

@@ -13,7 +13,7 @@ from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import progress
 
 if TYPE_CHECKING:
-    from scaleproof.validator.calibration.calibrate import Calibrated
+    from scaleproof.validator.calibration.calibrate import CalibrationResult
     from scaleproof.validator.calibration.plan import ProbePlan
 
 
@@ -83,7 +83,7 @@ def _refit(options: argparse.Namespace) -> int:
     """Fits a table of points that an earlier calibration measured."""
     from dataclasses import replace
 
-    from scaleproof.validator.calibration.calibrate import Calibrated, kernels_of
+    from scaleproof.validator.calibration.calibrate import CalibrationResult, kernels_of
     from scaleproof.validator.calibration.cluster_file.files import description, points_path
     from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, described
     from scaleproof.validator.probe import points as tables
@@ -95,7 +95,7 @@ def _refit(options: argparse.Namespace) -> int:
     cluster, notes = described(points, facts)
     # do not overwrite the table with itself
     new_points = () if options.source.resolve() == points_path(options.out).resolve() else points
-    return _write(Calibrated(cluster, new_points, notes, kernels_of(cluster, points, facts)), options.out)
+    return _write(CalibrationResult(cluster, new_points, notes, kernels_of(cluster, points, facts)), options.out)
 
 
 def _measure(options: argparse.Namespace) -> int:
@@ -132,7 +132,7 @@ def _plan(options: argparse.Namespace) -> ProbePlan:
     return ProbePlan(models, options.probes, options.groups, options.precision, budget_s, options.timeout, gpu)
 
 
-def _write(calibrated: Calibrated, out: Path) -> int:
+def _write(calibrated: CalibrationResult, out: Path) -> int:
     """Writes the cluster file and prints its quantities."""
     from scaleproof.commands.text.calibration import table
     from scaleproof.validator.calibration.cluster_file.files import write
@@ -148,7 +148,7 @@ def _write(calibrated: Calibrated, out: Path) -> int:
     return 0
 
 
-def _write_kernels(calibrated: Calibrated, out: Path) -> Path | None:
+def _write_kernels(calibrated: CalibrationResult, out: Path) -> Path | None:
     """Writes the kernels that were timed on GPUs as a table next to the cluster file; None if there are none."""
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.validator.kernels.from_points import kernels_path

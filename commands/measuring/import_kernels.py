@@ -105,12 +105,11 @@ def _gpu(found: KernelTable, named: str) -> str:
 
 def _nominal(gpu: str, like: str) -> Device:
     """The device with the facts of the data sheet. Raises InputError if there is none."""
-    from scaleproof.simulator.common import catalog
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.scenario.read import load_device
     from scaleproof.validator.kernels.devices import device_of
 
-    device = load_device(catalog.find_part("device", like, Path())) if like else device_of(gpu)
+    device = load_device(like) if like else device_of(gpu)
     if device is None:
         raise InputError(
             f"no device of the GPU {gpu} ships; give the closest one with --like, such as one of its generation, or a file "

@@ -131,7 +131,7 @@ def _prove_faults(options: argparse.Namespace) -> int:
     """Plants faults and prints which `reconcile` names; 0."""
     from scaleproof.commands.text.planted import describe, line
     from scaleproof.simulator.common.errors import InputError
-    from scaleproof.validator.experiments.planted.find import figures, find_faults
+    from scaleproof.validator.experiments.planted.detection import figures, find_faults
     from scaleproof.validator.experiments.planted.plant import measured
     from scaleproof.validator.netlab.lab import require
 

@@ -37,7 +37,7 @@ def describe(rows: Sequence[QuantityRow], names: tuple[str, str]) -> str:
     """Console text of the rows, and of the number of quantities that differ. names: of the two clusters."""
     lines = [["quantity", *names, "ratio", ""]]
     for row in rows:
-        values = [row.show(side.value) if side else "–" for side in (row.a, row.b)]
+        values = [side.show(side.value) if side else "–" for side in (row.a, row.b)]
         lines.append([row.what, *values, "" if row.ratio is None else f"{row.ratio:.3f}", row.verdict])
     differ = [row for row in rows if row.verdict == "differs"]
     both = f"of {sum(row.a is not None and row.b is not None for row in rows)} that both have differ by more than noise"
@@ -47,7 +47,6 @@ def describe(rows: Sequence[QuantityRow], names: tuple[str, str]) -> str:
 
 
 def _cluster(reference: str) -> Cluster:
-    from scaleproof.simulator.common import catalog
     from scaleproof.simulator.scenario.read import load_cluster
 
-    return load_cluster(catalog.find_part("cluster", reference, Path()))
+    return load_cluster(reference)

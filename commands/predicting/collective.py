@@ -59,11 +59,11 @@ def _cluster(reference: str, overrides: Sequence[str]) -> Cluster:
     from scaleproof.simulator.common import catalog
     from scaleproof.simulator.scenario.load import cluster_with
 
-    return cluster_with(catalog.find_part("cluster", reference, Path()), overrides)
+    return cluster_with(catalog.find_part("cluster", reference), overrides)
 
 
 def _predicted(options: argparse.Namespace) -> int:
-    from scaleproof.simulator.analysis.collective.curves import CollectiveCurve, predicted_curve, seconds_on_group
+    from scaleproof.simulator.analysis.collective.curves import CollectiveCurve, predicted_curve
     from scaleproof.simulator.analysis.collective.time import collective_times, group_on, parse_op, parse_ranks, sweep_sizes
     from scaleproof.simulator.common.units import parse_bytes
 
@@ -80,7 +80,7 @@ def _predicted(options: argparse.Namespace) -> int:
     print(f"# {op} on {group.size} ranks of {name}, {how}")
     print(describe(times))
     if options.out:
-        points = predicted_curve(seconds_on_group(op, group, options.algorithm), cluster, group.nodes, sizes)
+        points = predicted_curve(op, group, cluster, sizes, options.algorithm)
         _write([CollectiveCurve(name, op, group.size, group.nodes, options.algorithm or "", points)], options.out)
     return 0
 

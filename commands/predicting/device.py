@@ -54,7 +54,7 @@ def _load(reference: str) -> Device:
     from scaleproof.simulator.common import catalog, yaml_file
     from scaleproof.simulator.scenario.read import load_cluster, load_device
 
-    path = catalog.find_part("device", reference, Path())
+    path = catalog.find_part("device", reference)
     data = yaml_file.read(path).data
     return load_cluster(path).device if isinstance(data, dict) and "device" in data else load_device(path)
 

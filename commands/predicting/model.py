@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaleproof.commands.arguments import Command, positive
@@ -54,15 +53,11 @@ def _model(options: argparse.Namespace) -> int:
 def _device_rates(options: argparse.Namespace) -> DeviceRates:
     """The device, precision and peak rates of the table."""
     from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
-    from scaleproof.simulator.common import catalog
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.model.layer_table import DeviceRates
     from scaleproof.simulator.scenario.read import load_cluster, load_device
 
-    if options.cluster:
-        device = load_cluster(catalog.find_part("cluster", options.cluster, Path())).device
-    else:
-        device = load_device(catalog.find_part("device", options.device, Path()))
+    device = load_cluster(options.cluster).device if options.cluster else load_device(options.device)
     peaks: dict[str, float] = {str(name): rate for name, rate in device.peak_flops.items()}
     precision = options.precision or next((name for name in ("bf16", "fp16", "fp32") if name in peaks), "fp32")
     peak_flops = peaks.get(precision)

@@ -11,7 +11,7 @@ from scaleproof.commands.text.tables import table
 from scaleproof.simulator.common.units import format_number, format_percent
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.fit.curve_fitting.convergence import FittedConvergence
-from scaleproof.validator.experiments.convergence.convergence import Chosen, Setting, Trial
+from scaleproof.validator.experiments.convergence.convergence import BestRateRuns, Setting, Trial
 from scaleproof.validator.experiments.convergence.record import piece
 
 _UNITS: Final = {
@@ -22,7 +22,7 @@ _UNITS: Final = {
 _HEAD: Final = ("", "batch", "others", "behind", "rate", "updates", "model")
 
 
-def describe(scenario: Scenario, target: float, found: Mapping[Setting, Chosen], fitted: FittedConvergence) -> str:
+def describe(scenario: Scenario, target: float, found: Mapping[Setting, BestRateRuns], fitted: FittedConvergence) -> str:
     """Console text. The last lines are YAML for a scenario."""
     lines = [f"{scenario.name}: updates to a loss of {target:g} at the best learning rate of each setting"]
     lines += table([_HEAD, *(_row(setting, one, fitted) for setting, one in found.items())], indent="  ")
@@ -32,7 +32,7 @@ def describe(scenario: Scenario, target: float, found: Mapping[Setting, Chosen],
     return "\n".join([*lines, *_cross_validation(fitted), piece(fitted)])
 
 
-def _row(setting: Setting, one: Chosen, fitted: FittedConvergence) -> tuple[str, ...]:
+def _row(setting: Setting, one: BestRateRuns, fitted: FittedConvergence) -> tuple[str, ...]:
     name = "synchronous" if setting.mode == "synchronous" else str(setting)
     first = name, str(setting.batch), str(setting.staleness), f"{one.behind:.1f}", f"{one.rate:g}"
     if not one.runs:
@@ -42,7 +42,7 @@ def _row(setting: Setting, one: Chosen, fitted: FittedConvergence) -> tuple[str,
     return *first, format_number(steps), format_number(model)
 
 
-def notes(scenario: Scenario, found: Mapping[Setting, Chosen], fitted: FittedConvergence) -> Iterator[str]:
+def notes(scenario: Scenario, found: Mapping[Setting, BestRateRuns], fitted: FittedConvergence) -> Iterator[str]:
     """Warnings about the runs."""
     if fitted.vague:
         yield f"these runs hardly determine {' and '.join(fitted.vague)}; use more seeds, and settings that differ more"
@@ -62,7 +62,7 @@ def _cross_validation(fitted: FittedConvergence) -> Iterator[str]:
     yield f"leave-one-out over {len(errors)} settings: median error {middle}, largest {most}"
 
 
-def plain(trials: Sequence[Trial], found: Mapping[Setting, Chosen], fitted: FittedConvergence) -> dict[str, Any]:
+def plain(trials: Sequence[Trial], found: Mapping[Setting, BestRateRuns], fitted: FittedConvergence) -> dict[str, Any]:
     """The trials and the fit as data for JSON."""
     return {
         "convergence": fitted.convergence.model_dump(exclude_none=True),

@@ -12,7 +12,7 @@ from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.run.records import StepComparison
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.results import Kept, is_right
+from scaleproof.validator.results import KeptRun, is_right
 
 # Marks a run with warnings.
 MARK: Final = "!"
@@ -49,7 +49,7 @@ class RunTable:
         return "\n".join(_aligned([cells], [*self._widths, "note"], list(self._widths.values())))
 
 
-def listing(kept: Sequence[Kept], above: Path) -> str:
+def listing(kept: Sequence[KeptRun], above: Path) -> str:
     """A table of runs in subfolders of `above`. A host that all of them share is given once, in a column title."""
     runs = [one.run for one in kept if one.run is not None]
     hosts = {run.provenance.get("host", "") for run in runs}
@@ -78,7 +78,7 @@ def describe_steps(found: StepComparison | None) -> list[str]:
     return [*table(rows, "<>>", _STEP_WIDTHS, gap=1), f"  KS distance of {found.steps} steps: {distances}"]
 
 
-def plain(kept: Kept) -> dict[str, Any]:
+def plain(kept: KeptRun) -> dict[str, Any]:
     """A run of the list as data for JSON."""
     run = kept.run
     if run is None:

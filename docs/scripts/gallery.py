@@ -18,7 +18,6 @@ from scaleproof.reports.charts.still import still
 from scaleproof.simulator.analysis.crossover.crossover import crossover
 from scaleproof.simulator.analysis.goodput import goodput
 from scaleproof.simulator.analysis.stragglers import uneven
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
@@ -53,7 +52,7 @@ def crossover_map() -> bytes:
 
 def device_rates() -> bytes:
     """Predicted and measured rates of products of docs/reference/devices.md."""
-    device = load_device(catalog.find_part("device", "h100-80gb-sxm", Path()))
+    device = load_device("h100-80gb-sxm")
     series = product_series(device, measured_kernels(device, None))
     return still(rate_chart("products", device, series)).png
 

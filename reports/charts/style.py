@@ -87,12 +87,6 @@ Format = Literal["png", "svg"]
 
 WIDTH_IN: Final = 8.0
 _DPI: Final = 200  # twice what a page shows at this width
-_MARKERS: Final = {
-    "data_parallel": (BLUE, "o"),
-    "parameter_server": (VERMILLION, "s"),
-    "pipeline": (GREEN, "^"),
-    "hybrid": (PURPLE, "D"),
-}
 _PARAMETERS: Final[Any] = {
     "text.parse_math": False,  # names come from files: a $ is a $
     "font.family": "DejaVu Sans",
@@ -189,11 +183,6 @@ def paler(colour: str, share: float) -> str:
 def title(axes: Axes, finding: str) -> None:
     """Sets the finding of a figure as its title."""
     axes.set_title(finding, pad=8)
-
-
-def marker(family: str) -> tuple[str, str]:
-    """Colour and marker shape of a family; grey crosses for unknown families."""
-    return _MARKERS.get(family, (GREY, "X"))
 
 
 def label(text: str, longest: int = 28) -> str:

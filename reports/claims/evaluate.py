@@ -119,7 +119,7 @@ def _words(axis: ClaimAxis, stretch: Stretch) -> str:
     return f"{axis.name} between {number_text(begin)} and {axis.text(end)}"
 
 
-class Ground:
+class ExperimentScenarios:
     """The scenarios of an experiment and their values. Each scenario is predicted once."""
 
     def __init__(self, claim: Claim, experiment: Experiment, forecast: Forecast = timed) -> None:
@@ -173,7 +173,7 @@ def evaluate(claim: Claim, experiment: Experiment | None = None, forecast: Forec
     Raises ScenarioError for an invalid scenario, InputError if the claim applies nowhere on the axis.
     """
     experiment = experiment or claim
-    ground = Ground(claim, experiment, forecast)
+    ground = ExperimentScenarios(claim, experiment, forecast)
     points = tuple(ground.point(place, list(experiment.lines)) for place in experiment.axis.places)
     found = ExperimentResult(experiment, points, None, ground.frameworks(experiment.axis.places[0]))
     if not found.telling:
@@ -200,7 +200,7 @@ def _between_points(found: ExperimentResult) -> Iterator[float]:
         yield math.floor(middle) if found.experiment.axis.whole else rounded if inside else middle
 
 
-def _borders(ground: Ground, experiment: Experiment, points: Sequence[AxisPoint]) -> Iterator[float]:
+def _borders(ground: ExperimentScenarios, experiment: Experiment, points: Sequence[AxisPoint]) -> Iterator[float]:
     """The crossings of the bound's ends; two between a point below and a point above the bound."""
     for left, right in pairwise(points):
         assert isinstance(left.x, int | float), "a range is one of numbers"
@@ -216,7 +216,7 @@ def _crossed(experiment: Experiment, left: AxisPoint, right: AxisPoint) -> list[
     return list(range(first, last, 1 if first < last else -1))
 
 
-def _bisected(ground: Ground, experiment: Experiment, left: float, right: float, side: int) -> float:
+def _bisected(ground: ExperimentScenarios, experiment: Experiment, left: float, right: float, side: int) -> float:
     """The value at which a side is left: the first whole number beyond it, or between two numbers within the tolerance."""
     test = experiment.test
     rises = side < test.side(ground.point(right, test.needed).values)

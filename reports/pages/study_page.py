@@ -14,10 +14,10 @@ from scaleproof.reports.pages import study_text
 from scaleproof.reports.pages.evidence_section import evidence_section
 from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured, slug
 from scaleproof.reports.read import csv_tables, origins
-from scaleproof.reports.read.chosen_points import MOST_CHOSEN, Chosen, chosen, sensitivity_chart, sensitivity_of
+from scaleproof.reports.read.fastest_points import MOST_CHOSEN, FastestPoint, chosen, sensitivity_chart, sensitivity_of
 from scaleproof.reports.read.ranking import ranking
 from scaleproof.reports.read.results import Case
-from scaleproof.reports.read.study import MOST_LINES, Studied, studied
+from scaleproof.reports.read.study import MOST_LINES, StudyTable, studied
 from scaleproof.reports.read.study_folder import StudyFolder
 from scaleproof.reports.timeline.side_by_side import side_by_side
 from scaleproof.reports.timeline.step_chart import step_chart
@@ -63,7 +63,7 @@ def page(found: StudyFolder, measured: Sequence[Case] = ()) -> Page:
     )
 
 
-def _scaling(study: Studied, measured: Sequence[Case]) -> Section:
+def _scaling(study: StudyTable, measured: Sequence[Case]) -> Section:
     intro = study_text.counts(study)
     if study.good["line"].nunique() > MOST_LINES:
         intro += f" Figures show the {MOST_LINES} fastest alternatives."
@@ -73,7 +73,7 @@ def _scaling(study: Studied, measured: Sequence[Case]) -> Section:
     return Section("scaling", "Throughput", heading, intro, pictures)
 
 
-def _breakdown(study: Studied, closely: Sequence[Chosen]) -> Section:
+def _breakdown(study: StudyTable, closely: Sequence[FastestPoint]) -> Section:
     intro = "The fastest configuration of each alternative." if len(closely) > 1 else "The fastest configuration."
     intro += f" The first {MOST_CHOSEN} are shown." if len(closely) == MOST_CHOSEN else ""
     pictures = pictured(run_charts.breakdown(_run_bars(closely)))
@@ -81,30 +81,30 @@ def _breakdown(study: Studied, closely: Sequence[Chosen]) -> Section:
     return Section("time", "Time", "Where the time goes", intro, pictures, "", "chosen.html" if closely else "", data)
 
 
-def _run_bars(closely: Sequence[Chosen]) -> list[run_charts.Bar]:
+def _run_bars(closely: Sequence[FastestPoint]) -> list[run_charts.Bar]:
     """Bars labelled by what differs: the alternative, and its GPUs if their numbers differ."""
     same = len({one.run.compute_ranks for one in closely}) == 1
     return [run_charts.Bar(one.line, "" if same else f"on {_size(one)}", one.run) for one in closely]
 
 
-def _size(one: Chosen) -> str:
+def _size(one: FastestPoint) -> str:
     return study_text.gpus_words(one.run.compute_ranks)
 
 
-def _crossover(study: Studied) -> Section:
+def _crossover(study: StudyTable) -> Section:
     return Section("crossover", "Crossover", "Which is fastest where", "", pictured(study_maps.crossover(study)))
 
 
-def _memory(study: Studied, closely: Sequence[Chosen]) -> Section:
+def _memory(study: StudyTable, closely: Sequence[FastestPoint]) -> Section:
     pictures = pictured(run_charts.memory(_run_bars(closely)), study_curves.memory(study))
     return Section("memory", "Memory", "What fits", "", pictures)
 
 
-def _pareto(study: Studied) -> Section:
+def _pareto(study: StudyTable) -> Section:
     return Section("pareto", "Trade-offs", "Time, memory and cost", "", pictured(*study_maps.pareto(study)))
 
 
-def _timelines(closely: Sequence[Chosen]) -> Section:
+def _timelines(closely: Sequence[FastestPoint]) -> Section:
     pictures = []
     for number, one in enumerate(closely, start=1):
         heading = f"{one.line} on {_size(one)}"
@@ -129,7 +129,7 @@ def _frameworks(found: StudyFolder) -> Iterator[str]:
     yield from (framework_words(name, bool(is_default)) for name, is_default in frameworks.itertuples(index=False, name=None))
 
 
-def _sources(found: StudyFolder, closely: Sequence[Chosen]) -> Sources:
+def _sources(found: StudyFolder, closely: Sequence[FastestPoint]) -> Sources:
     facts = [("Study", found.name), ("Model", found.model_name), ("Cluster", found.cluster_name or "not recorded")]
     facts += origins.frameworks(_frameworks(found))
     facts += [("Predicted with", f"scaleproof {found.definition['version']}")] if "version" in found.definition else []

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.reports.pages.text import percent, percent_range, ratio, with_narrow_spaces
-from scaleproof.reports.read.chosen_points import Chosen
+from scaleproof.reports.read.fastest_points import FastestPoint
 from scaleproof.reports.read.ranking import NOTHING, Lead, Ranking
-from scaleproof.reports.read.study import Studied
+from scaleproof.reports.read.study import StudyTable
 from scaleproof.simulator.common.units import format_bytes, format_short, format_short_range, format_time_s, format_USD
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _MOST_NAMED: Final = 3
 _LEAST_SPEED_UP: Final = 1.01
 
 
-def headline(study: Studied, chosen: Sequence[Chosen], ranks: Ranking) -> str:
+def headline(study: StudyTable, chosen: Sequence[FastestPoint], ranks: Ranking) -> str:
     """'256 GPUs: 308k tokens/s (261–364k), 3.99x of 64 GPUs; TP4 beats TP8 by 39 %'"""
     best = study.best
     if best is None:
@@ -40,7 +40,7 @@ def gpus_words(count: float) -> str:
     return f"{count:,.0f} GPU{'s' if count != 1 else ''}"
 
 
-def _interval(best: pd.Series[Any], chosen: Sequence[Chosen]) -> str:
+def _interval(best: pd.Series[Any], chosen: Sequence[FastestPoint]) -> str:
     """The interval of the table, or of the new prediction."""
     low, high = best["rate_low"], best["rate_high"]
     if low != low and chosen and chosen[0].run.prediction_interval_s:
@@ -49,7 +49,7 @@ def _interval(best: pd.Series[Any], chosen: Sequence[Chosen]) -> str:
     return f" ({format_short_range(low, high)})" if low == low else ""
 
 
-def _speed_up(study: Studied, best: pd.Series[Any]) -> str:
+def _speed_up(study: StudyTable, best: pd.Series[Any]) -> str:
     """', 3.99x of 64 GPUs': the throughput relative to that of the same alternative on the smallest number of GPUs."""
     good = study.under(best["choices"])
     same = good[good["line"] == best["line"]]
@@ -97,7 +97,7 @@ def _cost_words(lead: Lead) -> str:
     return _order(lead, "is cheaper", lead.probability)
 
 
-def _no_fit(study: Studied) -> str:
+def _no_fit(study: StudyTable) -> str:
     """'Out of memory: none of 3 points fits; the least is 98 GiB of 80 GiB a rank …', or "" if that is not why."""
     unfit = study.points[study.points["fits"].eq(False)].sort_values("memory_bytes", kind="stable")
     if unfit.empty:
@@ -108,7 +108,7 @@ def _no_fit(study: Studied) -> str:
     return f"Out of memory: none of {len(study.points):,} points fits; the least is {memory} a rank, by {least['line']}{gpus}"
 
 
-def lede(study: Studied, ranks: Ranking) -> str:
+def lede(study: StudyTable, ranks: Ranking) -> str:
     """The circumstances of the result, and the confidence of the comparison."""
     best = study.best
     if best is None:
@@ -126,7 +126,7 @@ def lede(study: Studied, ranks: Ranking) -> str:
     return " ".join(f"{sentence}." for sentence in sentences)
 
 
-def _without_fit(study: Studied) -> list[str]:
+def _without_fit(study: StudyTable) -> list[str]:
     """'TP8 does not fit into memory', of alternatives without a point that does."""
     unfit = study.points[study.points["fits"].eq(False)]["line"]
     lines = [line for line in dict.fromkeys(unfit) if line not in set(study.good["line"])]
@@ -139,7 +139,7 @@ def _circumstance(name: str, words: str) -> str:
     return words if name in words else f"{name} {words}"
 
 
-def _confidence(study: Studied, best: pd.Series[Any], lead: Lead) -> list[str]:
+def _confidence(study: StudyTable, best: pd.Series[Any], lead: Lead) -> list[str]:
     """'The lead of TP4 over TP8 is 10–39 % from 16 GPUs on and has a probability of over 98 %'"""
     from scaleproof.simulator.uncertainty.pairwise import probability_words
 
@@ -149,7 +149,7 @@ def _confidence(study: Studied, best: pd.Series[Any], lead: Lead) -> list[str]:
     return [f"The lead of {lead.first} over {lead.second} {' and '.join(parts)}"] if parts else []
 
 
-def _since(study: Studied, best: pd.Series[Any], lead: Lead) -> str:
+def _since(study: StudyTable, best: pd.Series[Any], lead: Lead) -> str:
     """The sizes from which on the best alternative leads the second, under the circumstances of the best point."""
     good = study.under(best["choices"])
     ours, theirs = (good[good["line"] == line].groupby("gpus")["rate"].max() for line in (lead.first, lead.second))
@@ -163,7 +163,7 @@ def _since(study: Studied, best: pd.Series[Any], lead: Lead) -> str:
     return f"is {percent_range(leads.min(), leads.max())} {where}"
 
 
-def facts(study: Studied, sensitivity: Sensitivity | None) -> list[tuple[str, str]]:
+def facts(study: StudyTable, sensitivity: Sensitivity | None) -> list[tuple[str, str]]:
     """The key figures below the headline, as (number, description)."""
     best = study.best
     if best is None:
@@ -184,7 +184,7 @@ def facts(study: Studied, sensitivity: Sensitivity | None) -> list[tuple[str, st
     return found
 
 
-def counts(study: Studied) -> str:
+def counts(study: StudyTable) -> str:
     """'30 points; 2 do not fit into memory, 3 are not valid.'"""
     points = study.points
     unfit, wrong = int(points["fits"].eq(False).sum()), int(points["error"].notna().sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from scaleproof.reports.read.study import Studied
+from scaleproof.reports.read.study import StudyTable
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -40,7 +40,7 @@ class Ranking(NamedTuple):
     cost: Lead | None
 
 
-def ranking(study: Studied) -> Ranking:
+def ranking(study: StudyTable) -> Ranking:
     """Compares the alternatives at the size of the best point, or per GPU if no other has that size."""
     best = study.best
     if best is None:
@@ -51,7 +51,7 @@ def ranking(study: Studied) -> Ranking:
     return Ranking(_lead(study, rows, speeds, per_gpu), _lead(study, rows, 1 / rows["cost_USD"], per_gpu=False))
 
 
-def alternatives(study: Studied, choices: tuple[str, ...], x: float) -> pd.DataFrame:
+def alternatives(study: StudyTable, choices: tuple[str, ...], x: float) -> pd.DataFrame:
     """The fastest point of each line under some circumstances: at x, or anywhere if there is only one line at x."""
     good = study.under(choices)
     there = good[good["x"] == x]
@@ -61,7 +61,7 @@ def alternatives(study: Studied, choices: tuple[str, ...], x: float) -> pd.DataF
     return rows.loc[rows.groupby("line")["rate"].idxmax()].set_index("line", drop=False)
 
 
-def _lead(study: Studied, rows: pd.DataFrame, scores: pd.Series[Any], per_gpu: bool) -> Lead | None:
+def _lead(study: StudyTable, rows: pd.DataFrame, scores: pd.Series[Any], per_gpu: bool) -> Lead | None:
     """The lead of the highest score over the next; None unless at least two are known."""
     ordered = scores.dropna().sort_values(ascending=False, kind="stable")
     if len(ordered) < 2:
@@ -72,7 +72,7 @@ def _lead(study: Studied, rows: pd.DataFrame, scores: pd.Series[Any], per_gpu: b
     return Lead(first, second, ratio - 1, per_gpu, _probability(study, slower, faster, ratio))
 
 
-def _probability(study: Studied, slower: int, faster: int, ratio: float) -> float | None:
+def _probability(study: StudyTable, slower: int, faster: int, ratio: float) -> float | None:
     """The probability that one point is ahead of another by errors that they share; None if it cannot be computed."""
     from scaleproof.simulator.uncertainty.pairwise import ratio_interval
 
@@ -83,6 +83,6 @@ def _probability(study: Studied, slower: int, faster: int, ratio: float) -> floa
         return None
 
 
-def _scenario(study: Studied, point: int) -> Scenario | None:
+def _scenario(study: StudyTable, point: int) -> Scenario | None:
     definition = study.found.study
     return None if definition is None else definition.scenario(definition.places_of(point))

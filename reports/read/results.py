@@ -9,20 +9,19 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import AllowInfNan, BaseModel, FiniteFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase, Spans
 from scaleproof.simulator.common.units import format_bytes
-from scaleproof.simulator.run.files import SPANS_FILE, load_spans
-from scaleproof.simulator.run.records import PERCENTS, CommunicationPart, Scaling, StepDistribution
-from scaleproof.simulator.run.run import DERIVED, Origin, Run
+from scaleproof.simulator.run.files import SPANS_FILE, from_summary, load_spans
+from scaleproof.simulator.run.run import Origin, Run
 from scaleproof.simulator.scenario import dump
 
 _VERSION: Final = 1
@@ -31,8 +30,7 @@ _UNREADABLE: Final = (
 )  # fmt: skip
 # a page contains the scenario twice
 _MOST_SCENARIO_BYTES: Final = 2**20
-_PositiveFinite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_M = TypeVar("_M", bound=BaseModel)
+_T = TypeVar("_T")
 
 
 class Part(BaseModel):
@@ -45,7 +43,7 @@ class Part(BaseModel):
     measured_s: FiniteFloat | None = None
 
 
-class Parting(BaseModel):
+class SpanDifference(BaseModel):
     """Spans of one kind that differ, in seconds per rank and step: a predicted rank and the measured ranks it represents."""
 
     rank: NonNegativeInt
@@ -62,7 +60,7 @@ class Explanation(BaseModel):
 
     sentences: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
-    partings: tuple[Parting, ...] = ()
+    partings: tuple[SpanDifference, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,68 +130,6 @@ class Results:
         return tuple(case for case in self.compared if not case.disturbed)
 
 
-class _PartOfCommunication(BaseModel):
-    dimension: str
-    collective: str
-    calls: FiniteFloat
-    size_bytes: FiniteFloat
-    time_s: FiniteFloat
-    exposed_s: FiniteFloat
-
-
-class _DistributionFile(BaseModel):
-    mean_s: _PositiveFinite
-    percentiles_s: tuple[_PositiveFinite, ...] = Field(min_length=len(PERCENTS), max_length=len(PERCENTS))
-    longest_s: _PositiveFinite
-    shares: dict[str, FiniteFloat] = {}
-
-
-class _SummaryFile(BaseModel):
-    """Run.summary() as JSON; unknown keys are ignored."""
-
-    origin: Origin
-    scenario: str
-    strategy: str
-    ranks: PositiveInt
-    compute_ranks: PositiveInt
-    samples: PositiveInt
-    step_time_s: _PositiveFinite
-    step_times_s: tuple[FiniteFloat, ...] = ()
-    phase_s: dict[str, FiniteFloat] = {}
-    breakdown_s: dict[str, FiniteFloat] = {}
-    communication: tuple[_PartOfCommunication, ...] = ()
-    framework: str = ""
-    framework_is_default: bool = False
-    tokens: PositiveInt | None = None
-    model_flops: _PositiveFinite | None = None
-    hardware_flops: _PositiveFinite | None = None
-    peak_flops: _PositiveFinite | None = None
-    efficiency: dict[str, _PositiveFinite | None] | None = None
-    baseline: dict[str, str | None] | None = None
-    prediction_interval_s: tuple[_PositiveFinite, _PositiveFinite] | None = None
-    step_distribution: _DistributionFile | None = None
-    memory_bytes_per_rank: FiniteFloat | None = None
-    memory_bytes: dict[str, FiniteFloat] | None = None
-    capacity_bytes: FiniteFloat | None = None
-    fits: bool | None = None
-    memory_interval_bytes: tuple[_PositiveFinite, _PositiveFinite] | None = None
-    fits_probability: FiniteFloat | None = None
-    host_share: FiniteFloat | None = None
-    fit_by: str = ""
-    fit_by_note: str = ""
-    cost_USD: dict[str, _PositiveFinite] | None = None
-    provenance: dict[str, str] = {}
-    rank_names: tuple[str, ...] = ()
-
-    def run(self) -> Run:
-        plain = self.model_dump()
-        scaling = Scaling.by_kind(plain)
-        plain["communication"] = tuple(CommunicationPart(**part) for part in plain["communication"])
-        if plain["step_distribution"] is not None:
-            plain["step_distribution"] = StepDistribution(**plain["step_distribution"])
-        return Run(**{name: value for name, value in plain.items() if name not in DERIVED}, scaling=scaling)
-
-
 class _CaseFile(BaseModel):
     scenario: str
     family: str = ""
@@ -214,7 +150,7 @@ class _ReconcileFile(BaseModel):
     host: str = ""
     cluster: str = ""
     environment: dict[str, str] = {}
-    max_error: _PositiveFinite | None = None
+    max_error: Annotated[PositiveFloat, AllowInfNan(False)] | None = None
     cases: list[Any] = []
 
 
@@ -267,7 +203,7 @@ class _Reader:
         except _UNREADABLE as error:
             self._note("reconcile.json", error, "runs are taken from their folders")
             return self.unreconciled(sorted(self._folder.glob("runs/*")))
-        file = self._validated(_ReconcileFile, plain, "reconcile.json")
+        file = self._checked(_ReconcileFile.model_validate, plain, "reconcile.json")
         if file is None:
             return self.unreconciled(sorted(self._folder.glob("runs/*")))
         if file.version != _VERSION:
@@ -292,7 +228,7 @@ class _Reader:
         return Results(tuple(cases), tuple(self._notes))
 
     def _case(self, number: int, plain: Any) -> Case | None:
-        file = self._validated(_CaseFile, plain, f"reconcile.json: case {number}")
+        file = self._checked(_CaseFile.model_validate, plain, f"reconcile.json: case {number}")
         if file is None:
             return None
         predicted, measured = (
@@ -304,7 +240,7 @@ class _Reader:
         texts = file.scenario, file.family, file.strategy
         explanation = None
         if file.explanation is not None:
-            explanation = self._validated(Explanation, file.explanation, f"{file.scenario}: explanation")
+            explanation = self._checked(Explanation.model_validate, file.explanation, f"{file.scenario}: explanation")
         case = Case(*texts, ranks, compute_ranks, predicted, measured, file.failure, file.folder, file.inside, explanation)
         return replace(case, scenario_yaml=self._scenario_yaml(file.folder))
 
@@ -325,10 +261,10 @@ class _Reader:
         """The run in reconcile.json, with the spans in the case's folder if they belong to it."""
         if plain is None:
             return None
-        summary = self._validated(_SummaryFile, plain, f"{file.scenario}: {origin} summary")
-        if summary is None:
+        run = self._checked(from_summary, plain, f"{file.scenario}: {origin} summary")
+        place = self._folder / file.folder / origin
+        if run is None:
             return None
-        run, place = summary.run(), (self._folder / file.folder / origin)
         if not _is_within(place, self._folder):
             self._notes.append(f"{file.scenario}: folder {file.folder[:80]!r} is not within the results; no timeline")
             return run
@@ -350,23 +286,21 @@ class _Reader:
         except _UNREADABLE as error:
             self._note(f"{name}/run.json", error, "left out")
             return None
-        summary = self._validated(_SummaryFile, plain, f"{name}/run.json")
-        if summary is None:
-            return None
-        run = summary.run()
+        run = self._checked(from_summary, plain, f"{name}/run.json")
         try:
-            return replace(run, spans=_spans(folder, plain))
+            return run and replace(run, spans=_spans(folder, plain))
         except _UNREADABLE as error:
             self._note(f"{name}/{SPANS_FILE}", error, "no timeline")
             return run
 
-    def _validated(self, kind: type[_M], plain: Any, where: str) -> _M | None:
+    def _checked(self, validate: Callable[[Any], _T], plain: Any, where: str) -> _T | None:
+        """What `validate` makes of data from JSON; None, with a note, where it is not valid."""
         try:
-            return kind.model_validate(plain)
+            return validate(plain)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
-            reason = "not a mapping of fields" if first["type"] == "model_type" else first["msg"].lower()
+            reason = "not a mapping of fields" if first["type"] in ("model_type", "dataclass_type") else first["msg"].lower()
             self._notes.append(f"{where}: {place + ': ' if place else ''}{reason}; left out")
             return None
 

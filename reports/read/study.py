@@ -30,7 +30,7 @@ _IMAGES: Final = ("resnet", "vgg", "alexnet", "inception_v3")
 
 
 @dataclass(frozen=True)
-class Studied:
+class StudyTable:
     """A study for figures.
 
     points: the table, with added columns `line`, `x`, `x_words`, `gpus`, `rate`, `rate_low`, `rate_high`, `cost_USD` (of a
@@ -75,7 +75,7 @@ class Studied:
         return list(found) if best is None else list(dict.fromkeys([best["choices"], *found]))
 
 
-def studied(found: StudyFolder) -> Studied:
+def studied(found: StudyFolder) -> StudyTable:
     """Classifies the axes of a study and adds the columns that figures need."""
     points = found.points.copy()
     all_dimensions = dimensions(found)
@@ -99,7 +99,7 @@ def studied(found: StudyFolder) -> Studied:
     choices = zip(*(one.of_points for one in circumstances), strict=True)
     points["choices"] = list(choices) if circumstances else [()] * len(points)
     unit = _rates(points, found.model_kind)
-    return Studied(found, points, across.name if across else "GPUs", tuple(circumstances), unit, strategies)
+    return StudyTable(found, points, across.name if across else "GPUs", tuple(circumstances), unit, strategies)
 
 
 def _is_batch(one: Dimension) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from scaleproof.reports.charts.style import INK, Drawn, render_both
 from scaleproof.reports.pages.text import milliseconds
-from scaleproof.reports.read.results import Case, Parting
+from scaleproof.reports.read.results import Case, SpanDifference
 from scaleproof.reports.timeline.step import Step, typical_step
 from scaleproof.reports.timeline.timeline import draw, height, rank_name, shown
 from scaleproof.simulator.common.spans import Phase, Stream
@@ -47,7 +47,10 @@ def side_by_side(case: Case) -> Drawn | None:
 
 
 def _mark(
-    figure: Figure, panels: Sequence[Axes], steps: Sequence[Step], marked: Sequence[tuple[Parting, tuple[_Place, _Place]]]
+    figure: Figure,
+    panels: Sequence[Axes],
+    steps: Sequence[Step],
+    marked: Sequence[tuple[SpanDifference, tuple[_Place, _Place]]],
 ) -> None:
     """Draws numbered frames around differences, lines between the panels, and descriptions below."""
     from matplotlib.patches import ConnectionPatch
@@ -88,7 +91,7 @@ class _Place(NamedTuple):
         return self.end_ms - self.begin_ms
 
 
-def _places(steps: Sequence[Step], mark: Parting) -> tuple[_Place, _Place] | None:
+def _places(steps: Sequence[Step], mark: SpanDifference) -> tuple[_Place, _Place] | None:
     """The places of a difference on both sides: the stretches that differ most; None if a side lacks it."""
     above, below = (_stretches(step, mark) for step in steps)
     if not above or not below:
@@ -99,7 +102,7 @@ def _places(steps: Sequence[Step], mark: Parting) -> tuple[_Place, _Place] | Non
     return longest_above, longest_below
 
 
-def _stretches(step: Step, mark: Parting) -> list[_Place]:
+def _stretches(step: Step, mark: SpanDifference) -> list[_Place]:
     """TimeIntervals of consecutive spans, in order, of the first rank that has them."""
     phases = [phase for phase in Phase if phase.label == mark.phase]
     own = (step.spans.stream == Stream.MAIN) & np.isin(step.spans.phase, phases) & (step.end_ms > step.arrival_ms)
@@ -119,7 +122,7 @@ def _stretches(step: Step, mark: Parting) -> list[_Place]:
     return []
 
 
-def _words(steps: Sequence[Step], mark: Parting) -> str:
+def _words(steps: Sequence[Step], mark: SpanDifference) -> str:
     """'receive on stage 3, microbatch 0: 44.6 ms predicted, 119 ms measured, the mean of all steps'."""
     microbatch = f", microbatch {mark.microbatch}" if mark.microbatch >= 0 else ""
     sides = f"{milliseconds(mark.predicted_s)} ms predicted, {milliseconds(mark.measured_s)} ms measured"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.quantities import QUANTITIES, parse_share
+from scaleproof.simulator.cluster.quantities import QUANTITIES, Interval, parse_share
 from scaleproof.simulator.common.units import format_Bps, format_count, format_time_s
 
 Verdict = Literal["same", "within noise", "differs", "only in A", "only in B"]
@@ -22,22 +22,32 @@ _SAME: Final = 1e-4
 
 @dataclass(frozen=True)
 class ClusterValue:
-    """One cluster's value of a quantity. low, high: its 90 % interval; equal to the value if the cluster gives no interval."""
+    """One cluster's value of a quantity. unit: in SI. show: formats a value with its unit. interval: the 90 % interval relative
+    to the value; (1, 1) if the cluster gives none."""
 
     value: float
-    low: float
-    high: float
+    unit: str
+    show: Callable[[float], str]
+    interval: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def low(self) -> float:
+        """The lower end of the 90 % interval."""
+        return self.value * self.interval[0]
+
+    @property
+    def high(self) -> float:
+        """The upper end of the 90 % interval."""
+        return self.value * self.interval[1]
 
 
 @dataclass(frozen=True)
 class QuantityRow:
-    """One quantity that at least one of the clusters gives. unit: in SI. show: formats a value with its unit."""
+    """One quantity that at least one of the clusters gives."""
 
     what: str
-    unit: str
     a: ClusterValue | None
     b: ClusterValue | None
-    show: Callable[[float], str]
 
     @property
     def ratio(self) -> float | None:
@@ -65,95 +75,58 @@ class QuantityRow:
             for name, side in (("a", self.a), ("b", self.b))
             for suffix, field in (("", "value"), ("_low", "low"), ("_high", "high"))
         }
-        return {"what": self.what, "unit": self.unit, **sides, "ratio": self.ratio, "verdict": self.verdict}
+        unit = next(side.unit for side in (self.a, self.b) if side is not None)
+        return {"what": self.what, "unit": unit, **sides, "ratio": self.ratio, "verdict": self.verdict}
 
 
 def compare(a: Cluster, b: Cluster) -> list[QuantityRow]:
     """One row for each quantity that at least one of the clusters gives."""
-    in_a, in_b = _quantities(a), _quantities(b)
-    rows = []
-    for what in dict.fromkeys([*in_a, *in_b]):
-        of_a, of_b = in_a.get(what), in_b.get(what)
-        either = of_a or of_b
-        assert either is not None
-        rows.append(QuantityRow(what, either.unit, of_a.value if of_a else None, of_b.value if of_b else None, either.show))
-    return rows
+    in_a, in_b = dict(_quantities(a)), dict(_quantities(b))
+    return [QuantityRow(what, in_a.get(what), in_b.get(what)) for what in (in_a | in_b)]
 
 
-@dataclass(frozen=True)
-class _Comparable:
-    value: ClusterValue
-    unit: str
-    show: Callable[[float], str]
+def _quantities(cluster: Cluster) -> Iterator[tuple[str, ClusterValue]]:
+    """All quantities of a cluster that can be compared with another cluster's, with their names."""
+    device, uncertainty = cluster.device, cluster.uncertainty
 
+    def seconds(value_s: float, quantity: str) -> ClusterValue:
+        """A time with the relative interval of an uncertain quantity."""
+        return ClusterValue(value_s, "s", format_time_s, _relative_interval(uncertainty, quantity))
 
-def _quantities(cluster: Cluster) -> dict[str, _Comparable]:
-    """All quantities of a cluster that can be compared with another cluster's, by name."""
-    return {
-        **dict(_device(cluster)),
-        **dict(_links(cluster)),
-        **dict(_collectives(cluster)),
-    }
-
-
-def _device(cluster: Cluster) -> Iterator[tuple[str, _Comparable]]:
-    device, interval = cluster.device, _relative_interval(cluster, "device")
     if cluster.node.cores is not None:
-        yield "node.cores", _Comparable(_with_interval(cluster.node.cores, (1.0, 1.0)), "cores", "{:.2f}".format)
+        yield "node.cores", ClusterValue(cluster.node.cores, "cores", "{:.2f}".format)
+    interval = _relative_interval(uncertainty, "device")
     for precision, flops in device.peak_flops.items():
-        yield f"device.peak {precision}", _Comparable(_with_interval(flops, interval), "FLOP/s", _flops)
-    yield "device.memory_bandwidth", _Comparable(_with_interval(device.memory_bandwidth_Bps, interval), "B/s", _Bps)
+        yield f"device.peak {precision}", ClusterValue(flops, "FLOP/s", lambda rate: f"{format_count(rate)}FLOP/s", interval)
+    bandwidth = ClusterValue(device.memory_bandwidth_Bps, "B/s", lambda rate: f"{format_count(rate)}B/s", interval)
+    yield "device.memory_bandwidth", bandwidth
     for layer in device.measured_layers:
-        seconds = sum(layer.passes_s(_SAMPLES))
-        yield f"{layer.signature} {layer.precision}, {_SAMPLES} samples", _time(seconds, interval)
-    for one in device.measured_optimizers:
-        seconds = one.base_s + one.per_parameter_s * _PARAMETERS
-        yield f"{one.optimizer} {one.precision}, 1 M parameters", _time(seconds, _relative_interval(cluster, "optimizer"))
-
-
-def _links(cluster: Cluster) -> Iterator[tuple[str, _Comparable]]:
+        passes_s = seconds(sum(layer.passes_s(_SAMPLES)), "device")
+        yield f"{layer.signature} {layer.precision}, {_SAMPLES} samples", passes_s
+    for line in device.measured_optimizers:
+        update_s = seconds(line.base_s + line.per_parameter_s * _PARAMETERS, "optimizer")
+        yield f"{line.optimizer} {line.precision}, 1 M parameters", update_s
     for name, quantity in QUANTITIES.items():
         value = quantity.value(cluster)
         if "." not in name or value is None:
             continue
-        given = cluster.uncertainty.get(name)
-        low, high = (quantity.parse(given.low), quantity.parse(given.high)) if given else (value, value)
-        unit = "B/s" if quantity.larger_is_faster else "s"
-        yield name, _Comparable(ClusterValue(value, low, high), unit, quantity.format)
-    for inside, link in ((True, cluster.node.link), (False, cluster.network)):
+        given = uncertainty.get(name)
+        relative = (quantity.parse(given.low) / value, quantity.parse(given.high) / value) if given and value else (1.0, 1.0)
+        yield name, ClusterValue(value, "B/s" if quantity.larger_is_faster else "s", quantity.format, relative)
+    for place, link in (("node.link", cluster.node.link), ("network", cluster.network)):
         for exception in link.exceptions if link else ():
-            what = f"{'node.link' if inside else 'network'}.bandwidth at {', '.join(map(str, exception.at))}"
-            yield what, _Comparable(_with_interval(exception.bandwidth_Bps, (1.0, 1.0)), "B/s", format_Bps)
-
-
-def _collectives(cluster: Cluster) -> Iterator[tuple[str, _Comparable]]:
-    interval = _relative_interval(cluster, "collectives")
-    for op, ranks, nodes in dict.fromkeys((one.op, one.ranks, one.nodes) for one in cluster.collectives.measured):
+            what = f"{place}.bandwidth at {', '.join(map(str, exception.at))}"
+            yield what, ClusterValue(exception.bandwidth_Bps, "B/s", format_Bps)
+    for op, ranks, nodes in dict.fromkeys((line.op, line.ranks, line.nodes) for line in cluster.collectives.measured):
         small, large = (cluster.collectives.exactly(op, ranks, nodes, size_bytes) for size_bytes in (0, _BUFFER_BYTES))
         assert small is not None
         assert large is not None
         where = f"{ranks} ranks" + (f" on {nodes} nodes" if nodes > 1 else "")
-        yield f"{op} over {where}, small", _time(small.latency_s, interval)
-        yield f"{op} over {where}, 1 MiB", _time(large.seconds(_BUFFER_BYTES), interval)
+        yield f"{op} over {where}, small", seconds(small.latency_s, "collectives")
+        yield f"{op} over {where}, 1 MiB", seconds(large.seconds(_BUFFER_BYTES), "collectives")
 
 
-def _relative_interval(cluster: Cluster, name: str) -> tuple[float, float]:
+def _relative_interval(uncertainty: Mapping[str, Interval], name: str) -> tuple[float, float]:
     """The relative 90 % interval of a quantity; (1, 1) if the cluster gives no interval."""
-    given: Mapping[str, Any] = cluster.uncertainty
-    return (parse_share(given[name].low), parse_share(given[name].high)) if name in given else (1.0, 1.0)
-
-
-def _with_interval(value: float, interval: tuple[float, float]) -> ClusterValue:
-    return ClusterValue(value, value * interval[0], value * interval[1])
-
-
-def _time(seconds: float, interval: tuple[float, float]) -> _Comparable:
-    return _Comparable(_with_interval(seconds, interval), "s", format_time_s)
-
-
-def _flops(rate: float) -> str:
-    return f"{format_count(rate)}FLOP/s"
-
-
-def _Bps(rate: float) -> str:
-    return f"{format_count(rate)}B/s"
+    given = uncertainty.get(name)
+    return (parse_share(given.low), parse_share(given.high)) if given else (1.0, 1.0)

@@ -20,10 +20,8 @@ from scaleproof.simulator.common.units import (
     format_time_s,
     format_USD,
 )
-from scaleproof.simulator.engine import Variation, replay
-from scaleproof.simulator.predict import predict, predicted_run, timed
+from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.prediction.scaling import Degrees, common_degrees, compared
-from scaleproof.simulator.prediction.steps import STEPS
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.scenario.fields import Change, differences
 from scaleproof.simulator.scenario.schema import Scenario
@@ -222,24 +220,11 @@ class _ComparedRun(NamedTuple):
         run = compared(predict(scenario), scenario, baseline)
         return cls(scenario, run, response_of_scenario(scenario), baseline)
 
-    def numbers(self, quantity: str | None) -> dict[str, float]:
-        """Seconds of each part of a step, and scaling efficiencies, with one quantity slowed down, or without a change."""
-        cluster = self.scenario.cluster if quantity is None else slowed(self.scenario.cluster, {quantity: 1 + _SLOWDOWN})
+    def slowed(self, quantity: str) -> dict[str, float]:
+        """The numbers with one quantity slowed down."""
+        cluster = slowed(self.scenario.cluster, {quantity: 1 + _SLOWDOWN})
         slower = self.scenario.model_copy(update={"cluster": cluster})
-        if not self.response.program.is_static or (quantity and quantity not in self.response.more_s):
-            return _numbers(compared(timed(slower), slower, self.baseline))
-        more_s = _SLOWDOWN * self.response.more_s[quantity] if quantity else np.zeros(len(self.response.program))
-        timeline = replay.simulate_longer(
-            self.response.program, np.tile(more_s, (STEPS, 1)), Variation(start_s=self.response.program.ranks.late_s)
-        )
-        run = predicted_run(
-            timeline,
-            samples=self.scenario.total_samples,
-            program_steps=self.scenario.strategy.program_steps,
-            scenario=self.run.scenario,
-            strategy=self.run.strategy,
-        )
-        return _numbers(compared(run, slower, self.baseline))
+        return _numbers(compared(timed(slower), slower, self.baseline))
 
 
 def _effects(a: Run, b: Run, speedup: RatioInterval, draws: tuple[DrawnNumbers, DrawnNumbers]) -> Iterator[Effect]:
@@ -297,11 +282,11 @@ def _drawn_numbers(sides: tuple[_ComparedRun, _ComparedRun]) -> tuple[DrawnNumbe
     for side, names, weights in zip(sides, quantities, errors, strict=True):
         factors = side.response.priors.take(names).factors(weights @ normal)
         slowdowns = dict(zip(names, np.hstack([np.ones((len(factors), 1)), factors]), strict=True))
-        first = side.numbers(None)
-        draws = {name: value + np.zeros(1 + _DRAWS) for name, value in _numbers(side.run).items()}
+        first = _numbers(side.run)
+        draws = {name: value + np.zeros(1 + _DRAWS) for name, value in first.items()}
         for quantity in names:
             if side.run.spread[quantity] >= _MIN_VARIANCE_SHARE and quantity != MODEL:
-                for name, value in side.numbers(quantity).items():
+                for name, value in side.slowed(quantity).items():
                     draws[name] += (value - first[name]) / _SLOWDOWN * (slowdowns[quantity] - 1)
         whole = slowdowns.get(MODEL, np.ones(1))
         draws |= {name: draws[name] * whole for name in BREAKDOWN} | {name: draws[name] / whole for name in _SCALINGS}

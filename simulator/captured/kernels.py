@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple, cast
 
 import yaml
 
-from scaleproof.simulator.captured.operators import Work
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels.cpu_core import backward_work, forward_work
 from scaleproof.simulator.cluster.device.kernels.parameters import Speed
@@ -20,6 +19,7 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.frameworks.execution import framework_kernels
 from scaleproof.simulator.model.operators import Matmul, MemoryBound
+from scaleproof.simulator.model.torch_operators import Work
 
 # Precisions that stand in for one that a device has no peak rate for, the best first.
 _INSTEAD: Final[Mapping[str, tuple[Precision, ...]]] = {

@@ -11,7 +11,6 @@ from typing import Any, Final, cast
 
 from scaleproof.simulator.captured.groups import GroupRoles, replicas_of
 from scaleproof.simulator.captured.kernels import PRECISIONS
-from scaleproof.simulator.captured.operators import copied, work_of
 from scaleproof.simulator.captured.record import ALLOW_TF32, NONE, Capture, Category, EventKind, RecordedRanks, TrainingPass
 from scaleproof.simulator.captured.samples import samples_of
 from scaleproof.simulator.captured.script import (
@@ -29,6 +28,7 @@ from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.model.torch_operators import copied, work_of
 
 _PHASES: Final[Mapping[int, Phase]] = {
     TrainingPass.FORWARD: Phase.FORWARD, TrainingPass.BACKWARD: Phase.BACKWARD, TrainingPass.OPTIMIZER: Phase.OPTIMIZER,
@@ -163,20 +163,40 @@ class _StepReader:
             kind = EventKind(self._columns["kind"][row])
             # what is outside of the passes counts with the pass before it
             self._phase = _PHASES.get(self._columns["phase"][row], self._phase)
-            yield from ((row, event) for event in self._event(row, kind))
+            event = self._event(row, kind)
+            if event is not None:
+                yield row, event
 
-    def _event(self, row: int, kind: EventKind) -> Iterator[Event]:
-        """The event of a row, if it is one."""
-        if kind in (EventKind.OPERATOR, EventKind.COPY):
-            yield self._operation(row, kind)
-        elif kind == EventKind.COLLECTIVE:
-            yield self._collective(row)
-        elif kind in (EventKind.SEND, EventKind.RECEIVE):
-            yield self._message(row, kind)
-        elif kind == EventKind.EVENT_RECORD:
-            yield RecordedEvent(self._of("stream", row), self._of("event", row))
-        else:
-            yield from self._waits(row, kind)
+    def _event(self, row: int, kind: EventKind) -> Event | None:
+        """The event of a row; None if it is none of kernels, communication or waits."""
+        stream, work, event = (self._of(column, row) for column in ("stream", "work", "event"))
+        match kind:
+            case EventKind.OPERATOR | EventKind.COPY:
+                return self._operation(row, kind)
+            case EventKind.COLLECTIVE:
+                return self._collective(row)
+            case EventKind.SEND | EventKind.RECEIVE:
+                sends = kind == EventKind.SEND
+                size_bytes = float(max(0, self._of("bytes_read" if sends else "bytes_written", row)))
+                peer, tag = self._of("peer", row), self._of("tag", row)
+                return IssuedMessage(stream, self._phase, sends, peer, size_bytes, tag, work)
+            case EventKind.EVENT_RECORD:
+                return RecordedEvent(stream, event)
+            case EventKind.WORK_WAIT:
+                return Wait(stream, "work", work)
+            case EventKind.EVENT_WAIT:
+                return Wait(stream, "event", event)
+            case EventKind.STREAM_WAIT:
+                return Wait(stream, "stream", self._of("other_stream", row))
+            case EventKind.ITEM:
+                return Wait(None, "stream", stream)
+            case EventKind.SYNCHRONIZE if work != NONE:
+                return Wait(None, "work", work)
+            case EventKind.SYNCHRONIZE if event != NONE:
+                return Wait(None, "event", event)
+            case EventKind.SYNCHRONIZE:
+                return Wait(None, "stream", self._of("other_stream", row))
+        return None
 
     def _of(self, column: str, row: int) -> int:
         return int(self._columns[column][row])
@@ -217,33 +237,6 @@ class _StepReader:
             self._of("stream", row), self._phase, op, ranks, float(_whole_bytes(op, read, written, len(ranks))),
             self._one.groups[group].name, self._of("work", row), self._roles.dimension(group, op),
         )  # fmt: skip
-
-    def _message(self, row: int, kind: EventKind) -> IssuedMessage:
-        sends = kind == EventKind.SEND
-        size = self._of("bytes_read" if sends else "bytes_written", row)
-        return IssuedMessage(
-            self._of("stream", row), self._phase, sends, self._of("peer", row), float(max(0, size)), self._of("tag", row),
-            self._of("work", row),
-        )  # fmt: skip
-
-    def _waits(self, row: int, kind: EventKind) -> Iterator[Wait]:
-        stream, other = self._of("stream", row), self._of("other_stream", row)
-        work, event = self._of("work", row), self._of("event", row)
-        if kind == EventKind.WORK_WAIT:
-            yield Wait(stream, "work", work)
-        elif kind == EventKind.EVENT_WAIT:
-            yield Wait(stream, "event", event)
-        elif kind == EventKind.STREAM_WAIT:
-            yield Wait(stream, "stream", other)
-        elif kind == EventKind.ITEM:
-            yield Wait(None, "stream", stream)
-        elif kind == EventKind.SYNCHRONIZE:
-            if work != NONE:
-                yield Wait(None, "work", work)
-            elif event != NONE:
-                yield Wait(None, "event", event)
-            else:
-                yield Wait(None, "stream", other)
 
     def with_last_waits(self, events: Sequence[tuple[int, Event]]) -> list[tuple[int, Event]]:
         """Rows and events, with waits for collectives of the backward pass that the script never waits for itself, as those of

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from scaleproof.simulator.captured.operators import base_name
 from scaleproof.simulator.captured.record import Capture, EventKind, ModelInput, RecordedRanks
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.model.torch_operators import base_name
 
 # Modules around a replica of the model. FSDP2 puts its name before the class of the module that it shards.
 _REPLICAS: Final = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP")

@@ -12,7 +12,6 @@ import numpy as np
 
 from scaleproof.simulator.captured.groups import Replicas
 from scaleproof.simulator.captured.kernels import Certainty, KernelTime, KernelTimes
-from scaleproof.simulator.captured.operators import Work
 from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common.allocations import Allocation, Free
@@ -20,6 +19,7 @@ from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks import Framework
+from scaleproof.simulator.model.torch_operators import Work
 
 
 class Operation(NamedTuple):

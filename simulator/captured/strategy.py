@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from scaleproof.simulator.cluster.device.device import Optimizer, Precision
+from scaleproof.simulator.cluster.device.device import Precision
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.common.spec import Count, Width
+from scaleproof.simulator.common.spec import Count, Spec, Width
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.recompute import Recompute
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.strategy import Strategy
 
@@ -75,16 +75,14 @@ class CapturedStrategy(Strategy):
             raise FieldError(("batch",), f"{given}; {remedy}")
         script.check_replicas(self.workers)
 
-    def check_training(
-        self, precision: Precision, optimizer: Optimizer, recompute: Recompute, zero: int, known: Collection[Precision]
-    ) -> None:
+    def check_training(self, training: Spec, known: Collection[Precision]) -> None:
         """Checks that the training is that of the script on a device with rates for known precisions; raises FieldError."""
         script = self.script
-        given = {
-            "precision": (precision, script.precision_on(known)), "optimizer": (optimizer, script.optimizer),
-            "recompute": (recompute.kind, "none"), "zero": (zero, 0),
+        captured = {
+            "precision": script.precision_on(known), "optimizer": script.optimizer, "recompute": NO_RECOMPUTE, "zero": 0,
         }  # fmt: skip
-        for field, (value, own) in given.items():
-            if value != own:
-                message = f"the script was captured with {own}, not {value}; change the script and capture it again"
+        for field, value in captured.items():
+            given = getattr(training, field)
+            if given != value:
+                message = f"the script was captured with {value}, not {given}; change the script and capture it again"
                 raise FieldError(("training", field), message)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from scaleproof.simulator.cluster.collectives.nccl.constants import transports
-from scaleproof.simulator.cluster.collectives.nccl.facts import with_generation
-from scaleproof.simulator.cluster.collectives.settings import CollectiveSettings
+from scaleproof.simulator.cluster.collectives.nccl.constants import default_transport, transports
+from scaleproof.simulator.cluster.collectives.settings import CollectiveSettings, Library, Nccl, facts_of, with_generation
 from scaleproof.simulator.cluster.device.device import Device, Optimizer, Precision, optimizer_bytes
 from scaleproof.simulator.cluster.network.links import Link, Node, without_nics
 from scaleproof.simulator.cluster.quantities import QUANTITIES, Interval
@@ -31,11 +30,12 @@ class Electricity(Spec):
     carbon_kg_per_J: KilogramsPerJoule = Field(480e-3 / 3.6e6, alias="carbon", description="CO2 that its generation emits")
 
 
-@dataclass(eq=False)
-class _Variants:
-    """A cluster by the number of used devices of its nodes."""
+@dataclass(frozen=True)
+class Interconnect:
+    """A cluster as its messages and collectives use it: equal for clusters on which all of them take the same time."""
 
-    by_used: dict[int | None, Cluster]
+    parts: tuple[object, ...]
+    cluster: Cluster = field(compare=False, repr=False)
 
 
 class Cluster(Spec):
@@ -176,6 +176,41 @@ class Cluster(Spec):
         kernels = self.device.kernels
         return self.node.cores is not None or (kernels is not None and kernels.generation == "cpu")
 
+    @cached_property
+    def interconnect(self) -> Interconnect:
+        """What messages and collectives depend on: a device's speed only where it copies what collectives move."""
+        device = self.device if self.computes_on_processors else self.device.name
+        return Interconnect((self.network, self.node, self.nodes, self.collectives, self.shared_cores, device), self)
+
+    @cached_property
+    def library(self) -> Library:
+        """The library that chooses the algorithms of collectives."""
+        if self.collectives.library is not None:
+            return self.collectives.library
+        if self.nccl_facts:
+            return "nccl"
+        return "gloo" if self.node.cores is not None else "fastest"
+
+    @property
+    def nccl_facts(self) -> Nccl | None:
+        """Parameters of NCCL's or RCCL's model: its own, else those for its device's name; None if they are unknown."""
+        return self.collectives.nccl or facts_of(self.device.name)
+
+    @cached_property
+    def nccl(self) -> Nccl | None:
+        """Parameters of NCCL's model if NCCL or RCCL is the library, else None. Raises FieldError if they are unknown."""
+        if self.library != "nccl":
+            return None
+        if self.nccl_facts is None:
+            message = f"NCCL's model does not know {self.device.name}; give collectives.nccl, or another library"
+            raise FieldError(("cluster", "collectives", "library"), message)
+        return self.nccl_facts
+
+    @cached_property
+    def transport(self) -> str:
+        """Name of the transport between nodes: the network's own, else the usual one of such a network."""
+        return self.network.transport or default_transport(self.network, self.node) if self.network else "infiniband"
+
     @property
     def is_uniform(self) -> bool:
         """Whether all pairs of devices of a node are connected equally, and all pairs of nodes."""
@@ -197,20 +232,8 @@ class Cluster(Spec):
         return self if self.gives_used else self.using(None)
 
     def using(self, devices: int | None) -> Self:
-        """The cluster where ranks use this number of devices of each node, None for all, chosen for a job.
-
-        It is the same object each time, since costs are cached by clusters' ids.
-        """
-        variants = self._variants
-        if devices not in variants.by_used:
-            variant = self.defaulted({"node": self.node.defaulted({"used": devices})})
-            variant.__dict__["_variants"] = variants
-            variants.by_used[devices] = variant
-        return cast(Self, variants.by_used[devices])
-
-    @cached_property
-    def _variants(self) -> _Variants:
-        return _Variants({self.node.used: self})
+        """The cluster where ranks use this number of devices of each node, None for all, chosen for a job."""
+        return self.defaulted({"node": self.node.defaulted({"used": devices})})
 
     def with_nodes(self, nodes: int) -> Self:
         """The cluster with at least `nodes` nodes. Raises FieldError where its topology has no room for them."""

@@ -6,15 +6,14 @@ is a slowdown of 2, and so is twice the latency. Seconds are linear in the slowd
 
 from __future__ import annotations
 
+import functools
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field
 
-from scaleproof.simulator.cluster.collectives.cost import chosen_nccl
 from scaleproof.simulator.cluster.device.device import kernels_deviation
 from scaleproof.simulator.cluster.device.kernels.rates import slower
 from scaleproof.simulator.cluster.network.variability import slowest_path_deviation
@@ -29,11 +28,6 @@ if TYPE_CHECKING:
 
 # Half width of a normal variable's 90 % interval in standard deviations.
 DEVIATIONS: Final = 1.6449
-
-
-# Cache of slowed clusters by the identity of the original, which is kept as well so that no other cluster gets its identity.
-_MAX_SLOWED: Final = 64
-_SLOWED: Final[OrderedDict[tuple[int, tuple[tuple[str, float], ...]], tuple[Cluster, Cluster]]] = OrderedDict()
 
 
 class Interval(Spec):
@@ -106,19 +100,15 @@ def format_share(share: float) -> str:
 
 
 def slowed(cluster: Cluster, slowdowns: Mapping[str, float]) -> Cluster:
-    """The cluster with the given quantities slowed by their factors.
+    """The cluster with the given quantities slowed by their factors."""
+    return _slowed(cluster, tuple(slowdowns.items()))
 
-    The last results are cached by the identity of the cluster, so that caches keyed by a result are hit again.
-    """
-    key = id(cluster), tuple(slowdowns.items())
-    if key not in _SLOWED:
-        result = cluster
-        for name, slowdown in slowdowns.items():
-            result = QUANTITIES[name].slowed(result, slowdown)
-        _SLOWED[key] = cluster, result
-        if len(_SLOWED) > _MAX_SLOWED:
-            _SLOWED.popitem(last=False)
-    return _SLOWED[key][1]
+
+@functools.lru_cache(maxsize=64)
+def _slowed(cluster: Cluster, slowdowns: tuple[tuple[str, float], ...]) -> Cluster:
+    for name, slowdown in slowdowns:
+        cluster = QUANTITIES[name].slowed(cluster, slowdown)
+    return cluster
 
 
 def uncertain(cluster: Cluster) -> dict[str, float]:
@@ -217,7 +207,7 @@ _SHARE: Final = (parse_share, format_share)
 
 def _timed_collectives(cluster: Cluster) -> float | None:
     """A share of 1 for clusters whose collectives are measured or timed as NCCL's, else None."""
-    return 1.0 if cluster.collectives.measured or chosen_nccl(cluster) is not None else None
+    return 1.0 if cluster.collectives.measured or cluster.nccl is not None else None
 
 
 def _collectives_prior(cluster: Cluster) -> float:

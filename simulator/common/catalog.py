@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,10 +16,14 @@ ROOT: Final = Path(__file__).resolve().parents[2] / "scenarios"
 PUBLISHED: Final = "published:"
 # parts of a scenario that may be given by name, and their folders
 PARTS: Final = {"model": "models", "cluster": "clusters", "framework": "frameworks", "reliability": "reliability"}
-_FOLDERS: Final = PARTS | {"device": "devices", "study": "studies", "claim": "claims"}
+SCENARIO_FOLDERS: Final = ("what-if", "systems", "demo", "netlab", "elastic")
+# Folders of each kind of file.
+_FOLDERS: Final[dict[str, tuple[str, ...]]] = {
+    "scenario": SCENARIO_FOLDERS, **{part: (folder,) for part, folder in PARTS.items()},
+    "device": ("devices",), "study": ("studies",), "claim": ("claims",),
+}  # fmt: skip
 # keys whose value describes a file
 _SUMMARY_KEYS: Final = ("description", "claim")
-SCENARIO_FOLDERS: Final = ("what-if", "systems", "demo", "netlab", "elastic")
 # The command for each kind of file, for who gives the file to another one.
 _COMMANDS: Final = {
     "scenario": "predict {}", "study": "sweep {} --out DIR", "claim": "claims {}", "model": "model {}", "cluster": "show {}",
@@ -36,43 +40,36 @@ def names(folder: str) -> list[str]:
     return sorted(path.stem for path in (ROOT / folder).glob("*.yaml"))
 
 
-def find_part(part: str, reference: str, folder: Path) -> Path:
+def find_part(part: str, reference: str, folder: Path = Path()) -> Path:
     """Path of a model, cluster, device or other part, given by name or by a path relative to `folder`. Raises NotFoundError."""
-    if _is_path(reference):
-        return _existing(folder / reference, reference)
-    shipped = _FOLDERS[part]
-    path = ROOT / shipped / f"{reference}.yaml"
-    return path if path.is_file() else ROOT / shipped / f"{_spelled(part, reference, names(shipped))}.yaml"
+    return _existing(folder / reference, reference) if _is_path(reference) else _shipped(part, _FOLDERS[part], reference)
 
 
 def find_scenario(reference: str) -> Path:
     """Path of a scenario, given by path or by the name of a shipped one. Raises NotFoundError."""
-    check_not_a_folder(reference)
-    if _is_path(reference) or Path(reference).is_file():
-        return _existing(Path(reference), reference)
-    path = _shipped(SCENARIO_FOLDERS, reference)
-    if path is not None:
-        return path
-    known = [name for folder in SCENARIO_FOLDERS for name in names(folder)]
-    return find_scenario(_spelled("scenario", reference, known))
+    return _path_or_shipped("scenario", reference)
+
+
+def find_study(reference: str) -> Path:
+    """Path of a study, given by path or by the name of a shipped one. Raises NotFoundError."""
+    return _path_or_shipped("study", reference)
+
+
+def find_anything(reference: str) -> Path:
+    """Path of the first shipped file of this name: scenario, model, cluster, framework, device, study or claim.
+
+    Raises NotFoundError.
+    """
+    kinds = "scenario, study, claim, model, cluster, framework, reliability or device"
+    return _shipped(kinds, [folder for folders in _FOLDERS.values() for folder in folders], reference)
 
 
 def is_model(reference: str) -> bool:
     """Whether a reference that may be a scenario is a model: `hf:...`, `python:...`, or the name of a shipped model alone."""
     if reference.startswith(("hf:", "python:")):
         return True
-    return (
-        reference in names(PARTS["model"]) and not Path(reference).is_file() and _shipped(SCENARIO_FOLDERS, reference) is None
-    )
-
-
-def find_study(reference: str) -> Path:
-    """Path of a study, given by path or by the name of a shipped one. Raises NotFoundError."""
-    check_not_a_folder(reference)
-    if _is_path(reference) or Path(reference).is_file():
-        return _existing(Path(reference), reference)
-    folder = _FOLDERS["study"]
-    return _shipped((folder,), reference) or ROOT / folder / f"{_spelled('study', reference, names(folder))}.yaml"
+    is_shipped = reference in names(PARTS["model"])
+    return is_shipped and not Path(reference).is_file() and reference not in _files(SCENARIO_FOLDERS)
 
 
 def check_not_a_folder(reference: str) -> None:
@@ -84,23 +81,11 @@ def check_not_a_folder(reference: str) -> None:
         raise NotFoundError(message)
 
 
-def _shipped(folders: Iterable[str], name: str) -> Path | None:
-    """The first shipped file of a name; None if there is no such file."""
-    paths = (ROOT / folder / f"{name}.yaml" for folder in folders)
-    return next((path for path in paths if path.is_file()), None)
-
-
-def find_anything(reference: str) -> Path:
-    """Path of the first shipped file of this name: scenario, model, cluster, framework, device, study or claim.
-
-    Raises NotFoundError.
-    """
-    folders = (*SCENARIO_FOLDERS, *_FOLDERS.values())
-    path = _shipped(folders, reference)
-    if path is not None:
-        return path
-    kind = "scenario, study, claim, model, cluster, framework, reliability or device"
-    return find_anything(_spelled(kind, reference, [name for folder in folders for name in names(folder)]))
+def _path_or_shipped(kind: str, reference: str) -> Path:
+    check_not_a_folder(reference)
+    if _is_path(reference) or Path(reference).is_file():
+        return _existing(Path(reference), reference)
+    return _shipped(kind, _FOLDERS[kind], reference)
 
 
 def _is_path(reference: str) -> bool:
@@ -113,12 +98,22 @@ def _existing(path: Path, reference: str) -> Path:
     return path
 
 
-def _spelled(kind: str, reference: str, known: Sequence[str]) -> str:
-    """The only known name that differs from a reference in case and punctuation alone. Raises NotFoundError."""
-    same = [name for name in known if letters(name) == letters(reference)]
+def _shipped(kind: str, folders: Sequence[str], reference: str) -> Path:
+    """The shipped file of a name, or the only one whose name differs in case and punctuation alone. Raises NotFoundError."""
+    files = _files(folders)
+    same = [reference] if reference in files else [name for name in files if letters(name) == letters(reference)]
     if len(same) != 1:
-        raise NotFoundError(_unknown(kind, reference, known))
-    return same[0]
+        raise NotFoundError(_unknown(kind, reference, list(files)))
+    return files[same[0]]
+
+
+def _files(folders: Sequence[str]) -> dict[str, Path]:
+    """Shipped files by name; the first where several folders have the name."""
+    files: dict[str, Path] = {}
+    for folder in folders:
+        for name in names(folder):
+            files.setdefault(name, ROOT / folder / f"{name}.yaml")
+    return files
 
 
 def letters(name: str) -> str:
@@ -150,7 +145,7 @@ def either(names: Sequence[str]) -> str:
 
 def _unknown(kind: str, name: str, known: Sequence[str]) -> str:
     """'no model is called ...' and what to do, or what the name is instead."""
-    for other, folders in {"scenario": SCENARIO_FOLDERS, **{part: (folder,) for part, folder in _FOLDERS.items()}}.items():
+    for other, folders in _FOLDERS.items():
         same = [one for folder in folders for one in names(folder) if letters(one) == letters(name)]
         if other not in kind and same:
             name = same[0]

@@ -22,18 +22,7 @@ class TimeIntervals(NamedTuple):
 
     def union(self) -> TimeIntervals:
         """The union of each owner's intervals: disjoint intervals that do not touch, sorted by owner and start."""
-        keep = self.end_s > self.start_s
-        owner = np.concatenate([self.owner[keep]] * 2)
-        time_s = np.concatenate([self.start_s[keep], self.end_s[keep]])
-        change = np.repeat([1, -1], len(owner) // 2)
-        # stable: where one interval ends as another starts, the start stays first, so that they merge
-        order = np.argsort(time_s, kind="stable")
-        order = order[in_order(owner[order])]
-        owner, time_s, change = owner[order], time_s[order], change[order]
-        # the changes of each owner add up to zero, so the running sum starts at zero for every owner
-        depth = np.cumsum(change)
-        begins, ends = (change > 0) & (depth == 1), depth == 0
-        return TimeIntervals(owner[begins], time_s[begins], time_s[ends])
+        return self.divided(np.zeros(len(self.owner), dtype=np.int64))[0]
 
     def divided(self, label: Numbers) -> tuple[TimeIntervals, Numbers]:
         """The union of each owner's intervals, divided so that each instant has the label of the interval that started first.

@@ -68,10 +68,11 @@ def resolve(located: Located, path: FieldPath, folder: Path, read: ReadPart = re
     field = path if is_name else (*path, "base")
     content, own_folder = _content(located, field, part, own["base"], folder, read, left)
     # a chain of bases, each in the folder of its file
-    whole = _inside(content, part)
+    whole = content.as_field(part)
     resolve(whole, (part,), own_folder, read, left - 1)
-    base = {key: one for key, one in whole.data[part].items() if key not in renewed}
-    located.graft(path, Located(base, {at[1:]: place for at, place in whole.places.items()}))
+    whole = whole.field(part)
+    base = {key: one for key, one in whole.data.items() if key not in renewed}
+    located.graft(path, Located(base, whole.places))
     for at in changed:
         forget_void(base, at[len(path) - 1 :])
     parent[path[-1]] = yaml_file.merged(base, changes)
@@ -80,14 +81,10 @@ def resolve(located: Located, path: FieldPath, folder: Path, read: ReadPart = re
 
 def resolve_file(located: Located, part: str, folder: Path) -> None:
     """Does the same for a part's own file: for its base, and for the parts in it."""
-    whole = _inside(located, part)
+    whole = located.as_field(part)
     resolve(whole, (part,), folder)
-    located.data, located.places = whole.data[part], {at[1:]: place for at, place in whole.places.items()}
-
-
-def _inside(content: Located, part: str) -> Located:
-    """The content of a part as the field of a mapping."""
-    return Located({part: content.data}, {(part, *at): place for at, place in content.places.items()})
+    whole = whole.field(part)
+    located.data, located.places = whole.data, whole.places
 
 
 def forget_void(data: dict[str, Any], path: FieldPath) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, Self, TypeVar
+from collections.abc import Callable, Hashable, Mapping
+from typing import Annotated, Any, Final, Self, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticKnownError
@@ -48,6 +48,20 @@ class Spec(BaseModel):
         state = super().__getstate__()
         return state | {"__dict__": {name: state["__dict__"][name] for name in type(self).model_fields}}
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the other instance has equal fields; values of cached properties do not count."""
+        return self is other or (type(self) is type(other) and self._values() == cast(Self, other)._values())
+
+    def __hash__(self) -> int:
+        """Hash of the fields, computed once, so that instances are fast keys of caches; fields may be mappings."""
+        if "_hash" not in self.__dict__:
+            self.__dict__["_hash"] = hash((type(self), *map(_hashable, self._values())))
+        found: int = self.__dict__["_hash"]
+        return found
+
+    def _values(self) -> list[Any]:
+        return list(map(self.__dict__.__getitem__, type(self).__pydantic_fields__))
+
     def cached(self, derive: Callable[[Self], _Value]) -> _Value:
         """The value that a function derives from this instance, computed once; copies compute theirs anew."""
         key = f"{derive.__module__}.{derive.__qualname__}"
@@ -67,3 +81,10 @@ class Spec(BaseModel):
     def rebuilt(self, **parts: Any) -> Self:
         """A copy with some fields replaced, by their names in Python, validated like a loaded one. Raises FieldError."""
         return type(self).model_validate({name: getattr(self, name) for name in self.model_fields_set} | parts)
+
+
+def _hashable(value: object) -> Hashable:
+    """A value that is equal for equal values, and has a hash."""
+    if isinstance(value, Mapping):
+        return frozenset((key, _hashable(part)) for key, part in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value

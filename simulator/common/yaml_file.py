@@ -38,6 +38,14 @@ class Located:
                 return self.places[path[:end]]
         return "scenario"
 
+    def field(self, key: str) -> Located:
+        """The value of a field of a mapping, with its places."""
+        return Located(self.data[key], {at[1:]: place for at, place in self.places.items() if at[:1] == (key,)})
+
+    def as_field(self, key: str) -> Located:
+        """A mapping with one field, whose value this is."""
+        return Located({key: self.data}, {(key, *at): place for at, place in self.places.items()})
+
     def graft(self, path: FieldPath, part: Located) -> None:
         """Sets the value at `path` to `part`, whose places in its own file are kept."""
         parent = self.data

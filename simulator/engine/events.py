@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import simpy
 
-from scaleproof.simulator.common.consistency import DROPPED
+from scaleproof.simulator.common.parameter_server import DROPPED
 from scaleproof.simulator.common.speed_profile import Cycle
 from scaleproof.simulator.engine.durations import Times, rates, speed_profile_of, variable_speed_rows
 from scaleproof.simulator.engine.max_min import TOGETHER, Allocator

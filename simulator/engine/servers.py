@@ -13,7 +13,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.consistency import DROPPED, Asp, Bsp, Clocks, ConsistencyModel, Ssp
+from scaleproof.simulator.common.parameter_server import DROPPED, Asp, Bsp, Clocks, ConsistencyModel, Ssp
 from scaleproof.simulator.common.speed_profile import SpeedProfiles
 from scaleproof.simulator.program import Use
 

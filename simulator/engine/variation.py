@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.cluster.perturbations import Tail
-from scaleproof.simulator.common.consistency import Bsp, Ssp
+from scaleproof.simulator.common.parameter_server import Bsp, Ssp
 from scaleproof.simulator.engine.durations import Times, durations_s
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
 

@@ -8,7 +8,6 @@ efficiency, already contains its software, and is used as it is.
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeVar
@@ -22,10 +21,10 @@ from scaleproof.simulator.cluster.device.device import (
     optimizer_bytes,
     storage_precision,
 )
-from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, narrow_products
+from scaleproof.simulator.cluster.device.kernels.attention import USUAL_ATTENTION
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
 from scaleproof.simulator.cluster.device.kernels.passes import SOFTMAX_ACCESSES, kernel_count, passes_s, weights_s
-from scaleproof.simulator.cluster.device.kernels.rates import USUAL_ATTENTION
+from scaleproof.simulator.cluster.device.kernels.products import Recipe, narrow_products
 from scaleproof.simulator.frameworks.framework import Framework, PerPass, ScorePass
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator, SavedActivation
@@ -44,9 +43,8 @@ _ENDS: Final = frozenset({"embedding", "head", "loss"})
 
 Value = TypeVar("Value")
 
-# Numbers that an execution keeps, and executions that are kept.
+# Numbers that an execution keeps.
 _MOST_KNOWN: Final = 5_000
-_MOST_EXECUTIONS: Final = 512
 
 
 class TrainingWork(NamedTuple):
@@ -337,19 +335,10 @@ def framework_kernels(kernels: Kernels, version: str | None) -> Kernels:
     return kernels.model_copy(update={"issue_s": 0.0, "attention": {} if rates is None else {implementation: rates}})
 
 
-_EXECUTIONS: Final[OrderedDict[Hashable, Execution]] = OrderedDict()
-
-
+@functools.lru_cache(maxsize=512)
 def execution_of(device: Device, framework: Framework, work: TrainingWork) -> Execution:
-    """The execution of these objects, the latest of which are kept, so that each distinct cost is computed once."""
-    # an execution refers to the device and the framework, so that no others get the same ids
-    key = id(device), id(framework), work
-    if key not in _EXECUTIONS:
-        _EXECUTIONS[key] = Execution(device, framework, work)
-        if len(_EXECUTIONS) > _MOST_EXECUTIONS:
-            _EXECUTIONS.popitem(last=False)
-    _EXECUTIONS.move_to_end(key)
-    return _EXECUTIONS[key]
+    """The execution of a device, a framework and a way to train, so that each distinct cost is computed once."""
+    return Execution(device, framework, work)
 
 
 # Megatron's kernel takes heads and sequences in fours and up to 2,048 keys (megatron/fused_kernels and model/fused_softmax.py).

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from scaleproof.simulator.cluster.device.kernels.rates import BEST_ATTENTION, USUAL_ATTENTION
+from scaleproof.simulator.cluster.device.kernels.attention import BEST_ATTENTION, USUAL_ATTENTION
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.common.part_reference import resolve
@@ -33,7 +33,7 @@ def resolve_framework(located: Located, folder: Path) -> None:
 @functools.cache
 def shipped(name: str) -> Framework:
     """The framework of that name in scenarios/frameworks/. Raises NotFoundError, and ScenarioError for a file that is wrong."""
-    path = catalog.find_part("framework", name, Path())
+    path = catalog.find_part("framework", name)
     found = Located({"framework": str(path)}, {(): str(path)})
     resolve_framework(found, Path())
     try:

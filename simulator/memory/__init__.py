@@ -21,8 +21,8 @@ def memory(scenario: Scenario) -> MemoryUse:
         scale = scenario.framework.memory.scale
         classes = tuple(one.rank_memory(scale) for one in classes_memory(scenario))
         return MemoryUse(classes, None, capacity_bytes(scenario))
-    setting = MemoryInputs(scenario)
-    return MemoryUse(ranks(setting), server(setting), capacity_bytes(scenario))
+    inputs = MemoryInputs(scenario)
+    return MemoryUse(ranks(inputs), server(inputs), capacity_bytes(scenario))
 
 
 def capacity_bytes(scenario: Scenario) -> float:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.frameworks import Loss
-from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
+from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
+from scaleproof.simulator.model.operators import Matmul, MemoryBound, SavedActivation
 from scaleproof.simulator.model.recompute import Recompute, again
 
 # Names of the saved activations that layers read, and that the loss needs.
@@ -51,7 +51,7 @@ def saved(
     return [part for part in own if part not in without], [part for part in layer.kept if part not in without]
 
 
-def _with_narrow_inputs(kept: Sequence[SavedActivation], element_bytes: float) -> tuple[SavedActivation, ...]:
+def with_narrow_inputs(kept: Sequence[SavedActivation], element_bytes: float) -> tuple[SavedActivation, ...]:
     """Saved activations if matrix products keep their inputs with `element_bytes` per element: outputs of norms and activation
     functions, and an additional copy of the attention output, which the backward pass of attention reads as well."""
     result: list[SavedActivation] = []
@@ -89,108 +89,20 @@ def segments(layers: Sequence[Layer], recompute: Recompute) -> NDArray[np.int64]
     return np.array(result)
 
 
-def working_elements(operator: Operator) -> int:
-    """Elements per sample of the gradients that an operator's backward pass reads and writes."""
-    if not operator.has_backward:
-        return 0
-    match operator:
-        case Matmul():
-            read = operator.inner if operator.input_gradient else 0
-            return operator.rows * operator.count * (operator.columns + read)
-        case Convolution():
-            read = operator.input_elements if operator.input_gradient else 0
-            return operator.positions * operator.outputs + read
-        case Attention():
-            inputs = operator.queries * operator.heads * operator.width
-            inputs += operator.keys * operator.key_heads * (operator.width + operator.value_width)
-            scores = 0 if operator.flash else 2 * operator.scores
-            return inputs + operator.queries * operator.heads * operator.value_width + scores
-        case _:
-            return operator.written + operator.backward_written
-
-
-class LayerActivations(NamedTuple):
-    """Bytes of a layer per sample: numbers, or arrays that represent ways to train it.
-
-    kept: from the forward to the backward pass, of which `logits` are logits. again: dropped and recomputed. left: needed for
-    the gradients of weights after those of activations. gathered: from other ranks, for gradients of activations. moments: peak
-    candidates while all activations are live: elements per sample of gradients of activations, and elements of those of
-    weights.
-    """
-
-    kept: Amount
-    logits: Amount
-    again: Amount
-    left: Amount
-    gathered: Amount
-    moments: tuple[tuple[Amount, Amount], ...]
-
-
-def layer_activations(
-    layer: Layer, own: Sequence[SavedActivation], whole: Sequence[SavedActivation], is_last: bool, setting: MemoryInputs
-) -> LayerActivations:
-    """Bytes of a layer per sample in the backward pass.
-
-    whole: activations without recomputation; own: those that are kept. is_last: whether it is the last layer of its chunk.
-    """
-    size = setting.size
-    logit_bytes, _ = setting.software.loss.logit_bytes(size)
-    names = {activation.name for activation in whole}
-    dropped_bytes = size_bytes(whole, size, logit_bytes)
-    dropped_bytes -= size_bytes((activation for activation in own if activation.name in names), size, logit_bytes)
-    if setting.input_bytes < size:
-        own = _with_narrow_inputs(own, setting.input_bytes)
-    key = id(layer.operators), id(layer.tensors), id(layer.exchanges), is_last
-    if key not in setting.passed:
-        setting.passed[key] = _backward_bytes(layer, is_last, setting)
-    copies_bytes = 0.0 if dropped_bytes else _copies_bytes(layer, setting)
-    return LayerActivations(
-        size_bytes(own, size, logit_bytes) + copies_bytes,
-        size_bytes(filter(is_logits, own), size, logit_bytes),
-        dropped_bytes,
-        *setting.passed[key],
-    )
-
-
-def _copies_bytes(layer: Layer, setting: MemoryInputs) -> float:
+def added_bytes(layer: Layer, inputs: MemoryInputs) -> float:
     """Bytes per sample that the framework keeps in addition to what the model counts: copies, and parts of gathered inputs that
     other ranks own."""
-    software, plan = setting.software, setting.plan
+    software, plan = inputs.software, inputs.plan
     written = (software.kept_bytes.get(one.name, 0.0) * one.written for one in layer.operators)
     copies_bytes = sum(written, 0.0)
     if software.keeps_gathered and plan.stages == 1:
         gathers = (one for one in layer.exchanges if (one.op, one.axis, one.backward) == ("all_gather", "tensor", False))
         # whole inputs in place of a rank's own part
-        copies_bytes += setting.size * (1 - 1 / plan.tensor) * sum(gather.elements for gather in gathers)
+        copies_bytes += inputs.size * (1 - 1 / plan.tensor) * sum(gather.elements for gather in gathers)
     return copies_bytes
 
 
-def _backward_bytes(layer: Layer, is_last: bool, setting: MemoryInputs) -> tuple[float, float, tuple[tuple[float, int], ...]]:
-    """The fields `left`, `gathered` and `moments` of LayerActivations, which do not depend on recomputation."""
-    size, fullest = setting.size, dict[int, float]()
-    for working, weights in _moments(layer, size, is_last, setting.software.loss):
-        fullest[weights] = max(working, fullest.get(weights, working))
-    # products in few bits keep both in few bits
-    needed_bytes = size if layer.pinned_to_end else setting.input_bytes
-    left = needed_bytes * sum(map(_needed_elements, layer.operators))
-    gathered = size * _gathered_elements(layer, setting.plan.context)
-    return left, gathered, tuple((working, weights) for weights, working in fullest.items())
-
-
-def _needed_elements(operator: Operator) -> int:
-    """Elements per sample that the gradients of weights need: the operator's input, and the gradient of its output."""
-    if not _weights(operator):
-        return 0
-    match operator:
-        case Matmul():
-            return operator.rows * operator.count * (operator.inner + operator.columns)
-        case Convolution():
-            return operator.input_elements + operator.positions * operator.outputs
-        case _:
-            return 0
-
-
-def _gathered_elements(layer: Layer, context: int) -> float:
+def gathered_elements(layer: Layer, context: int) -> float:
     """Elements per sample in collectives: gathered sequences with sequence parallelism, keys and values of other ranks with
     context parallelism, and tokens that are exchanged for heads by an all-to-all."""
     sent = [exchange.elements for exchange in layer.exchanges if (exchange.op, exchange.axis) == ("alltoall", "context")]
@@ -204,18 +116,7 @@ def _gathered_elements(layer: Layer, context: int) -> float:
     return tokens + max([*parts, *sent], default=0.0)
 
 
-def _weights(operator: Operator) -> int:
-    """Elements of the weights whose gradients an operator's backward pass computes."""
-    match operator:
-        case Matmul(weight_gradient=True):
-            return operator.columns * operator.inner * operator.count
-        case Convolution(weight_gradient=True):
-            return operator.weights
-        case _:
-            return 0
-
-
-def _moments(layer: Layer, size: int, is_last: bool, loss: Loss) -> Iterator[tuple[float, int]]:
+def peak_candidates(layer: Layer, size: int, is_last: bool, loss: Loss) -> Iterator[tuple[float, int]]:
     """Peak candidates of a layer: elements per sample of gradients of activations, and elements of gradients of weights, while
     all activations of the layer are live.
 
@@ -226,19 +127,21 @@ def _moments(layer: Layer, size: int, is_last: bool, loss: Loss) -> Iterator[tup
     if not layer.has_backward:
         yield 0.0, 0
         return
-    looked_up = layer.trained_parameters if not any(map(_weights, layer.operators)) else 0
+    looked_up = layer.trained_parameters if not any(operator.trained_weights for operator in layer.operators) else 0
     yield float(layer.output_elements), looked_up
     again = 0
     if not is_last and layer.operators and isinstance(last := layer.operators[-1], MemoryBound):
         again = max(0, min(last.backward_read - last.written, layer.output_elements))
     for index in range(len(layer.operators) - 1, -1, -1):
         operator = layer.operators[index]
-        weights = _weights(operator)
+        weights = operator.trained_weights
         is_loss = isinstance(operator, MemoryBound) and operator.name == _LOSS
-        working = working_elements(operator) / 2 * loss.logit_bytes(size)[1] / size if is_loss else working_elements(operator)
+        working: float = operator.gradient_elements
+        if is_loss:
+            working *= loss.logit_bytes(size)[1] / size / 2
         yield working + again, weights
         again = 0
         if weights:
             read = operator.rows * operator.inner if isinstance(operator, Matmul) else 0
-            yield max(map(working_elements, layer.operators[:index]), default=0) - read, weights
+            yield max((earlier.gradient_elements for earlier in layer.operators[:index]), default=0) - read, weights
             break

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from scaleproof.simulator.cluster import Cluster, Device
-from scaleproof.simulator.cluster.collectives.cost import library_of, nccl_facts
-from scaleproof.simulator.cluster.collectives.nccl import channels, facts_of
+from scaleproof.simulator.cluster.collectives.settings import facts_of
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.parallelism.mesh import Axis
 from scaleproof.simulator.parallelism.plan import Plan
@@ -22,19 +21,19 @@ _CONNECTIONS: Final = {True: 1 + 2, False: 1 + 3}
 _WORKSPACE_BYTES: Final = {"volta": 8_519_680 + 2**20, "ampere": 8_519_680 + 2**22, "hopper": 2**26, "blackwell": 2**26}
 
 
-def libraries_bytes(setting: MemoryInputs, copies: bool) -> dict[str, float]:
+def libraries_bytes(inputs: MemoryInputs, copies: bool) -> dict[str, float]:
     """Bytes of libraries by holder. copies: whether the first and the last stage share weights, and have a group for them."""
     return {
-        "workspace": workspace_bytes(setting.scenario.cluster.device) if setting.is_gpu else 0.0,
-        "library": 0.0 if setting.servers else nccl_bytes(setting.scenario.cluster, setting.plan, copies),
-        "context": float(setting.software.context_bytes) if setting.is_gpu else 0.0,
+        "workspace": workspace_bytes(inputs.scenario.cluster.device) if inputs.is_gpu else 0.0,
+        "library": 0.0 if inputs.servers else nccl_bytes(inputs.scenario.cluster, inputs.plan, copies),
+        "context": float(inputs.software.context_bytes) if inputs.is_gpu else 0.0,
     }
 
 
 def workspace_bytes(device: Device) -> float:
     """Bytes of the workspaces of cuBLAS and cuBLASLt on a GPU."""
     facts = facts_of(device.name)
-    return float(_WORKSPACE_BYTES[facts.generation if facts else "ampere"])
+    return float(_WORKSPACE_BYTES.get(facts.generation if facts else "ampere", _WORKSPACE_BYTES["ampere"]))
 
 
 def nccl_bytes(cluster: Cluster, plan: Plan, copies: bool) -> float:
@@ -48,16 +47,16 @@ def connections_bytes(cluster: Cluster, spans: Iterable[int], exchanging: int) -
     spans: number of ranks from the first to the last of each group that the rank is in. exchanging: ranks of the largest group
     with all-to-alls.
     """
-    facts = nccl_facts(cluster)
-    if facts is None or library_of(cluster) != "nccl":
+    facts = cluster.nccl_facts
+    if facts is None or cluster.library != "nccl":
         return 0.0
     devices, cards, total = cluster.node.devices, cluster.node.cards_used, 0
     for span in spans:
         nodes = -(-span // devices)
-        total += channels(facts, nodes, cards) * _CONNECTIONS[nodes == 1]
+        total += facts.channels(nodes, cards) * _CONNECTIONS[nodes == 1]
     if exchanging > 1:
         # all-to-all: channels of their own within a node, shared buffers between nodes
-        total += channels(facts, 1, cards) * (min(exchanging, devices) - 1)
+        total += facts.channels(1, cards) * (min(exchanging, devices) - 1)
     return float(total * _CONNECTION_BYTES)
 
 

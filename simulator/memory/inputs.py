@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from scaleproof.simulator.cluster.collectives.nccl import facts_of
+from scaleproof.simulator.cluster.collectives.settings import facts_of
 from scaleproof.simulator.cluster.device.device import Device, is_narrow
-from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
+from scaleproof.simulator.cluster.device.kernels.products import narrow_products
 from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.scenario.training import gradient_sizes
-from scaleproof.simulator.strategy.pipeline.passes import PassTimes
+from scaleproof.simulator.scenario.training import Training, gradient_sizes
+from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
 from scaleproof.simulator.strategy.plan_costs import pass_times
 from scaleproof.simulator.strategy.scenario_job import job_of
 
-# A number, or an array with one for each of many ranks.
-Amount = Any
 # Assumption: share of memory that is allocated and freed within a step.
 _FRAGMENTATION: Final = 0.05
+_T = TypeVar("_T")
 
 
 def is_gpu(device: Device) -> bool:
@@ -31,26 +32,53 @@ def is_gpu(device: Device) -> bool:
 class MemoryInputs:
     """A scenario with its framework, whose memory behaviour is `software`.
 
-    samples: per microbatch, on the worker with the most. size, parameter_size, gradient_size, reduced_size: bytes per element
-    of activations, of parameters, of accumulated gradients and of reduced gradients. makes_gradients: whether a step begins
-    without allocated gradients.
+    size, parameter_size, gradient_size, reduced_size: bytes per element of activations, of parameters, of accumulated gradients
+    and of reduced gradients. samples_per_worker, samples: of a step and of a microbatch, on the worker with the most. sharing:
+    number of ranks over which states are sharded, and over which states of experts are. splits: whether gradients of weights
+    are computed in separate passes. makes_gradients: whether a step begins without allocated gradients; makes: and the first
+    backward pass over a chunk allocates its own. whole_gradients: whether ranks accumulate unsharded gradients over
+    microbatches, and reduce-scatter them at the end of a step. gathers: whether parameters of layers are all-gathered before
+    each pass.
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        strategy, software = scenario.strategy, scenario.framework.memory
-        self.scenario, self.software, self.strategy = scenario, software, strategy
-        self.training, self.job, self.plan, self.servers = scenario.training, job_of(scenario), strategy.plan, strategy.servers
-        plan = self.plan
+        strategy = scenario.strategy
+        self.scenario, self.software, self.strategy = scenario, scenario.framework.memory, strategy
+        self.job, self.servers = job_of(scenario), strategy.servers
         self.size, self.parameter_size = self.job.element_bytes, self.job.parameter_bytes
         sizes = gradient_sizes(scenario.training, strategy, scenario.framework)
         self.gradient_size, self.reduced_size = sizes.accumulated, sizes.reduced
-        self.samples_per_worker = max(plan.shares) if plan.shares else scenario.samples_per_worker
+        self.makes_gradients = self.software.gradients == "made" and self.servers == 0
+        self.is_gpu = is_gpu(scenario.cluster.device)
+        # unused bytes of the caching allocator, as a share of memory that is allocated and freed within a step
+        self.fragmentation = _FRAGMENTATION if self.is_gpu else 0.0
+        self._known: dict[tuple[object, ...], Any] = {}
+        self._set(strategy.plan, scenario.training)
+
+    def varied(self, plan: Plan, training: Training) -> MemoryInputs:
+        """The inputs with another plan and training, which differ in no division of layers over ranks of a stage, and in no
+        more of training than ZeRO's stage and recomputation. The schedule must not depend on the times of passes."""
+        other = copy(self)
+        other._set(plan, training)
+        return other
+
+    def _set(self, plan: Plan, training: Training) -> None:
+        self.plan, self.training = plan, training
+        self.samples_per_worker = max(plan.shares) if plan.shares else self.scenario.total_samples // plan.workers
         self.samples = self.samples_per_worker / plan.microbatches
-        self.workers, self.bucket_bytes = plan.workers, plan.bucket_bytes
-        # caches of evaluated layers by identity of their parts; `passed`: values that do not depend on the training
-        self.evaluated: dict[tuple[object, ...], Any] = {}
-        self.passed: dict[tuple[object, ...], Any] = {}
-        self.makes_gradients = software.gradients == "made" and self.servers == 0
+        self.splits = plan.schedule not in WHOLE
+        self.makes = self.makes_gradients and not self.splits
+        self.whole_gradients = plan.scatter == "step" and plan.microbatches > 1
+        workers = plan.shard_over or plan.workers
+        self.sharing = workers * plan.context, int(plan.expert_replicas(workers))
+        self.gathers = training.zero == 3 and (self.sharing[0] > 1 or (plan.folds > 1 and self.sharing[1] > 1))
+
+    def once(self, key: tuple[object, ...], value: Callable[[], _T]) -> _T:
+        """A value that varied inputs with the same key have in common, which is computed once."""
+        if key not in self._known:
+            self._known[key] = value()
+        result: _T = self._known[key]
+        return result
 
     @cached_property
     def pass_times(self) -> PassTimes:
@@ -58,26 +86,11 @@ class MemoryInputs:
         return pass_times(self.plan, self.job)
 
     @property
-    def makes(self) -> bool:
-        """Whether the first backward pass over a chunk allocates its gradients."""
-        return self.makes_gradients and not self.splits
-
-    @property
     def input_bytes(self) -> float:
         """Bytes per element of what matrix products save: their inputs, and outputs' gradients until those of weights."""
         if not is_narrow(self.training.precision) or self.software.fp8_input_bytes > 1:
             return self.size
         return narrow_products().element_bytes[self.scenario.recipe]
-
-    @property
-    def splits(self) -> bool:
-        """Whether gradients of weights are computed in separate passes."""
-        return self.plan.schedule not in WHOLE
-
-    @cached_property
-    def is_gpu(self) -> bool:
-        """Whether the device is a GPU."""
-        return is_gpu(self.scenario.cluster.device)
 
     @property
     def has_both(self) -> bool:
@@ -89,53 +102,9 @@ class MemoryInputs:
         """Bytes of gradients in all precisions, as a multiple of the bytes of accumulated gradients."""
         return 1 + self.parameter_size / self.gradient_size if self.has_both else 1.0
 
-    @property
-    def fragmentation(self) -> float:
-        """Unused bytes of the caching allocator, as a share of memory that is allocated and freed within a step."""
-        return _FRAGMENTATION if self.is_gpu else 0.0
-
     @cached_property
     def weights(self) -> dict[str, float]:
         """Reserved bytes for each byte that is allocated and freed within a step, by holder."""
         weights = dict.fromkeys(HOLDERS, 1.0) | dict.fromkeys(TEMPORARY, 1 + self.fragmentation)
         # gradients are allocated in each step, or once
         return weights | {"gradients": 1 + (self.fragmentation if self.software.gradients == "made" else 0.0)}
-
-    @property
-    def sharing(self) -> tuple[int, int]:
-        """Number of ranks over which states are sharded, and over which states of experts are."""
-        workers, context = self.plan.shard_over or self.workers, self.plan.context
-        return workers * context, self.plan.expert_replicas(workers)
-
-    @property
-    def _averages_experts(self) -> Amount:
-        """Whether tensor-parallel ranks with different tokens have the same experts."""
-        return (self.plan.folds > 1) & (self.sharing[1] > 1)
-
-    @property
-    def averages(self) -> Amount:
-        """Whether other ranks have the same parameters."""
-        return (self.workers * self.plan.context > 1) | self._averages_experts
-
-    @property
-    def whole_gradients(self) -> bool:
-        """Whether ranks accumulate unsharded gradients over microbatches, and reduce-scatter them at the end of a step."""
-        return self.plan.scatter == "step" and self.plan.microbatches > 1
-
-    @property
-    def gathers(self) -> Amount:
-        """Whether parameters of layers are all-gathered before each pass."""
-        return (self.training.zero == 3) & ((self.sharing[0] > 1) | self._averages_experts)
-
-    def trained(self, **changes: Any) -> MemoryInputs:
-        """A copy with changed fields of `training`."""
-        other = copy(self)
-        other.training, other.evaluated = self.training.model_copy(update=changes), {}
-        return other
-
-    def over(self, workers: Amount, bucket_bytes: Amount) -> MemoryInputs:
-        """A copy with arrays of numbers of workers and of bucket bytes; properties that depend on them become arrays."""
-        many = copy(self)
-        many.workers, many.bucket_bytes = workers, bucket_bytes
-        many.samples_per_worker = self.scenario.total_samples // workers
-        return many

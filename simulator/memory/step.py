@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from scaleproof.simulator.memory.inputs import Amount
 from scaleproof.simulator.memory.layers import LayerBytes, Tensors
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
 
@@ -23,7 +22,7 @@ class Tensor(NamedTuple):
     """An allocated tensor: its holder, and its bytes. number: by which a memory knows it."""
 
     holder: str
-    size_bytes: Amount
+    size_bytes: float
     number: int = 0
 
 
@@ -38,7 +37,7 @@ class RankPass(NamedTuple):
 class Memory(Protocol):
     """Where tensors are allocated."""
 
-    def allocate(self, holder: str, sizes_bytes: Iterable[Amount], stream: int = 0) -> list[Tensor]:
+    def allocate(self, holder: str, sizes_bytes: Iterable[float], stream: int = 0) -> list[Tensor]:
         """Allocates tensors of some sizes."""
 
     def free(self, tensors: Iterable[Tensor]) -> None:
@@ -194,7 +193,7 @@ def update(memory: Memory, own: UpdateBytes, states: Tensors = ()) -> None:
     memory.free(temporary)
 
 
-def _parts(size_bytes: Amount, largest_bytes: int) -> Iterator[Amount]:
+def _parts(size_bytes: float, largest_bytes: int) -> Iterator[float]:
     """Sizes of tensors with a total, none of which is larger than another size, unless that is zero."""
     while 0 < largest_bytes < size_bytes:
         yield largest_bytes

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.common.consistency import Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.parameter_server import Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes, Seconds
 from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.parallelism.option_rules import Rule
 from scaleproof.simulator.parallelism.strategy import Strategy
 
 Sharding = Literal["bytes", "tensor", "round_robin"]
@@ -60,15 +61,40 @@ class ParameterServer(Strategy):
     servers: Count = 1
     placement: Literal["dedicated", "colocated"] = "dedicated"
     mode: Literal["synchronous", "stale_synchronous", "asynchronous"] = "synchronous"
-    bound: int | None = Field(None, description="number of steps that the slowest worker may be behind, stale_synchronous only")
-    backups: int = Field(0, description="number of pushes of a step that servers do not wait for, synchronous only")
+    bound: Annotated[
+        int | None,
+        Rule(
+            "mode == 'stale_synchronous'",
+            "has no effect on {mode} servers", "set mode: stale_synchronous, or leave bound out",
+        ),
+    ] = Field(
+        None, description="number of steps that the slowest worker may be behind, stale_synchronous only"
+    )  # fmt: skip
+    backups: Annotated[
+        int,
+        Rule("mode == 'synchronous'", "has no effect on {mode} servers", "set mode: synchronous, or leave backups out"),
+        Rule(
+            "not two_level",
+            "two_level makes a node's workers push as one, so single pushes cannot be dropped", "leave out one of both",
+        ),
+    ] = Field(0, description="number of pushes of a step that servers do not wait for, synchronous only")  # fmt: skip
     shard: Sharding = "bytes"
     overlap: bool = Field(False, description="overlap pushes and pulls with passes")
     bucket_bytes: Bytes = Field(25 * 2.0**20, alias="bucket", description="size at which a bucket closes, with overlap")
     two_level: bool = Field(False, description="sum gradients inside a node first")
     sparse: Sparse | None = None
     assignment: Literal["fixed", "dynamic"] = "fixed"
-    units: Count | None = Field(None, description="total number of steps, each of one worker, in the run")
+    units: Annotated[
+        Count | None,
+        Rule(
+            "mode != 'synchronous'",
+            "has no effect on synchronous workers, which take equal steps", "leave units out, or set mode: asynchronous",
+        ),
+        Rule(
+            "not two_level",
+            "two_level makes a node's workers take steps together, not single units", "leave out one of both",
+        ),
+    ] = Field(None, description="total number of steps, each of one worker, in the run")  # fmt: skip
     rollout_s: Seconds = Field(
         0.0, alias="rollout", description="time in which a worker acts in its environment before each forward pass"
     )
@@ -115,53 +141,28 @@ class ParameterServer(Strategy):
 
     def _problems(self, layers: Sequence[Layer]) -> Iterator[tuple[str, str]]:
         """Fields with problems, and messages that say what to do."""
-        workers, bound, backups = self.workers, self.bound, self.backups
+        workers, bound, backups, tensors = self.workers, self.bound, self.backups, sum(len(layer.tensors) for layer in layers)
         if self.mode == "stale_synchronous" and bound is None:
             yield (
                 "bound",
                 "missing: number of steps that the slowest worker may be behind; give 0 or more (0 keeps all workers in step)",
             )
-        if self.mode != "stale_synchronous" and bound is not None:
-            yield "bound", f"has no effect on {self.mode} servers; set mode: stale_synchronous, or leave bound out"
         if bound is not None and bound < 0:
             yield "bound", f"{bound} is negative; give 0 or more (0 keeps all workers in step)"
         if not 0 <= backups < workers:
             yield "backups", f"{backups} backups of {workers} workers: a step needs at least one push; give 0 to {workers - 1}"
-        if backups and self.mode != "synchronous":
-            yield "backups", f"has no effect on {self.mode} servers; set mode: synchronous, or leave backups out"
-        if backups and self.two_level:
-            yield (
-                "backups",
-                "two_level makes a node's workers push as one, so single pushes cannot be dropped; leave out one of both",
-            )
-        tensors = sum(len(layer.tensors) for layer in layers)
         if self.shard != "bytes" and self.servers > tensors:
             yield "servers", f"{self.servers} servers for {tensors} whole tensors; give at most {tensors}, or shard: bytes"
-        if self.sparse and not has_embedding(layers):
+        if self.sparse and not any(is_embedding(layer) for layer in layers):
             yield (
                 "sparse",
                 "only the token embeddings of described models are sparse, and this model has none: tables of a module of your "
                 "own are pushed and pulled whole; leave sparse out",
             )
-        yield from self._unit_problems()
-
-    def _unit_problems(self) -> Iterator[tuple[str, str]]:
         if self.units is None and self.assignment == "dynamic":
-            yield "units", f"missing: total number of steps of single workers; give for example {20 * self.workers}"
-        if self.units is not None and self.mode == "synchronous":
-            yield (
-                "units",
-                "has no effect on synchronous workers, which take equal steps; leave units out, or set mode: asynchronous",
-            )
-        if self.units is not None and self.units < self.workers:
-            yield "units", f"{self.units} units leave some of {self.workers} workers idle; give {self.workers} or more"
-        if self.units is not None and self.two_level:
-            yield "units", "two_level makes a node's workers take steps together, not single units; leave out one of both"
-
-
-def has_embedding(layers: Sequence[Layer]) -> bool:
-    """Whether the model has parameters that may be sparse."""
-    return any(is_embedding(layer) for layer in layers)
+            yield "units", f"missing: total number of steps of single workers; give for example {20 * workers}"
+        if self.units is not None and self.units < workers:
+            yield "units", f"{self.units} units leave some of {workers} workers idle; give {workers} or more"
 
 
 def is_embedding(layer: Layer) -> bool:

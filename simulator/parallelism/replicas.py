@@ -14,7 +14,6 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, names_for
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.parallelism.option_rules import check_options
 from scaleproof.simulator.parallelism.options import AllDegrees, GradientAveraging, Microbatches, PipelineStages
 from scaleproof.simulator.parallelism.plan import Plan, Shares, check_size
 from scaleproof.simulator.parallelism.stages import check_schedule, cut_by_blocks
@@ -42,13 +41,13 @@ class ReplicaStrategy(Strategy):
     @functools.cached_property
     def plan(self) -> Plan:
         """Division and schedule of the replicas, by the strategy's fields."""
-        options = Plan.model_fields.keys() & type(self).model_fields.keys()
+        # the number of microbatches follows from their size
+        options = Plan.model_fields.keys() & type(self).model_fields.keys() - {"micro_batch_size"}
         return Plan.model_construct(**{name: getattr(self, name) for name in options})
 
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
-        """Checks options, layers, shares of samples, degrees, schedule and all-reduce algorithm; raises FieldError."""
+        """Checks layers, shares of samples, degrees, schedule and all-reduce algorithm; raises FieldError."""
         plan = self.plan
-        check_options(self, vars(plan))
         cut_by_blocks(layers, plan.stages * plan.chunks, plan.balance, plan.counted)
         if plan.shares is not None:
             check_shares(plan.shares, plan.workers, samples_per_worker * plan.workers)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.network.variability import variability
-from scaleproof.simulator.common.consistency import Bsp, Ssp
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.parameter_server import Bsp, Ssp
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.engine import Timeline, Variation
 from scaleproof.simulator.engine.variation import is_out_of_phase, random_starts_s, steps_until_bound

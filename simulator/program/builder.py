@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.common.communication import UNKNOWN, UNLABELLED, Communication
-from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.csr import CsrLists
+from scaleproof.simulator.common.parameter_server import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.speed_profile import Pace
 from scaleproof.simulator.program.costs import NO_PATH, OWN, Duration, PathOf, Prices, SecondsOf, TaskCosts, UsesOf
 from scaleproof.simulator.program.resources import ResourceTable, Rows

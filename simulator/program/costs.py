@@ -6,8 +6,7 @@ a program can be priced again on another cluster, for an interval, a point of a 
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -82,18 +81,14 @@ class PassTotals:
 
 
 class Prices(Protocol):
-    """Prices of a job on a cluster."""
+    """Prices of a job on a cluster: the argument of durations."""
 
     @property
-    def parts(self) -> tuple[object, ...]:
-        """What paths depend on: the same objects have the same paths."""
+    def paths_depend_on(self) -> Hashable:
+        """What paths depend on: equal values have the same paths."""
 
     def links(self, resources: ResourceTable) -> Any:
         """The argument of paths; adds the resources that they use."""
-
-    @property
-    def costs(self) -> Any:
-        """The argument of durations."""
 
     def in_passes(self) -> Callable[[], PassCommunication] | None:
         """As in `Program`."""
@@ -111,10 +106,9 @@ class Duration(NamedTuple):
 
 
 class _PricedPaths(NamedTuple):
-    """Paths on one cluster. parts: as in `Prices`. columns: latency, rate, weight and route, shape (4, paths + 1). ranks:
-    route of the work of each rank class."""
+    """Paths on one cluster. columns: latency, rate, weight and route, shape (4, paths + 1). ranks: route of the work of each
+    rank class."""
 
-    parts: tuple[object, ...]
     columns: NDArray[np.float64]
     ranks: Rows
     resources: Resources
@@ -142,25 +136,24 @@ class TaskCosts:
     amount: NDArray[np.float64]
     update_s: NDArray[np.float64]
     resources: ResourceTable
-    _known: list[_PricedPaths] = field(default_factory=list, compare=False, repr=False)
+    _known: dict[Hashable, _PricedPaths] = field(default_factory=dict, compare=False, repr=False)
 
     def columns(self, prices: Prices | None) -> dict[str, Any]:
         """The columns of a program that depend on prices, by name, with its resources and routes; prices: None if all costs are
         given as numbers."""
         paths = self._paths(prices)
-        costs = None if prices is None else prices.costs
         # the last column is that of OWN
         latency_s, max_rate, weight, route = paths.columns[:, self.path]
         amount, update_s = self.amount.copy(), self.update_s.copy()
         for work in self.works:
-            seconds = _value(work.seconds, costs)
+            seconds = _value(work.seconds, prices)
             if isinstance(seconds, tuple):
                 seconds, latency_s[work.rows] = seconds
             amount[work.rows] = np.asarray(seconds) * self.slowdown[work.ranks]
         for update in self.updates:
-            update_s[update.rows] = np.asarray(_value(update.seconds, costs)) * self.slowdown[update.ranks]
+            update_s[update.rows] = np.asarray(_value(update.seconds, prices)) * self.slowdown[update.ranks]
         for rows, share_of in self.delays:
-            share = np.asarray(_value(share_of, costs))
+            share = np.asarray(_value(share_of, prices))
             if share.any():
                 latency_s[rows] += share * (latency_s[rows] + amount[rows] / max_rate[rows])
         route = np.where(self.path == OWN, paths.ranks[self.rank], route)
@@ -173,8 +166,8 @@ class TaskCosts:
 
     def _paths(self, prices: Prices | None) -> _PricedPaths:
         """Paths on a cluster; those of the latest clusters are kept."""
-        parts = () if prices is None else prices.parts
-        known = next((paths for paths in self._known if _are_same(paths.parts, parts)), None)
+        depend_on = None if prices is None else prices.paths_depend_on
+        known = self._known.pop(depend_on, None)
         if known is None:
             resources = self.resources.copy()
             links = None if prices is None else prices.links(resources)
@@ -184,13 +177,11 @@ class TaskCosts:
             for number, path_of in enumerate(self.paths):
                 path = _value(path_of, links)
                 columns[:, number] = path.latency_s, path.max_Bps, path.weight, resources.route(path.uses)
-            known = _PricedPaths(parts, columns, np.array(ranks, dtype=np.int64), *resources.built())
-        self._known[:] = [*(paths for paths in self._known if paths is not known), known][-_MOST_CLUSTERS:]
+            known = _PricedPaths(columns, np.array(ranks, dtype=np.int64), *resources.built())
+        self._known[depend_on] = known
+        if len(self._known) > _MOST_CLUSTERS:
+            del self._known[next(iter(self._known))]
         return known
-
-
-def _are_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    return len(one) == len(other) and all(map(operator.is_, one, other))
 
 
 def _value(cost: Any, argument: Any) -> Any:

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.csr import CsrLists, in_order
+from scaleproof.simulator.common.parameter_server import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.speed_profile import Pace
 from scaleproof.simulator.program.costs import PassCommunication, Prices, TaskCosts
 from scaleproof.simulator.program.resources import Resources, Routes, Rows, Tenancy, Use

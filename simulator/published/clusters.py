@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.simulator.cluster import Cluster
@@ -55,5 +54,5 @@ def _with_nodes(cluster: Cluster, devices: int) -> Cluster:
 
 @functools.cache
 def _shipped(name: str) -> Cluster:
-    found = load_cluster(catalog.find_part("cluster", name, Path()))
+    found = load_cluster(name)
     return found.model_copy(update={"name": name})

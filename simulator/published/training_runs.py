@@ -29,7 +29,7 @@ _RECIPES: Final = {"": "delayed", "tensorwise": "current", "current": "current",
 
 
 @dataclass(frozen=True)
-class Described:
+class RowScenario:
     """A row's scenario. assumed: columns that were blank, or named what is not known."""
 
     scenario: Scenario
@@ -41,7 +41,7 @@ class Described:
         return self.scenario.strategy.nodes_needed(self.scenario.cluster)
 
 
-def described(row: Row, framework: Framework | None = None, named: bool = True) -> Described:
+def described(row: Row, framework: Framework | None = None, named: bool = True) -> RowScenario:
     """The scenario of a row of transformer_training.csv.
 
     framework: in place of the one that trained the row. named: whether the scenario names the row's framework; else it leaves
@@ -108,7 +108,7 @@ class _Reader:
         self._assumed += [column for column in known if row.get(column, "") in _BLANK]
         self.row = {**row, **{column: value for column, value in known.items() if row.get(column, "") in _BLANK}}
 
-    def described(self) -> Described:
+    def described(self) -> RowScenario:
         row = self.row
         if row["precision"] not in _PRECISIONS:
             raise InputError(f"unknown precision: {row['precision']}")
@@ -122,7 +122,7 @@ class _Reader:
         }
         if self._names:
             parts["framework"] = self._framework
-        return Described(self._fitting(parts), (*self._assumed, *assumed))
+        return RowScenario(self._fitting(parts), (*self._assumed, *assumed))
 
     def _fitting(self, parts: Mapping[str, Any]) -> Scenario:
         """With the row's microbatch, or the largest that fits if the row states no microbatch."""

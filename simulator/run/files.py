@@ -7,43 +7,53 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, TypeAdapter
 
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.spans import Spans
-from scaleproof.simulator.run.records import (
-    CaptureFacts,
-    CommunicationPart,
-    LoadingRates,
-    Scaling,
-    ServerStatistics,
-    StageMemory,
-    StepDistribution,
-    TargetEstimate,
-    Verification,
-)
-from scaleproof.simulator.run.run import DERIVED, Run
+from scaleproof.simulator.run.run import Run
 
 SPANS_FILE: Final = "spans.npz"
 # Key of the digest of the spans in `run.json`; its value is "" without spans.
 _SPANS_DIGEST: Final = "spans_digest"
 # Maximum size of all columns, uncompressed: fifty million spans.
 _MOST_SPANS_BYTES: Final = 2 * 2**30
-# Types of the fields that are records.
-_RECORDS: Final[dict[str, TypeAdapter[Any]]] = {
-    "servers": TypeAdapter(ServerStatistics),
-    "loading": TypeAdapter(LoadingRates),
-    "step_distribution": TypeAdapter(StepDistribution),
-    "to_target": TypeAdapter(TargetEstimate),
-    "verified": TypeAdapter(Verification),
-    "capture": TypeAdapter(CaptureFacts),
-    "communication": TypeAdapter(tuple[CommunicationPart, ...]),
-    "memory_by_stage": TypeAdapter(tuple[StageMemory, ...]),
-}
+
+
+def _with_scaling(plain: Any) -> Any:
+    """A summary, whose keys `efficiency`, `speed_up` and `baseline` are by kind of scaling, with the key `scaling`."""
+    if not isinstance(plain, Mapping):
+        return plain
+    efficiencies, speed_ups, baselines = (plain.get(name) or {} for name in ("efficiency", "speed_up", "baseline"))
+    if not all(isinstance(by_kind, Mapping) for by_kind in (efficiencies, speed_ups, baselines)):
+        raise ValueError("efficiency, speed_up and baseline are mappings")
+    scaling = {
+        kind: {"efficiency": efficiency, "speed_up": speed_ups.get(kind), "baseline": baselines.get(kind) or ""}
+        for kind, efficiency in efficiencies.items()
+        if efficiency is not None
+    }
+    return {**plain, "scaling": scaling}
+
+
+def _with_printable_names(run: Run) -> Run:
+    if any(not name.isprintable() for name in (run.scenario, run.strategy, *run.rank_names)):
+        raise ValueError("its names contain control characters")
+    return run
+
+
+_SUMMARY: Final[TypeAdapter[Run]] = TypeAdapter(
+    Annotated[Run, BeforeValidator(_with_scaling), AfterValidator(_with_printable_names)]
+)
+
+
+def from_summary(plain: Any) -> Run:
+    """The run without spans of which `plain` is the summary, as read from JSON. Raises ValidationError."""
+    return _SUMMARY.validate_python(plain)
 
 
 def save(run: Run, folder: Path) -> None:
@@ -62,24 +72,9 @@ def save(run: Run, folder: Path) -> None:
 
 
 def load_run(folder: Path) -> Run:
-    """Loads the run that `save` wrote into `folder`. Raises OSError, ValueError or KeyError if that is not possible."""
+    """Loads the run that `save` wrote into `folder`. Raises OSError or ValueError if that is not possible."""
     plain = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    plain["scaling"] = Scaling.by_kind(plain)
-    for name in DERIVED:
-        plain.pop(name, None)
-    for name in ("step_times_s", "losses", "update_losses", "rank_names"):
-        plain[name] = tuple(plain.get(name, ()))
-    for name, record in _RECORDS.items():
-        if plain.get(name) is not None:
-            plain[name] = record.validate_python(plain[name])
-    for name in ("step_time_interval_s", "prediction_interval_s", "memory_interval_bytes"):
-        if plain.get(name):
-            plain[name] = tuple(plain[name])
-    if any(not str(name).isprintable() for name in (plain["scenario"], plain["strategy"], *plain["rank_names"])):
-        raise ValueError("its names contain control characters")
-    spans = load_spans(folder, plain)
-    plain.pop(_SPANS_DIGEST, None)
-    return Run(**plain, spans=spans)
+    return replace(from_summary(plain), spans=load_spans(folder, plain))
 
 
 def load_spans(folder: Path, plain: Mapping[str, Any]) -> Spans | None:

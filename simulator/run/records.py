@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Annotated, Final
 
 import numpy as np
+from pydantic import Field, PositiveFloat
 
 from scaleproof.simulator.common.units import format_number
 
@@ -20,16 +21,9 @@ class Scaling:
     known. baseline: what it is.
     """
 
-    efficiency: float
+    efficiency: PositiveFloat
     speed_up: float | None
     baseline: str
-
-    @staticmethod
-    def by_kind(plain: Mapping[str, Any]) -> dict[str, Scaling]:
-        """Weak and strong scaling from the keys `efficiency`, `speed_up` and `baseline` of a summary."""
-        speed_ups, baselines = plain.get("speed_up") or {}, plain.get("baseline") or {}
-        known = {kind: value for kind, value in (plain.get("efficiency") or {}).items() if value is not None}
-        return {kind: Scaling(value, speed_ups.get(kind), baselines.get(kind) or "") for kind, value in known.items()}
 
 
 @dataclass(frozen=True)
@@ -233,9 +227,9 @@ class StepDistribution:
     shares: share of the variance of the step time by source, the largest first; they add up to 1, or are empty.
     """
 
-    mean_s: float
-    percentiles_s: tuple[float, ...]
-    longest_s: float
+    mean_s: PositiveFloat
+    percentiles_s: Annotated[tuple[PositiveFloat, ...], Field(min_length=len(PERCENTS), max_length=len(PERCENTS))]
+    longest_s: PositiveFloat
     shares: Mapping[str, float] = field(default_factory=dict)
 
     def quantile_s(self, probability: float) -> float:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import AllowInfNan, ConfigDict, InstanceOf, PositiveFloat, PositiveInt
 
 from scaleproof.simulator.common.errors import naming_extras
 from scaleproof.simulator.common.spans import Spans
@@ -25,6 +27,7 @@ from scaleproof.simulator.run.records import (
     Verification,
     measured_quantiles_s,
 )
+from scaleproof.simulator.run.utilisation import flops_utilisation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,13 +87,16 @@ class Run:
     allocated, and those that it has reserved in addition.
     """
 
+    # of files, which may be damaged
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(allow_inf_nan=False)
+
     origin: Origin
     scenario: str
     strategy: str
-    ranks: int
-    compute_ranks: int
-    samples: int
-    step_time_s: float
+    ranks: PositiveInt
+    compute_ranks: PositiveInt
+    samples: PositiveInt
+    step_time_s: PositiveFloat
     step_times_s: tuple[float, ...]
     phase_s: Mapping[str, float]
     breakdown_s: Mapping[str, float]
@@ -98,7 +104,7 @@ class Run:
     communication: tuple[CommunicationPart, ...] = ()
     framework: str = ""
     framework_is_default: bool = False
-    tokens: int | None = None
+    tokens: PositiveInt | None = None
     model_flops: float | None = None
     hardware_flops: float | None = None
     peak_flops: float | None = None
@@ -121,16 +127,16 @@ class Run:
     to_target: TargetEstimate | None = None
     compute: Literal["real", "paced"] | None = None
     step_time_interval_s: tuple[float, float] | None = None
-    prediction_interval_s: tuple[float, float] | None = None
+    prediction_interval_s: tuple[PositiveFloat, PositiveFloat] | None = None
     spread: Mapping[str, float] = field(default_factory=dict)
     step_distribution: StepDistribution | None = None
-    losses: tuple[float, ...] = ()
-    update_losses: tuple[float, ...] = ()
+    losses: tuple[Annotated[float, AllowInfNan()], ...] = ()
+    update_losses: tuple[Annotated[float, AllowInfNan()], ...] = ()
     verified: Verification | None = None
     capture: CaptureFacts | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
     rank_names: tuple[str, ...] = ()
-    spans: Spans | None = None
+    spans: InstanceOf[Spans] | None = None
 
     @property
     def framework_words(self) -> str:
@@ -182,17 +188,13 @@ class Run:
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs utilisation: FLOPs of the passes over peak FLOPs of all training ranks (arXiv 2204.02311, appendix B)."""
-        return self._utilisation(self.model_flops)
+        """Model FLOPs utilisation; None where it is not known."""
+        return flops_utilisation(self.model_flops, self.step_time_s, self.compute_ranks, self.peak_flops)
 
     @property
     def hfu(self) -> float | None:
-        """Hardware FLOPs utilisation: FLOPs of passes and recomputation over peak FLOPs (arXiv 2205.05198, section 6.3)."""
-        return self._utilisation(self.hardware_flops)
-
-    def _utilisation(self, flops: float | None) -> float | None:
-        possible_flops = self.compute_ranks * (self.peak_flops or 0.0) * self.step_time_s
-        return None if flops is None or possible_flops == 0 else flops / possible_flops
+        """Hardware FLOPs utilisation; None where it is not known."""
+        return flops_utilisation(self.hardware_flops, self.step_time_s, self.compute_ranks, self.peak_flops)
 
     @property
     def bubble_fraction(self) -> float:

@@ -18,7 +18,7 @@ _OP: Final = {"products": "every_second"}
 _BUDGET: Final = "a compiler chooses what a memory budget recomputes, which is not modelled; give selective or full"
 
 
-class UnknownWordError(ValueError):
+class _UnknownWordError(ValueError):
     """A value that stands for no recomputation, with what to give instead."""
 
 
@@ -27,9 +27,9 @@ def _megatron(words: Mapping[str, Any], before: Any) -> Any:
     granularity, method = words.get("recompute_granularity"), words.get("recompute_method")
     modules = words.get("recompute_modules")
     if granularity not in (None, "none", "selective", "full"):
-        raise UnknownWordError(f"recompute_granularity: {granularity!r} is not known; give selective or full")
+        raise _UnknownWordError(f"recompute_granularity: {granularity!r} is not known; give selective or full")
     if method not in (None, *_METHODS):
-        raise UnknownWordError(f"recompute_method: {method!r} is not known; give uniform or block")
+        raise _UnknownWordError(f"recompute_method: {method!r} is not known; give uniform or block")
     if granularity == "selective" or modules is not None:
         return {"modules": modules or ["core_attn"]}
     if not words.keys() - {"recompute_granularity"} and granularity != "full":
@@ -45,14 +45,14 @@ def _torchtitan(words: Mapping[str, Any], _: Any) -> Any:
     given = words["activation_checkpoint"]
     section = given if isinstance(given, dict) else {"mode": given}
     if unknown := sorted(section.keys() - {"mode", "selective_ac_option"}):
-        raise UnknownWordError(f"activation_checkpoint.{unknown[0]}: not known; give mode and selective_ac_option")
+        raise _UnknownWordError(f"activation_checkpoint.{unknown[0]}: not known; give mode and selective_ac_option")
     mode, option = section.get("mode", "selective"), str(section.get("selective_ac_option", "op"))
     if mode in ("none", "full"):
         return mode
     if mode == "memory_budget":
-        raise UnknownWordError(f"activation_checkpoint: {_BUDGET}")
+        raise _UnknownWordError(f"activation_checkpoint: {_BUDGET}")
     if mode != "selective" or not (option == "op" or option.isdecimal()):
-        raise UnknownWordError(
+        raise _UnknownWordError(
             "activation_checkpoint: give mode none, selective or full, and selective_ac_option op or a number"
         )
     return _OP if option == "op" else {"every": int(option)}
@@ -62,24 +62,17 @@ def _hugging_face(words: Mapping[str, Any], _: Any) -> Any:
     """The recomputation of each block, or none, by a truth value."""
     ((name, value),) = words.items()
     if not isinstance(value, bool):
-        raise UnknownWordError(f"{name}: {value!r} is not true or false; give one of them, or recompute")
+        raise _UnknownWordError(f"{name}: {value!r} is not true or false; give one of them, or recompute")
     return "full" if value else "none"
 
 
 # By the words that are read together, the function that reads them.
-RECOMPUTE_READERS: Final[dict[tuple[str, ...], Callable[[Mapping[str, Any], Any], Any]]] = {
+_RECOMPUTE_READERS: Final[dict[tuple[str, ...], Callable[[Mapping[str, Any], Any], Any]]] = {
     ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"): _megatron,
     ("activation_checkpoint",): _torchtitan,
     ("gradient_checkpointing",): _hugging_face,
     ("activation_checkpointing",): _hugging_face,
 }
-
-
-def recompute_of(word: Any) -> Any:
-    """A value of `training.recompute`, with a word of torchtitan replaced. Raises UnknownWordError."""
-    if word == "memory_budget":
-        raise UnknownWordError(f"recompute: {_BUDGET}")
-    return _OP if word == "op" else word
 
 
 # By the abbreviated field, the field that it stands for.
@@ -146,72 +139,60 @@ def expand(located: Located) -> None:
     """
     for short, full in FIELDS.items():
         parent = _mapping(located.data, short[:-1])
-        if parent is not None and short[-1] in parent:
+        if short[-1] in parent:
             _move(located, short, full, parent.pop(short[-1]))
     for path, meanings in VALUES.items():
         parent = _mapping(located.data, path[:-1])
-        value = None if parent is None else parent.get(path[-1])
-        if parent is not None and isinstance(value, str) and value.lower() in meanings:
+        value = parent.get(path[-1])
+        if isinstance(value, str) and value.lower() in meanings:
             parent[path[-1]] = meanings[value.lower()]
-    _expand_format(located)
-    _expand_recompute(located)
-    _expand_sharding(located)
+    _expand_format(located, _mapping(located.data, ("training",)))
+    _expand_recompute(located, _mapping(located.data, ("training",)))
+    _expand_sharding(located, _mapping(located.data, ("strategy",)))
     _expand_nics(located)
 
 
-def _expand_format(located: Located) -> None:
+def _refused(located: Located, path: FieldPath, message: str) -> ScenarioError:
+    """The error for a field, with its place."""
+    return ScenarioError([f"{located.place(path)}: {'.'.join(map(str, path))}: {message}"])
+
+
+def _expand_format(located: Located, training: dict[Any, Any]) -> None:
     """Replaces `precision: nvfp4` by the precision and its recipe."""
-    training = _mapping(located.data, ("training",))
-    name = None if training is None else training.get("precision")
-    if training is None or not isinstance(name, str) or name.lower() not in _FORMATS:
+    name, path = training.get("precision"), ("training", "precision")
+    if not isinstance(name, str) or name.lower() not in _FORMATS:
         return
-    precision, field = _FORMATS[name.lower()]
-    training["precision"] = precision
+    training["precision"], field = _FORMATS[name.lower()]
     if training.setdefault(field, name.lower()) != name.lower():
-        where = located.place(("training", "precision"))
-        raise ScenarioError([f"{where}: training.precision: {name} is not {field} {training[field]}; leave one out"])
-    located.places.setdefault(("training", field), located.place(("training", "precision")))
+        raise _refused(located, path, f"{name} is not {field} {training[field]}; leave one out")
+    located.places.setdefault(("training", field), located.place(path))
 
 
-def _expand_recompute(located: Located) -> None:
+def _expand_recompute(located: Located, training: dict[Any, Any]) -> None:
     """Replaces words of training software for recomputation by `training.recompute`; those of overrides replace it."""
-    training = _mapping(located.data, ("training",))
-    if training is None:
-        return
-    for names, read in RECOMPUTE_READERS.items():
+    path = ("training", "recompute")
+    for names, read in _RECOMPUTE_READERS.items():
         words = {name: training.pop(name) for name in names if name in training}
         if not words:
             continue
-        first = next(iter(words))
-        where = located.place(("training", first))
-        if "recompute" in training and not where.startswith("--set"):
-            raise ScenarioError([f"{where}: training.{first}: means training.recompute, which is also given; leave one out"])
-        training["recompute"] = _read_words(where, read, words, training.get("recompute"))
-        located.places["training", "recompute"] = where
-    if "recompute" in training:
-        where = located.place(("training", "recompute"))
-        training["recompute"] = _read_words(where, recompute_of, training["recompute"])
+        first = ("training", next(iter(words)))
+        if "recompute" in training and not located.place(first).startswith("--set"):
+            raise _refused(located, first, "means training.recompute, which is also given; leave one out")
+        located.places[path] = located.place(first)
+        training["recompute"] = _read_words(located, read, words, training.get("recompute"))
+    word = training.get("recompute")
+    if word == "memory_budget":
+        raise _refused(located, path, _BUDGET)
+    if word == "op":
+        training["recompute"] = _OP
 
 
-def _read_words(where: str, read: Callable[..., Any], *given: Any) -> Any:
-    """The result of `read`. Raises ScenarioError with the place of a word that is not known."""
+def _read_words(located: Located, read: Callable[[Mapping[str, Any], Any], Any], words: Mapping[str, Any], before: Any) -> Any:
+    """The recomputation that words name. Raises ScenarioError with the place of a word that is not known."""
     try:
-        return read(*given)
-    except UnknownWordError as error:
-        raise ScenarioError([f"{where}: training.{error}"]) from None
-
-
-def _expand_nics(located: Located) -> None:
-    """Replaces network cards by the bandwidth of a node and the number of its cards."""
-    nics, bandwidth = (("cluster", "network", name) for name in ("nics", "bandwidth"))
-    if "nics" not in (_mapping(located.data, nics[:2]) or {}):
-        return
-    try:
-        located.data["cluster"] = without_nics(located.data["cluster"])
-    except FieldError as error:
-        field = ("cluster", *error.field)
-        raise ScenarioError([f"{located.place(field)}: {'.'.join(map(str, field))}: {error.message}"]) from None
-    located.places[bandwidth] = located.places.pop(nics, located.place(nics))
+        return read(words, before)
+    except _UnknownWordError as error:
+        raise ScenarioError([f"{located.place(('training', 'recompute'))}: training.{error}"]) from None
 
 
 def implies_sharding(strategy: Any) -> bool:
@@ -220,20 +201,20 @@ def implies_sharding(strategy: Any) -> bool:
     return isinstance(kind, str) and kind.lower() in _SHARDING
 
 
-def _expand_sharding(located: Located) -> None:
+def _expand_sharding(located: Located, strategy: dict[Any, Any]) -> None:
     """Replaces `kind: ddp` or `kind: fsdp` by data parallelism, or by a hybrid if other degrees are given, and ZeRO's stage.
 
     The abbreviation gets a place of its own, because degrees may be added later.
     """
-    strategy = _mapping(located.data, _KIND[:1])
-    if strategy is None:
-        return
     if implies_sharding(strategy):
-        _check_stage(located, strategy["kind"])
-        located.places[*_KIND, strategy["kind"].lower()] = located.place(_KIND)
+        kind = strategy["kind"]
+        stage = _SHARDING[kind.lower()]
+        if (zero := _mapping(located.data, ("training",)).get("zero", stage)) != stage:
+            raise _refused(located, _KIND, f"{kind} is training.zero: {stage}, but zero is {zero}; leave one out")
+        located.places[*_KIND, kind.lower()] = located.place(_KIND)
         strategy["kind"] = "data_parallel"
     for name, stage in _SHARDING.items():
-        if (*_KIND, name) in located.places:
+        if strategy and (*_KIND, name) in located.places:
             strategy["kind"] = "hybrid" if any(degree in strategy for degree in DEGREES) else "data_parallel"
             training = located.data.setdefault("training", {})
             if isinstance(training, dict) and "zero" not in training:
@@ -241,19 +222,23 @@ def _expand_sharding(located: Located) -> None:
                 located.places["training", "zero"] = located.places[*_KIND, name]
 
 
-def _check_stage(located: Located, kind: str) -> None:
-    """Raises ScenarioError if FSDP or DDP contradicts the stage of ZeRO that is given."""
-    training, stage = _mapping(located.data, ("training",)) or {}, _SHARDING[kind.lower()]
-    if (zero := training.get("zero", stage)) != stage:
-        message = f"strategy.kind: {kind} is training.zero: {stage}, but zero is {zero}; leave one out"
-        raise ScenarioError([f"{located.place(_KIND)}: {message}"])
+def _expand_nics(located: Located) -> None:
+    """Replaces network cards by the bandwidth of a node and the number of its cards."""
+    nics, bandwidth = ("cluster", "network", "nics"), ("cluster", "network", "bandwidth")
+    if "nics" not in _mapping(located.data, nics[:2]):
+        return
+    try:
+        located.data["cluster"] = without_nics(located.data["cluster"])
+    except FieldError as error:
+        raise _refused(located, ("cluster", *error.field), error.message) from None
+    located.places[bandwidth] = located.places.pop(nics, located.place(nics))
 
 
-def _mapping(data: Any, path: FieldPath) -> dict[Any, Any] | None:
-    """The mapping at a path; None if there is no mapping."""
+def _mapping(data: Any, path: FieldPath) -> dict[Any, Any]:
+    """The mapping at a path; an empty one if there is none."""
     for key in path:
         data = data.get(key) if isinstance(data, dict) else None
-    return data if isinstance(data, dict) else None
+    return data if isinstance(data, dict) else {}
 
 
 def _move(located: Located, short: FieldPath, full: FieldPath, value: Any) -> None:
@@ -262,11 +247,9 @@ def _move(located: Located, short: FieldPath, full: FieldPath, value: Any) -> No
     for key in full[:-1]:
         parent = parent.setdefault(key, {})
         if not isinstance(parent, dict):
-            names = ".".join(map(str, short)), ".".join(map(str, full[:-1]))
-            raise ScenarioError([f"{located.place(short)}: {names[0]}: cannot be added to {names[1]}; write a mapping there"])
+            raise _refused(located, short, f"cannot be added to {'.'.join(map(str, full[:-1]))}; write a mapping there")
     if full[-1] in parent:
-        names = ".".join(map(str, short)), ".".join(map(str, full))
-        raise ScenarioError([f"{located.place(short)}: {names[0]}: means {names[1]}, which is also given; leave one out"])
+        raise _refused(located, short, f"means {'.'.join(map(str, full))}, which is also given; leave one out")
     parent[full[-1]] = value
     for path in [path for path in located.places if path[: len(short)] == short]:
         located.places[full + path[len(short) :]] = located.places.pop(path)

@@ -24,8 +24,8 @@ from typing import Final
 
 from pydantic import Field
 
-from scaleproof.simulator.common.consistency import Bsp
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.parameter_server import Bsp
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.parallelism import Strategy
 

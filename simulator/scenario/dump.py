@@ -19,9 +19,9 @@ from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.frameworks.files import equal_to_shipped
 from scaleproof.simulator.model import ModelSpec
 from scaleproof.simulator.model.recompute import Recompute
-from scaleproof.simulator.parallelism.option_rules import has_effect, rules_of
+from scaleproof.simulator.parallelism.option_rules import decided_by_framework, has_effect, rules_of
 from scaleproof.simulator.scenario.fields import Value, fields_of
-from scaleproof.simulator.scenario.framework_choice import DECIDED, DECIDED_OF_TRAINING, with_defaults
+from scaleproof.simulator.scenario.framework_choice import with_defaults
 from scaleproof.simulator.scenario.read import load_cluster, load_device, load_model
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import Training
@@ -41,7 +41,7 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
     """
     # the number of used devices of nodes that was chosen for the job is chosen anew
     scenario = scenario.model_copy(update={"cluster": scenario.cluster.unplaced})
-    plain = {"name": scenario.name, **_plain(scenario)}
+    plain = {"name": scenario.name, **plain_spec(scenario)}
     plain["strategy"] = _strategy(scenario, is_complete=not by_name)
     plain["framework"] = _framework(scenario)
     if by_name:
@@ -49,26 +49,23 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
     return written(plain)
 
 
-def plain_spec(part: Spec) -> dict[str, Any]:
-    """A part of a scenario as plain data: its kind, and the fields that differ from their defaults."""
-    return _plain(part)
-
-
 def dump_device(device: Device) -> str:
     """YAML of a device that loads to an equal one."""
-    return written({"description": device.description, **_plain(device)} if device.description else _plain(device))
+    return written({"description": device.description, **plain_spec(device)} if device.description else plain_spec(device))
 
 
-def dump_part(scenario: Scenario, part: str, always: Collection[str] = ()) -> str:
+def dump_part(scenario: Scenario, part: str) -> str:
     """One line of YAML for 'strategy' or another part: fields that differ from their defaults, which those of a strategy may
-    have from the framework, and those in `always`. A strategy's options without effect are left out."""
-    plain = _effective(scenario, always) if part == "strategy" else plain_part(scenario, part, always)
+    have from the framework. A strategy's options without effect are left out."""
+    if part == "strategy":
+        strategy, given = type(scenario.strategy), scenario.option_values
+        idle = {
+            strategy.model_fields[name].alias or name for name in rules_of(strategy) if not has_effect(strategy, name, given)
+        }
+        plain = {name: value for name, value in _strategy(scenario).items() if name not in idle}
+    else:
+        plain = plain_spec(getattr(scenario, part))
     return f"{part}: {written(plain, default_flow_style=True, width=_ONE_LINE).rstrip()}"
-
-
-def plain_part(scenario: Scenario, part: str, always: Collection[str] = ()) -> dict[str, Any]:
-    """'strategy' or another part as plain data: fields that differ from their defaults, and those in `always`."""
-    return _plain(getattr(scenario, part), always)
 
 
 def dump_framework(scenario: Scenario) -> str:
@@ -80,7 +77,7 @@ def dump_framework(scenario: Scenario) -> str:
 
 
 def _framework(scenario: Scenario) -> Any:
-    return scenario.framework.name if equal_to_shipped(scenario.framework) else _plain(scenario.framework, ("name",))
+    return scenario.framework.name if equal_to_shipped(scenario.framework) else plain_spec(scenario.framework, ("name",))
 
 
 def written(plain: Mapping[str, Any], *, default_flow_style: bool | None = None, width: int = _WIDTH) -> str:
@@ -95,56 +92,49 @@ def keep(scenario: Scenario, folder: Path) -> None:
     write_atomically(folder / FILE, dump(scenario).encode())
 
 
-def _plain(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:
+def plain_spec(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:
     """The kind of a part, its fields that differ from their defaults, and those in `always`, as plain data. What a framework
     decides on the training is left to it."""
-    fields = type(part).model_fields
-    left = frozenset(DECIDED_OF_TRAINING) - part.model_fields_set if isinstance(part, Training) else frozenset()
+    left = set(decided_by_framework(Training)) - part.model_fields_set if isinstance(part, Training) else set()
     defaults = {
-        info.alias or name: info.get_default(call_default_factory=True, validated_data={}) for name, info in fields.items()
+        info.alias or name: info.get_default(call_default_factory=True, validated_data={})
+        for name, info in type(part).model_fields.items()
     }
-    values = fields_of(Value(part, None))
     return {
         name: _plain_value(value)
-        for name, value in values
+        for name, value in fields_of(Value(part, None))
         if name not in left and (name in ("kind", *always) or value.value != defaults[name])
     }
 
 
-def _strategy(scenario: Scenario, always: Collection[str] = (), is_complete: bool = False) -> dict[str, Any]:
+def _strategy(scenario: Scenario, is_complete: bool = False) -> dict[str, Any]:
     """The fields of the strategy: microbatches by their size if that is given, otherwise by their number.
 
     is_complete: whether fields as the framework would decide them are written too.
     """
     fields = type(scenario.strategy).model_fields
-    names: dict[str, str] = {name: fields[name].alias or name for name in DECIDED if name in fields}
-    plain = _plain(scenario.strategy, (*always, *names.values()))
+    names = {name: fields[name].alias or name for name in decided_by_framework(type(scenario.strategy))}
+    plain = plain_spec(scenario.strategy, names.values())
     if plain.get("micro_batch_size") is not None:
         plain.pop("microbatches", None)
-    left = set() if is_complete else {names[name] for name in _left_to_framework(scenario)}.difference(always)
+    left = set() if is_complete else {names[name] for name in _left_to_framework(scenario)}
     return {name: value for name, value in plain.items() if name not in left}
-
-
-def _effective(scenario: Scenario, always: Collection[str]) -> dict[str, Any]:
-    """The fields of the strategy without options that have no effect with the others, except those in `always`."""
-    strategy, given = type(scenario.strategy), scenario.option_values
-    idle = {strategy.model_fields[name].alias or name for name in rules_of(strategy) if not has_effect(strategy, name, given)}
-    return {name: value for name, value in _strategy(scenario, always).items() if name in always or name not in idle}
 
 
 def _left_to_framework(scenario: Scenario) -> Collection[str]:
     """Names of the strategy fields that have the values which the framework decides on if the others are given."""
     own = scenario.strategy
-    left: frozenset[str] = frozenset(DECIDED).intersection(type(own).model_fields)
+    fields, names = type(own).model_fields, decided_by_framework(type(own))
+    left = list(names)
     while True:
-        free = own.model_copy(update={name: type(own).model_fields[name].default for name in left})
-        object.__setattr__(free, "__pydantic_fields_set__", own.model_fields_set.union(DECIDED) - left)
+        free = own.model_copy(update={name: fields[name].default for name in left})
+        object.__setattr__(free, "__pydantic_fields_set__", own.model_fields_set.union(names) - set(left))
         decided = with_defaults(free, scenario.framework, scenario.training.zero, scenario.training.precision)
-        other = [name for name in DECIDED if name in left and getattr(own, name) != getattr(decided, name)]
-        if not other:
+        other = next((name for name in left if getattr(own, name) != getattr(decided, name)), None)
+        if other is None:
             return left
         # one after the other, since what is given may decide on the next one
-        left -= {other[0]}
+        left.remove(other)
 
 
 def _plain_value(value_and_unit: Value) -> Any:
@@ -152,7 +142,7 @@ def _plain_value(value_and_unit: Value) -> Any:
     if isinstance(value, Recompute):
         return value.shorthand
     if isinstance(value, Spec):
-        return _plain(value)
+        return plain_spec(value)
     if isinstance(value, Mapping):
         return {str(key): _plain_value(Value(inner, unit)) for key, inner in value.items()}
     if isinstance(value, tuple):
@@ -173,14 +163,14 @@ def _name_parts(plain: dict[str, Any], scenario: Scenario) -> None:
 def _shipped(part: str, name: str) -> ModelSpec | Cluster:
     if part == "model":
         return load_model(name)
-    cluster = load_cluster(catalog.find_part(part, name, Path()))
+    cluster = load_cluster(catalog.find_part(part, name))
     return cluster.model_copy(update={"name": cluster.name or name})
 
 
 @functools.cache
 def _devices() -> tuple[tuple[str, Device], ...]:
     """The shipped devices with their names."""
-    paths = {name: catalog.find_part("device", name, Path()) for name in catalog.names("devices")}
+    paths = {name: catalog.find_part("device", name) for name in catalog.names("devices")}
     return tuple((name, load_device(path)) for name, path in paths.items())
 
 

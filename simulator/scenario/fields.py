@@ -27,7 +27,7 @@ GPUS: Final = "gpus"
 _NICS: Final = "cluster.network.nics"
 _NICS_ARE: Final = "cluster.network.bandwidth"
 # Parts whose fields may be named without their part, in the order of search.
-_SHORT: Final = ("strategy", "training", "batch", "cluster", "model")
+_PARTS: Final = ("strategy", "training", "batch", "model", "cluster", "cluster.node", "cluster.device", "cluster.network")
 # Fields for information, which do not affect times.
 _TEXTS: Final = ("description", "source", "provenance", "l2", "clock", "measured", "assumed")
 _NONE: Final = "–"
@@ -195,13 +195,12 @@ def field_at(path: str) -> Field:
 
 def field_named(name: str) -> str:
     """The path of the field that a short name stands for, such as strategy.tensor for tp; "" if no field has that name."""
-    parts = ((), *((part,) for part in _SHORT))
-    for path in (aliases.canonical((*part, *name.split("."))) for part in parts):
+    for path in (aliases.canonical_text(path) for path in (name, *(f"{part}.{name}" for part in _PARTS))):
         try:
-            field_at(".".join(path))
+            field_at(path)
         except InputError:
             continue
-        return ".".join(path)
+        return path
     return ""
 
 

@@ -18,10 +18,10 @@ from scaleproof.simulator.parallelism import (
     LocalSgd,
     ModelParallel,
     ParameterServer,
-    Pipeline,
     Strategy,
 )
 from scaleproof.simulator.parallelism.option_rules import decided_by_framework, is_accepted
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 
 if TYPE_CHECKING:
     from scaleproof.simulator.scenario.schema import Scenario
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 # Strategy fields that a framework may decide.
 DECIDED: Final = decided_by_framework(Hybrid)
-# The same of training.
-DECIDED_OF_TRAINING: Final = ("autocast",)
 _NAMED_LAST: Final = ("ideal", "gloo-cpu")
 # Precisions of training by autocast.
 _AUTOCAST: Final = ("bf16", "fp16")
@@ -109,70 +107,68 @@ def check_attention(framework: Framework, model: ModelSpec) -> None:
         raise FieldError(("framework",), message)
 
 
-def decided(framework: Framework, strategy: Strategy, zero: int, precision: Any) -> dict[str, Any]:
-    """Values that the framework decides for strategy fields that a scenario leaves out, where they are accepted."""
+def with_defaults(strategy: Strategy, framework: Framework, zero: int, precision: Any) -> Strategy:
+    """The strategy with the framework's values in fields that were not given, where they are accepted; these still count as not
+    given, so that another framework decides anew."""
+    if not isinstance(strategy, ReplicaStrategy):
+        return strategy
     defaults, plan, kind = framework.defaults, strategy.plan, type(strategy)
-    values = {name: getattr(defaults, name) for name in DECIDED if name != "reshard"}
-    values["reshard"] = False if defaults.keeps_in_pipelines and plan.stages > 1 else None
+    values = {name: getattr(defaults, name, None) for name in DECIDED}
+    if defaults.keeps_in_pipelines and plan.stages > 1:
+        values["reshard"] = False
     if defaults.bucket_parameters is not None:
         parameters = max(defaults.bucket_parameters, defaults.bucket_parameters_per_rank * plan.workers * plan.context)
         values["bucket_bytes"] = parameters * (framework.gradients.reduce.element_bytes(precision) or ELEMENT_BYTES[precision])
-    given = {**vars(plan), "zero": zero}
-    return {name: value for name, value in values.items() if value is not None and is_accepted(kind, name, given)}
-
-
-def with_defaults(strategy: Strategy, framework: Framework, zero: int, precision: Any) -> Strategy:
-    """The strategy with the framework's values in fields that were not given; these still count as not given."""
-    if not isinstance(strategy, DataParallel | Hybrid | Pipeline):
-        return strategy
-    fields, given = type(strategy).model_fields, frozenset(strategy.model_fields_set)
-    free = {name: fields[name].default for name in DECIDED if name in fields and name not in given}
-    values = decided(framework, strategy, zero, precision)
-    if "bucket_bytes" in given:
+    if "bucket_bytes" in strategy.model_fields_set:
         # as in DistributedDataParallel
-        values.pop("first_bucket_bytes", None)
-    # they count as not given, so that another framework decides anew
-    return strategy.defaulted({name: values.get(name, default) for name, default in free.items()})
-
-
-def _with_autocast(training: Training, framework: Framework, strategy: Strategy) -> Training:
-    """The training with the framework's choice of autocast if none was given, which still counts as not given. Training without
-    master copies stores parameters in 16 bits, so that nothing is cast. Raises FieldError where autocast does not apply."""
-    applies = training.precision in _AUTOCAST and training.master and not isinstance(strategy, CapturedStrategy)
-    if "autocast" not in training.model_fields_set or training.autocast is None:
-        return training.defaulted({"autocast": True if applies and framework.autocast.usual else None})
-    if training.autocast and not applies:
-        if not training.master:
-            raise FieldError(("training", "autocast"), "casts 32-bit parameters, which master=false has not; leave out either")
-        what = "the captured script decides" if isinstance(strategy, CapturedStrategy) else f"not with {training.precision}"
-        raise FieldError(("training", "autocast"), f"{what}; set training.precision to bf16 or fp16, or leave autocast out")
-    if training.autocast and not framework.autocast.is_known:
-        message = f"{framework.name} has no autocast; leave it out, or use pytorch-ddp"
-        raise FieldError(("training", "autocast"), message)
-    return training
+        values["first_bucket_bytes"] = None
+    given = vars(plan) | {"zero": zero}
+    applied = {
+        name: kind.model_fields[name].default if values[name] is None or not is_accepted(kind, name, given) else values[name]
+        for name in decided_by_framework(kind)
+        if name not in strategy.model_fields_set
+    }
+    return strategy.defaulted(applied)
 
 
 def with_training_defaults(training: Training, framework: Framework, strategy: Strategy) -> Training:
-    """The training with the framework's choice of autocast, and what it calls selective recomputation. Raises FieldError where
-    autocast does not apply."""
+    """The training with what the framework calls selective recomputation, and with its choice of autocast if none was given,
+    which still counts as not given. Training without master copies stores parameters in 16 bits, so that nothing is cast.
+
+    Raises FieldError where autocast does not apply.
+    """
     recompute = training.recompute.meant_by(framework.selective)
     if recompute is not training.recompute:
         training = training.model_copy(update={"recompute": recompute})
-    return _with_autocast(training, framework, strategy)
+    is_captured = isinstance(strategy, CapturedStrategy)
+    applies = training.precision in _AUTOCAST and training.master and not is_captured
+    if "autocast" not in training.model_fields_set or training.autocast is None:
+        return training.defaulted({"autocast": True if applies and framework.autocast.usual else None})
+    field = ("training", "autocast")
+    if training.autocast and not training.master:
+        raise FieldError(field, "casts 32-bit parameters, which master=false has not; leave out either")
+    if training.autocast and not applies:
+        what = "the captured script decides" if is_captured else f"not with {training.precision}"
+        raise FieldError(field, f"{what}; set training.precision to bf16 or fp16, or leave autocast out")
+    if training.autocast and not framework.autocast.is_known:
+        raise FieldError(field, f"{framework.name} has no autocast; leave it out, or use pytorch-ddp")
+    return training
 
 
 def planned_fields(scenario: Scenario) -> dict[str, Any]:
     """Values of the strategy fields that a framework may decide, for the hybrids of a planner: those that the scenario's own
     hybrid gives, else the framework's, whether or not they apply to the scenario's own degrees."""
-    hybrid, training = scenario.strategy if isinstance(scenario.strategy, Hybrid) else Hybrid(), scenario.training
+    hybrid = scenario.strategy if isinstance(scenario.strategy, Hybrid) else Hybrid()
     # the planner may have replaced the framework
-    own: Any = with_defaults(hybrid, scenario.framework, training.zero, training.precision)
-    given = own.model_fields_set
-    defaults = scenario.framework.defaults
+    own = with_defaults(hybrid, scenario.framework, scenario.training.zero, scenario.training.precision)
+    defaults, given = scenario.framework.defaults, own.model_fields_set
     values: dict[str, Any] = {}
-    for name in (name for name in DECIDED if name not in ("reshard", "balance")):
-        by_framework = getattr(defaults, name)
+    for name in DECIDED:
+        by_framework = getattr(defaults, name, None)
         values[name] = getattr(own, name) if name in given or by_framework is None else by_framework
     # if the framework keeps parameters in pipelines, resharding depends on the planned number of stages
-    decides = defaults.keeps_in_pipelines and "reshard" not in given
-    return values | {"reshard": None if decides else own.reshard}
+    if defaults.keeps_in_pipelines and "reshard" not in given:
+        values["reshard"] = None
+    # plans divide layers equally
+    del values["balance"]
+    return values

@@ -11,14 +11,12 @@ from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.part_reference import forget_void
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.scenario import aliases
-from scaleproof.simulator.scenario.fields import field_at
+from scaleproof.simulator.scenario.fields import field_named
 from scaleproof.simulator.scenario.read import resolve_part
 from scaleproof.simulator.scenario.schema import Scenario
 
 # Overrides such as {"strategy.workers": 8} or ["strategy.workers=8"]. The override gpus=N is applied last (`read_with_gpus`).
 Overrides = Mapping[str, Any] | Sequence[str] | str
-# parts in which fields that are given without their part are searched, in this order
-_PARTS: Final = ("strategy", "training", "batch", "model", "cluster", "cluster.node", "cluster.device", "cluster.network")
 _EXAMPLE: Final = "{'strategy.workers': 8}"
 # parts that may be given by name, by path or as another one with changes
 _NAMED: Final = (*((part,) for part in catalog.PARTS), ("cluster", "device"))
@@ -114,12 +112,8 @@ def _make_room(located: Located, path: tuple[str, ...], value: Any, others: Coll
 def _unknown_field(path: tuple[str, ...]) -> str:
     """'a scenario has no field ...', with the fields that may be meant."""
     name = ".".join(path)
-    for part in _PARTS:
-        try:
-            field_at(f"{part}.{name}")
-        except InputError:
-            continue
-        return f"a scenario has no field {name!r}; did you mean '{part}.{name}'?"
+    if field := field_named(name):
+        return f"a scenario has no field {name!r}; did you mean {field!r}?"
     close = catalog.nearest(path[0], sorted(Scenario.model_fields))
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(Scenario.model_fields)}"
     return f"a scenario has no field {path[0]!r}; {hint}"

@@ -27,18 +27,21 @@ class _ModelFile(Spec):
     model: AnyModel
 
 
-def load_cluster(path: Path) -> Cluster:
-    """Loads a cluster file. Raises NotFoundError or ScenarioError."""
-    located = yaml_file.read(path)
-    resolve_file(located, "cluster", path.parent)
-    return validated(Cluster, located)
+def load_cluster(reference: str | Path) -> Cluster:
+    """Loads a cluster by the name of a shipped one, or by a path. Raises NotFoundError or ScenarioError."""
+    return _load_part(Cluster, "cluster", reference)
 
 
-def load_device(path: Path) -> Device:
-    """Loads a device file. Raises NotFoundError or ScenarioError."""
+def load_device(reference: str | Path) -> Device:
+    """Loads a device by the name of a shipped one, or by a path. Raises NotFoundError or ScenarioError."""
+    return _load_part(Device, "device", reference)
+
+
+def _load_part(kind: type[_S], part: str, reference: str | Path) -> _S:
+    path = reference if isinstance(reference, Path) else catalog.find_part(part, reference)
     located = yaml_file.read(path)
-    resolve_file(located, "device", path.parent)
-    return validated(Device, located)
+    resolve_file(located, part, path.parent)
+    return validated(kind, located)
 
 
 def load_model(reference: str | Path, **changes: Any) -> AnyModel:
@@ -48,11 +51,11 @@ def load_model(reference: str | Path, **changes: Any) -> AnyModel:
     """
     located = Located({"model": str(reference)}, {(): str(reference)})
     resolve_part(located, "model", Path())
-    located = Located(located.data["model"], {own[1:]: place for own, place in located.places.items() if own})
+    located = located.field("model")
     for field, value in changes.items() if isinstance(located.data, dict) else ():
         located.data[field] = value
         located.places[(field,)] = f"{reference} with {field}={value}"
-    return validated(_ModelFile, Located({"model": located.data}, {("model", *k): v for k, v in located.places.items()})).model
+    return validated(_ModelFile, located.as_field("model")).model
 
 
 def validated(kind: type[_S], located: Located, problems: Sequence[str] = (), wrong: Collection[str | int] = ()) -> _S:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.device.device import Precision
-from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, has_nvfp4, has_scaled_blocks
+from scaleproof.simulator.cluster.device.device import storage_precision
+from scaleproof.simulator.cluster.device.kernels.products import Recipe, has_nvfp4, has_scaled_blocks
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import counted
+from scaleproof.simulator.common.yaml_file import FieldPath
 from scaleproof.simulator.frameworks import IDEAL, Framework
 from scaleproof.simulator.frameworks.files import renamed
 from scaleproof.simulator.model import AnyModel
@@ -24,7 +26,6 @@ from scaleproof.simulator.model.autocast import with_wide_stream
 from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard
 from scaleproof.simulator.model.traced import Traced
 from scaleproof.simulator.parallelism.option_rules import check_options
-from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.parallelism.used_devices import placed
 from scaleproof.simulator.scenario.convergence import Convergence
 from scaleproof.simulator.scenario.framework_choice import (
@@ -37,10 +38,7 @@ from scaleproof.simulator.scenario.framework_choice import (
 )
 from scaleproof.simulator.scenario.reliability import Reliability
 from scaleproof.simulator.scenario.strategies import AnyStrategy
-from scaleproof.simulator.scenario.training import Batch, Input, Training, check_gradients
-
-# Fields of training that scale products in few bits, with their precision.
-_RECIPES: Final[dict[str, Precision]] = {"fp8_recipe": "fp8", "fp4_recipe": "fp4"}
+from scaleproof.simulator.scenario.training import Batch, Input, Training, averages_gradients
 
 # Maximum of one layer, so that 64-bit integers do not overflow when bytes are computed.
 _MOST_PARAMETERS: Final = 10**15
@@ -173,83 +171,92 @@ class Scenario(Spec):
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         """Checks rules between parts. FieldError passes through pydantic, and `load` adds the place in the file."""
-        workers = self.strategy.workers
+        workers, strategy = self.strategy.workers, self.strategy
         if self.total_samples % workers:
             nearest = max(1, round(self.total_samples / workers)) * workers
             message = f"{workers} workers do not divide {self.total_samples} samples; give a multiple such as {nearest}"
             raise FieldError(("batch",), message)
-        layers = _layers(self.model, self.strategy.plan.shard)
+        layers = _layers(self.model, strategy.plan.shard)
         if max((layer.parameters for layer in layers), default=0) > _MOST_PARAMETERS:
             raise FieldError(("model",), f"a layer has more than {_MOST_PARAMETERS:.0e} parameters; give a narrower one")
-        self.strategy.check(layers, self.samples_per_worker)
-        self._script_decides()
-        self._memory_is_saved_where_it_can_be(layers)
-        self._states_are_shared_where_they_can_be()
         self.check_options()
-        check_gradients(self.training, self.strategy)
-        self._devices_suffice()
-        self._ranks_exist()
-        if self.convergence is not None:
-            self.convergence.check(self.strategy)
-        self._precision_is_there()
-        self._masters_are_there()
+        strategy.check(layers, self.samples_per_worker)
+        self.training.recompute.check(layers, self.model.kind)
+        if isinstance(strategy, CapturedStrategy):
+            strategy.check_training(self.training, self.cluster.device.peak_flops)
+        for field, text in chain(self._training_problems(), self._cluster_problems(), self._precision_problems()):
+            raise FieldError(field, text)
         return self
 
-    def _script_decides(self) -> None:
-        """Refuses changes of what a captured script decides."""
-        if isinstance(self.strategy, CapturedStrategy):
-            training, known = self.training, self.cluster.device.peak_flops
-            self.strategy.check_training(training.precision, training.optimizer, training.recompute, training.zero, known)
-
-    def _masters_are_there(self) -> None:
-        """Raises FieldError where training without master weights is not what the rest describes."""
-        training = self.training
-        if training.master:
-            return
-        if training.precision != "bf16":
-            message = f"{training.precision} does not train without master copies; give true, or precision=bf16"
-            raise FieldError(("training", "master"), message)
-        if self.strategy.servers:
-            message = f"the servers of a {self.strategy.kind} update in fp32; leave master out, or use data_parallel"
-            raise FieldError(("training", "master"), message)
-
-    def _precision_is_there(self) -> None:
-        training, device = self.training, self.cluster.device
-        if training.precision not in device.peak_flops:
-            known = ", ".join(sorted(device.peak_flops))
-            message = f"{device.name} has no peak rate for {training.precision}; use one of {known}"
-            raise FieldError(("training", "precision"), message)
-        for field, precision in _RECIPES.items():
-            if training.precision != precision and field in training.model_fields_set:
-                bits, given = precision.removeprefix("fp"), getattr(training, field)
-                message = (
-                    f"scales {bits}-bit products, but precision is {training.precision}; set training.precision={precision}"
-                )
-                raise FieldError(("training", field), f"{given} {message}, or leave it out")
-        if device.kernels is None:
-            return
-        generation = device.kernels.generation
-        if training.fp8_recipe == "mxfp8" and not has_scaled_blocks(generation, device.peak_flops):
-            message = f"mxfp8 needs a GPU such as Blackwell, but {device.name} is not one; use blockwise, current or delayed"
-            raise FieldError(("training", "fp8_recipe"), message)
-        if training.fp4_recipe == "nvfp4" and not has_nvfp4(generation):
-            raise FieldError(("training", "fp4_recipe"), f"nvfp4 needs an NVIDIA GPU, but {device.name} is not one; use mxfp4")
-
-    def _memory_is_saved_where_it_can_be(self, layers: Sequence[Layer]) -> None:
-        training = self.training
-        training.recompute.check(layers, self.model.kind)
+    def _training_problems(self) -> Iterator[tuple[FieldPath, str]]:
+        """Fields of the training that do not suit the strategy, and messages that say what to do."""
+        training, strategy, kind, averages = self.training, self.strategy, self.strategy.kind, averages_gradients(self.strategy)
         if "parameters" in training.offload and training.zero < 3:
-            message = "only sharded parameters can be offloaded; set training.zero=3, or offload only the optimizer"
-            raise FieldError(("training", "offload"), message)
-
-    def _states_are_shared_where_they_can_be(self) -> None:
-        zero, kind = self.training.zero, self.strategy.kind
-        if zero and self.strategy.servers:
+            yield (
+                ("training", "offload"),
+                "only sharded parameters can be offloaded; set training.zero=3, or offload only the optimizer",
+            )
+        if training.zero and strategy.servers:
             message = f"servers have the optimizer states of a {kind}; leave zero out, or use data_parallel"
-            raise FieldError(("training", "zero"), message)
-        if zero and not isinstance(self.strategy, ReplicaStrategy):
-            message = f"the strategy {kind} does not shard states; leave zero out, or use data_parallel"
-            raise FieldError(("training", "zero"), message)
+            yield ("training", "zero"), message
+        if training.zero and not averages:
+            yield ("training", "zero"), f"the strategy {kind} does not shard states; leave zero out, or use data_parallel"
+        for field in ("accumulate_precision", "reduce_precision", "fused_accumulation"):
+            if getattr(training, field) is not None and not averages:
+                yield ("training", field), f"not supported by the strategy {kind}; remove {field}, or use data_parallel"
+        stored = "fp32" if training.autocast else storage_precision(training.precision)
+        for field in ("accumulate_precision", "reduce_precision"):
+            if getattr(training, field) not in (None, "fp32", stored):
+                known = " or ".join(dict.fromkeys(("fp32", stored)))
+                yield ("training", field), f"gradients are {stored}, not {getattr(training, field)}; give {known}"
+
+    def _cluster_problems(self) -> Iterator[tuple[FieldPath, str]]:
+        """Numbers of ranks that the cluster does not have, and links that it lacks."""
+        cluster, strategy, needed = self.cluster, self.strategy, self.strategy.training_ranks
+        if needed > cluster.devices:
+            yield (
+                ("strategy",),
+                f"{needed} ranks for {cluster.devices} devices ({cluster.nodes} nodes × {cluster.node.devices}); "
+                f"give at most {cluster.devices}, or set cluster.nodes={-(-needed // cluster.node.devices)}",
+            )
+        if (nodes := strategy.nodes_needed(cluster)) > cluster.nodes:
+            message = f"workers and dedicated servers need {nodes} nodes, the cluster has {cluster.nodes}"
+            colocated = ", or placement: colocated" if hasattr(strategy, "placement") else ""
+            yield ("strategy", "servers"), f"{message}; set cluster.nodes={nodes}{colocated}"
+        if cluster.nodes > 1 and cluster.network is None:
+            yield ("cluster", "network"), "missing between several nodes; give bandwidth and latency"
+        if strategy.communicates_in_nodes(cluster) and cluster.node.link is None:
+            yield ("cluster", "node", "link"), "missing between several ranks of a node; give bandwidth and latency"
+        for field, ranks in self.unevenness.named_by_field():
+            if max(ranks) >= strategy.ranks:
+                message = f"there is no rank {max(ranks)}; ranks are numbered 0 to {strategy.ranks - 1}"
+                yield ("unevenness", *field), message
+        if self.convergence is not None:
+            self.convergence.check(strategy)
+
+    def _precision_problems(self) -> Iterator[tuple[FieldPath, str]]:
+        """Precisions that the device lacks, recipes of other precisions, and training without master weights."""
+        training, device, precision = self.training, self.cluster.device, self.training.precision
+        if precision not in device.peak_flops:
+            known = ", ".join(sorted(device.peak_flops))
+            yield ("training", "precision"), f"{device.name} has no peak rate for {precision}; use one of {known}"
+        for field, bits in (("fp8_recipe", 8), ("fp4_recipe", 4)):
+            if precision != f"fp{bits}" and field in training.model_fields_set:
+                message = f"{getattr(training, field)} scales {bits}-bit products, but precision is {precision}"
+                yield ("training", field), f"{message}; set training.precision=fp{bits}, or leave it out"
+        if device.kernels is not None:
+            generation = device.kernels.generation
+            if training.fp8_recipe == "mxfp8" and not has_scaled_blocks(generation, device.peak_flops):
+                message = f"mxfp8 needs a GPU such as Blackwell, but {device.name} is not one"
+                yield ("training", "fp8_recipe"), f"{message}; use blockwise, current or delayed"
+            if training.fp4_recipe == "nvfp4" and not has_nvfp4(generation):
+                yield ("training", "fp4_recipe"), f"nvfp4 needs an NVIDIA GPU, but {device.name} is not one; use mxfp4"
+        if not training.master and precision != "bf16":
+            message = f"{precision} does not train without master copies; give true, or precision=bf16"
+            yield ("training", "master"), message
+        if not training.master and self.strategy.servers:
+            message = f"the servers of a {self.strategy.kind} update in fp32; leave master out, or use data_parallel"
+            yield ("training", "master"), message
 
     def check_options(self) -> None:
         """Checks that options have their defaults where the training or the cluster refuses others; raises FieldError."""
@@ -258,34 +265,9 @@ class Scenario(Spec):
     @property
     def option_values(self) -> dict[str, Any]:
         """Values that decide where the strategy's options have an effect, by the names in their rules."""
-        plan, devices = self.strategy.plan, self.cluster.node.devices
-        nodes = -(-plan.ranks // devices)
-        return {**vars(plan), "averages": plan.averages, "zero": self.training.zero, "ranks": plan.ranks, "nodes": nodes}
-
-    def _ranks_exist(self) -> None:
-        for field, ranks in self.unevenness.named_by_field():
-            if max(ranks) >= self.strategy.ranks:
-                message = f"there is no rank {max(ranks)}; ranks are numbered 0 to {self.strategy.ranks - 1}"
-                raise FieldError(("unevenness", *field), message)
-
-    def _devices_suffice(self) -> None:
-        cluster, needed = self.cluster, self.strategy.training_ranks
-        if needed > cluster.devices:
-            nodes = -(-needed // cluster.node.devices)
-            message = (
-                f"{needed} ranks for {cluster.devices} devices ({cluster.nodes} nodes × {cluster.node.devices}); "
-                f"give at most {cluster.devices}, or set cluster.nodes={nodes}"
-            )
-            raise FieldError(("strategy",), message)
-        if (nodes := self.strategy.nodes_needed(cluster)) > cluster.nodes:
-            message = f"workers and dedicated servers need {nodes} nodes, the cluster has {cluster.nodes}"
-            colocated = ", or placement: colocated" if hasattr(self.strategy, "placement") else ""
-            raise FieldError(("strategy", "servers"), f"{message}; set cluster.nodes={nodes}{colocated}")
-        if cluster.nodes > 1 and cluster.network is None:
-            raise FieldError(("cluster", "network"), "missing between several nodes; give bandwidth and latency")
-        if self.strategy.communicates_in_nodes(cluster) and cluster.node.link is None:
-            message = "missing between several ranks of a node; give bandwidth and latency"
-            raise FieldError(("cluster", "node", "link"), message)
+        plan = self.strategy.plan
+        more = {"averages": plan.averages, "ranks": plan.ranks, "nodes": -(-plan.ranks // self.cluster.node.devices)}
+        return vars(plan) | vars(self.strategy) | more | {"zero": self.training.zero}
 
 
 def json_schema() -> dict[str, Any]:

@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
-from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Optimizer, Precision, storage_precision
-from scaleproof.simulator.cluster.device.kernels.narrow import Fp4Recipe, Fp8Recipe
-from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Optimizer, Precision
+from scaleproof.simulator.cluster.device.kernels.products import Fp4Recipe, Fp8Recipe
 from scaleproof.simulator.common.spec import Spec, Width
 from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, AnyRecompute
 from scaleproof.simulator.parallelism import Strategy
+from scaleproof.simulator.parallelism.option_rules import BY_FRAMEWORK
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 
 
@@ -72,7 +72,7 @@ class Training(Spec):
     """Precision, optimizer, ZeRO stage, recomputation and data of the training."""
 
     precision: Precision = "fp32"
-    autocast: bool | None = Field(
+    autocast: Annotated[bool | None, BY_FRAMEWORK] = Field(
         None,
         description="training in 16 bits by torch.autocast, with parameters, gradients, norms and the residual stream in 32; "
         "the framework's if absent",
@@ -143,7 +143,7 @@ def gradient_sizes(training: Training, strategy: Strategy, framework: Framework)
     """
     size, usual = training.parameter_bytes, framework.gradients
     # a framework's wider gradients go with its master weights
-    decides = isinstance(strategy, ReplicaStrategy) and not strategy.servers and training.master
+    decides = averages_gradients(strategy) and training.master
     usually_reduced, usually_accumulated = (
         choice.element_bytes(training.precision) if decides else None for choice in (usual.reduce, usual.accumulate)
     )
@@ -156,22 +156,9 @@ def gradient_sizes(training: Training, strategy: Strategy, framework: Framework)
     return GradientSizes(accumulated, reduced, added)
 
 
-def check_gradients(training: Training, strategy: Strategy) -> None:
-    """Raises FieldError for a precision of gradients that a strategy does not support."""
-    given = {
-        "accumulate_precision": training.accumulate_precision,
-        "reduce_precision": training.reduce_precision,
-        "fused_accumulation": training.fused_accumulation,
-    }
-    for field in (field for field, value in given.items() if value is not None):
-        if strategy.servers or not isinstance(strategy, ReplicaStrategy):
-            message = f"not supported by the strategy {strategy.kind}; remove {field}, or use data_parallel"
-            raise FieldError(("training", field), message)
-    stored = "fp32" if training.autocast else storage_precision(training.precision)
-    for field in ("accumulate_precision", "reduce_precision"):
-        if given[field] not in (None, "fp32", stored):
-            known = " or ".join(dict.fromkeys(("fp32", stored)))
-            raise FieldError(("training", field), f"gradients are {stored}, not {given[field]}; give {known}")
+def averages_gradients(strategy: Strategy) -> bool:
+    """Whether ranks average their gradients among them, so that they may shard states."""
+    return isinstance(strategy, ReplicaStrategy) and not strategy.servers
 
 
 def _size(precision: str | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.groups import LinkLevel
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Amount, Optimizer, Precision
-from scaleproof.simulator.cluster.device.kernels.narrow import Recipe
+from scaleproof.simulator.cluster.device.kernels.products import Recipe
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork, execution_of
@@ -198,20 +199,24 @@ class Job:
 
     @property
     def slowest(self) -> float:
-        """Time of the slowest of the ranks that wait for each other, relative to the mean."""
-        return slowest(self.framework.scale, self.ranks, self.group) if self._is_described else 1.0
-
-    @cached_property
-    def _is_described(self) -> bool:
-        """Whether device times come from a model of kernels."""
+        """Time of the slowest of the ranks that wait for each other, relative to the mean; 1 unless device times come from a
+        model of a GPU's kernels."""
         device = self.cluster.device
-        return device.kernels is not None and device.kernels.generation != "cpu" and device.efficiency is None
+        is_described = device.kernels is not None and device.kernels.generation != "cpu" and device.efficiency is None
+        return slowest(self.framework.scale, self.ranks, self.group) if is_described else 1.0
 
     def within_passes_s(self, samples: float) -> NDArray[np.float64]:
         """Seconds of each layer's collectives, and those of them that are exposed, by the links that limit them: in the forward
         and the backward pass, and those that recomputation would repeat; shape (levels, 2, 3, layers)."""
-        result = self.of_layers(lambda layer: self._collectives_s(layer, samples))
-        return result.reshape(len(LinkLevel), 2, 3, len(self.layers))
+        shape = len(LinkLevel), 2, 3
+
+        def of_layer(layer: Layer) -> Sequence[float]:
+            if self.exchange is None or not layer.exchanges:
+                return [0.0] * math.prod(shape)
+            row: list[float] = self.exchange.by_links_s(layer, samples, self).ravel().tolist()
+            return row
+
+        return self.of_layers(of_layer).reshape(*shape, len(self.layers))
 
     def with_again(self, within_passes_s: NDArray[np.float64]) -> NDArray[np.float64]:
         """The times of `within_passes_s` in both passes, with repeated collectives in the backward pass of the layers that are
@@ -251,9 +256,9 @@ class Job:
         """Share of a microbatch's kept activations that weight gradients still need after the input gradients: inputs of matrix
         products and gradients of their outputs (arXiv 2401.10241, table 1)."""
         sizes = [item.elements * (item.element_bytes or self.element_bytes) for layer in self.layers for item in layer.kept]
-        operators = (one for layer in self.layers for one in layer.operators)
-        products = [one for one in operators if isinstance(one, Matmul) and one.weight_gradient]
-        needed = sum(one.rows * one.count * (one.inner + one.columns) for one in products) * self.element_bytes
+        operators = (operator for layer in self.layers for operator in layer.operators)
+        products = [product for product in operators if isinstance(product, Matmul) and product.weight_gradient]
+        needed = sum(x.rows * x.count * (x.inner + x.columns) for x in products) * self.element_bytes
         return min(1.0, needed / sum(sizes)) if sizes else 1.0
 
     def of_layers(self, of_layer: Callable[[Layer], Sequence[float]]) -> NDArray[np.float64]:
@@ -272,13 +277,6 @@ class Job:
         layers = {layer.signature: layer for layer in self.layers}
         numbers = {signature: number for number, signature in enumerate(layers)}
         return list(layers.values()), np.array([numbers[layer.signature] for layer in self.layers])
-
-    def _collectives_s(self, layer: Layer, samples: float) -> Sequence[float]:
-        """Seconds of a layer's collectives and exposed ones, by links and pass, as a row."""
-        if self.exchange is None or not layer.exchanges:
-            return [0.0] * (len(LinkLevel) * 2 * 3)
-        row: list[float] = self.exchange.by_links_s(layer, samples, self).ravel().tolist()
-        return row
 
     def _scale(self) -> float:
         """Factor on layer times that makes them add up to the measured step. Raises FieldError."""
@@ -346,9 +344,9 @@ class Job:
     def optimizer_s(self, parameters: Amount) -> Amount:
         """Seconds of the optimizer's step over the `parameters` parameters that a device updates."""
         if isinstance(parameters, np.ndarray):
-            fixed_s, with_one_s = (self._optimizer_s(count) for count in (0.0, 1.0))
+            fixed_s, with_one_s = map(self._execution.optimizer_s, (0.0, 1.0))
             return self.slowest * (fixed_s + (with_one_s - fixed_s) * parameters)
-        return self.slowest * self._optimizer_s(parameters)
+        return self.slowest * self._execution.optimizer_s(parameters)
 
     def broadcasts_s(self, tensors: Any, ranks: Any) -> Any:
         """Additional seconds in which `ranks` data-parallel ranks gather parameters in ZeRO's stage 1, tensor by tensor."""
@@ -360,6 +358,3 @@ class Job:
         framework, driven = self.framework, np.minimum(replicas, self.cluster.node.devices)
         result: Amount = framework.host_scale * framework.host.gradient_s * tensors * driven * (replicas > 1)
         return result
-
-    def _optimizer_s(self, parameters: float) -> float:
-        return self._execution.optimizer_s(parameters)

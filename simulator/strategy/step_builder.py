@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Self
 
 from scaleproof.simulator.cluster.collectives.groups import Group, Op, passed_bytes
 from scaleproof.simulator.common.communication import UNLABELLED, Communication, Dimension
-from scaleproof.simulator.common.consistency import SYNCHRONOUS, ConsistencyModel, WorkQuota
+from scaleproof.simulator.common.parameter_server import SYNCHRONOUS, ConsistencyModel, WorkQuota
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks.framework import ShardCopies
 from scaleproof.simulator.parallelism.mesh import RankClass
@@ -20,23 +20,46 @@ from scaleproof.simulator.strategy.job import Costs, Job
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap
 
 
+@dataclass(frozen=True)
 class JobCosts:
-    """A job, and the costs of its workers' microbatches: the argument of durations that are functions."""
+    """Costs of a job on its cluster: the argument of durations that are functions. Its links are the argument of paths.
 
-    def __init__(self, job: Job, microbatches: int = 1) -> None:
-        self.job, self.microbatches = job, microbatches
-        self._costs: dict[int, Costs] = {}
+    microbatches: of each worker. link_classes: links that stand for equivalent ones.
+    """
 
-    def of(self, samples: int) -> Job:
+    job: Job
+    microbatches: int = 1
+    link_classes: LinkClasses | None = None
+    _layers: dict[int, Costs] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def job_with(self, samples: int) -> Job:
         """The job of a worker with this number of samples per step."""
         return self.job if samples == self.job.samples_per_worker else replace(self.job, samples_per_worker=samples)
 
     def layers(self, samples: int | None = None) -> Costs:
         """Costs of the layers for a microbatch of a worker with this number of samples per step, the job's if None."""
         number = self.job.samples_per_worker if samples is None else samples
-        if number not in self._costs:
-            self._costs[number] = self.of(number).costs(self.microbatches)
-        return self._costs[number]
+        if number not in self._layers:
+            self._layers[number] = self.job_with(number).costs(self.microbatches)
+        return self._layers[number]
+
+    @property
+    def paths_depend_on(self) -> Hashable:
+        """What paths depend on: the device only where it copies the shards of what collectives move."""
+        cluster = self.job.cluster
+        return cluster.interconnect, cluster.device if self.job.shard_copies != ShardCopies() else None
+
+    def links(self, resources: ResourceTable) -> ResourceMap:
+        """The links of the cluster."""
+        return ResourceMap(self.job.cluster, resources, self.link_classes)
+
+    def in_passes(self) -> Callable[[], PassCommunication] | None:
+        """The collectives within the passes; None without any."""
+        return None
+
+    def at(self, job: Job) -> Self | None:
+        """The costs of another job on the same number of devices; None if its tasks would be other ones."""
+        return replace(self, job=job if job.layers is self.job.layers else replace(job, layers=self.job.layers))
 
 
 def forward_s(costs: JobCosts) -> float:
@@ -47,43 +70,6 @@ def forward_s(costs: JobCosts) -> float:
 def backward_s(costs: JobCosts) -> float:
     """Seconds of a backward pass over all layers."""
     return float(costs.layers().backward_s.sum())
-
-
-@dataclass(frozen=True)
-class JobPrices:
-    """Prices of a job on its cluster, whose links are the argument of paths.
-
-    microbatches: of each worker. link_classes: links that stand for equivalent ones.
-    """
-
-    job: Job
-    microbatches: int = 1
-    link_classes: LinkClasses | None = None
-
-    @property
-    def parts(self) -> tuple[object, ...]:
-        """Parts of the cluster that paths depend on: the device's speed only where it copies what collectives move."""
-        cluster = self.job.cluster
-        copies = cluster.computes_on_processors or self.job.shard_copies != ShardCopies()
-        device = cluster.device if copies else cluster.device.name
-        return cluster.network, cluster.node, cluster.nodes, cluster.collectives, cluster.shared_cores, device
-
-    def links(self, resources: ResourceTable) -> ResourceMap:
-        """The links of the cluster."""
-        return ResourceMap(self.job.cluster, resources, self.link_classes)
-
-    @cached_property
-    def costs(self) -> JobCosts:
-        """Costs of the job's layers."""
-        return JobCosts(self.job, self.microbatches)
-
-    def in_passes(self) -> Callable[[], PassCommunication] | None:
-        """The collectives within the passes; None without any."""
-        return None
-
-    def at(self, job: Job) -> Self | None:
-        """The prices of another job on the same number of devices; None if its tasks would be other ones."""
-        return replace(self, job=job if job.layers is self.job.layers else replace(job, layers=self.job.layers))
 
 
 class StepBuilder(ProgramBuilder):
@@ -150,11 +136,11 @@ class StepBuilder(ProgramBuilder):
     ) -> int:  # fmt: skip
         """Adds a collective of `size_bytes` over a group of ranks. members: their classes. nodes: those that are modelled of
         the group's nodes. layers: whose gradients or parameters it moves."""
-        path = partial(ResourceMap.path_of, op=op, group=group, size_bytes=size_bytes, nodes=nodes)
+        path = partial(ResourceMap.concurrent_collectives, calls=[(op, group, size_bytes, nodes)])
         labels = Communication.of(dimension, op, size_bytes, layers)
         moved_bytes = passed_bytes(op, group, size_bytes)
         return self.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after, labels=labels)
 
     def priced(self) -> Program:
         """The program with all tasks added so far, at the prices of the job."""
-        return self.build(JobPrices(self.job))
+        return self.build(JobCosts(self.job))

@@ -15,7 +15,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import optimizer_bytes
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.memory.ranks import rank_kinds
+from scaleproof.simulator.memory.ranks import PipelineRank, rank_kinds
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul
 from scaleproof.simulator.parallelism.stages import WHOLE
@@ -71,7 +71,7 @@ def _offloading(scenario: Scenario) -> Unmodelled | None:
     on_node = min(cluster.node.devices, scenario.strategy.training_ranks)
     seconds = [0.0]
     for kind in rank_kinds(setting):
-        sizes, ranks = kind.always.part.sizes, setting.sharing[0]
+        sizes, ranks = PipelineRank(setting, kind).static.part, setting.sharing[0]
         moved_bytes = host_bytes = 0.0
         if "optimizer" in training.offload:
             updated = sizes.trained / (ranks if training.zero else 1)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.nccl import facts_of
+from scaleproof.simulator.cluster.collectives.settings import facts_of
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels.parameters import Speed
 from scaleproof.simulator.cluster.device.kernels.products import products_s

@@ -34,13 +34,13 @@ def weights_workers_equally(*arguments: Any) -> Mapping[str, Any]:
 
 def averages_no_microbatch_but_the_last(*arguments: Any) -> Mapping[str, Any]:
     """Gradients of earlier microbatches are dropped."""
-    train_on = microbatched.Microbatched.train_on
+    train_on = microbatched.MicrobatchedReplica.train_on
 
     def forgetful(self: Any, part: Any, microbatch: int) -> None:
         self.optimizer.zero_grad()
         train_on(self, part, microbatch)
 
-    microbatched.Microbatched.train_on = forgetful  # type: ignore[method-assign]
+    microbatched.MicrobatchedReplica.train_on = forgetful  # type: ignore[method-assign]
     return train_here(*arguments)
 
 

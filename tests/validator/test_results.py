@@ -140,7 +140,6 @@ def test_runs_are_listed_in_all_subfolders(small: Make, tmp_path: Path) -> None:
         lambda folder: change(folder, provenance={"on": 3}),
         lambda folder: change(folder, verified={"rule": "one process"}),
         lambda folder: change(folder, step_time_interval_s=[1.0]),
-        lambda folder: change(folder, nobody="knows"),
     ],
 )
 def test_damaged_runs_are_reported_and_not_used(damage: Callable[[Path], Any], small: Make, tmp_path: Path) -> None:

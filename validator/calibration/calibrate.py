@@ -30,7 +30,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class CalibrationResult:
     """cluster: data of its YAML file. points: measurements that it was fitted to. notes: outliers and what was left out, a line
     each. kernels: rows of a table of kernels, of those timed on GPUs."""
 
@@ -47,7 +47,7 @@ def calibrate(
     hosts: int | None = None,
     watch: MeasureOptions | None = None,
     progress: AbstractContextManager[Progress] | None = None,
-) -> Calibrated | None:
+) -> CalibrationResult | None:
     """Runs the planned probes and fits a cluster to their points. None on a rank that was started from outside and is not rank
     0.
 
@@ -82,7 +82,7 @@ def calibrate(
     origin["probes"] = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in probed.took_s.items())
     context = CalibrationFacts(where.on, where.nodes, plan.precision, base, origin, plan.gpu is not None)
     fitted, notes = described(probed.points, context)
-    return Calibrated(fitted, [*probed.points, context.point()], notes, kernels_of(fitted, probed.points, context))
+    return CalibrationResult(fitted, [*probed.points, context.point()], notes, kernels_of(fitted, probed.points, context))
 
 
 def kernels_of(
@@ -105,7 +105,7 @@ def _this_machine(sizes: GpuSizes, on: On | None) -> dict[str, Any]:
     return machine(run_on_ranks(gpu.facts, 1, accelerator=True)[0], sizes)
 
 
-class _Observed(NamedTuple):
+class _ProbeRecord(NamedTuple):
     """What a rank records of a probe: its points, which only the first rank has, the rank's machine, and the usage of its
     processors meanwhile."""
 
@@ -132,7 +132,7 @@ def observe(calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None
         points = function(*arguments)
         # every rank has the points of all
         own = points if here().rank == 0 else []
-        observed = _Observed(own, environment.machine(), Usage.now().since(began))
+        observed = _ProbeRecord(own, environment.machine(), Usage.now().since(began))
         here().record(json.dumps(observed).encode() + b"\n")
         # modules and their hooks form reference cycles; torch keeps the memory of what is freed
         gc.collect()
@@ -141,7 +141,7 @@ def observe(calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None
 
 
 @dataclass
-class Probed:
+class ProbeResults:
     """points: of all probes that ended, and for each that failed one without times that gives the reason. took_s: by probe.
     loads: of each task, the share of the busiest machine's cores that other work used, and seconds."""
 
@@ -149,7 +149,7 @@ class Probed:
     took_s: dict[str, float] = field(default_factory=dict)
     loads: list[tuple[float, float]] = field(default_factory=list)
 
-    def add(self, task: Task, ranks: Sequence[_Observed]) -> None:
+    def add(self, task: Task, ranks: Sequence[_ProbeRecord]) -> None:
         """Adds a task that has ended. ranks: what each of its ranks recorded."""
         first, elapsed_s = ranks[0], float(ranks[0].usage["elapsed_s"])
         self.points += map(Point.of, first.points)
@@ -164,13 +164,13 @@ class Probed:
         return sum(load * seconds for load, seconds in self.loads) / total_s if total_s else None
 
 
-def probe(tasks: Sequence[Task], site: Site, timeout_s: float, progress: Progress) -> Probed:
+def probe(tasks: Sequence[Task], site: Site, timeout_s: float, progress: Progress) -> ProbeResults:
     """Runs the tasks, those on the same number of ranks in the same processes.
 
     A failed one does not end the calibration, since new processes run those after it. Stops after a task whose ranks no longer
     respond, because none are left to run the rest.
     """
-    probed = Probed()
+    probed = ProbeResults()
     for left in _batches(tasks, site):
         while left:
             error = _run(left, probed, site, timeout_s, progress)
@@ -189,7 +189,7 @@ def _batches(tasks: Sequence[Task], site: Site) -> Iterable[list[Task]]:
     return by_ranks.values()
 
 
-def _run(left: list[Task], probed: Probed, site: Site, timeout_s: float, progress: Progress) -> RankError | None:
+def _run(left: list[Task], probed: ProbeResults, site: Site, timeout_s: float, progress: Progress) -> RankError | None:
     """Runs tasks until one fails; removes it and those before it. Returns the error."""
     reported = 0
 
@@ -206,7 +206,7 @@ def _run(left: list[Task], probed: Probed, site: Site, timeout_s: float, progres
     within_s = timeout_s + max(task.budget_s for task in left)
     recorded, error = site.recorded_by_all(observe, calls, ranks=left[0].ranks, timeout_s=within_s, progress=report)
     # on a rank that takes no part, nothing is recorded
-    ended = list(zip(*map(_Observed.all_of, recorded), strict=False))
+    ended = list(zip(*map(_ProbeRecord.all_of, recorded), strict=False))
     for task, ranks in zip(left, ended, strict=False):
         probed.add(task, ranks)
     if error is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.device.device import Device
@@ -97,7 +96,7 @@ def shipped(name: str) -> Device | None:
 
 
 def _load(file: str) -> Device:
-    return load_device(catalog.find_part("device", file, Path()))
+    return load_device(file)
 
 
 def links_of(gpu: str) -> GpuLinks | None:

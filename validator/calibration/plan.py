@@ -207,7 +207,7 @@ def _gpu(sizes: GpuSizes) -> Iterator[Task]:
     """Probes of one GPU, each with its seconds. Updates of servers consist of additions and optimizer steps, which are among
     them."""
     from scaleproof.validator.calibration.fit.gpu import layers
-    from scaleproof.validator.launch.preflight.checks import OPTIMIZERS
+    from scaleproof.validator.launch.preflight.capabilities import OPTIMIZERS
     from scaleproof.validator.probe import compute, gpu, products
 
     yield Task("matmul", "matrix products", products.products, (sizes.products, sizes.precisions), 14.0, 1)

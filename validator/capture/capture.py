@@ -67,7 +67,7 @@ def capture_with_calls(
         concurrent = len(os.sched_getaffinity(0))
         players = Players(folder, begin_s + options.timeout_s, concurrent, progress)
         try:
-            played = _Played(job, folder, players, options)
+            played = _RankHashes(job, folder, players, options)
             # the groups of the first rank show how ranks are divided
             played([0, job.world_size - 1])
             axes = axes_of(played.record(0).all_groups, job.world_size)
@@ -82,7 +82,7 @@ def capture_with_calls(
     return captured, CaptureCosts(time.monotonic() - begin_s, len(used), memory_bytes), calls
 
 
-class _Played:
+class _RankHashes:
     """Plays ranks and keeps their hashes, one for all that do the same."""
 
     def __init__(self, job: CaptureJob, folder: Path, players: Players, options: CaptureOptions) -> None:

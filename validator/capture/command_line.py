@@ -23,7 +23,7 @@ _USUAL_NODE: Final = 8
 _EXAMPLE: Final = "for example: scaleproof capture --ranks 8 --device h100-80gb-sxm -- python train.py"
 
 
-class Started(NamedTuple):
+class ScriptCommand(NamedTuple):
     """A script, and how many ranks a launcher starts and how many of them per node; None if the command does not say."""
 
     script: Script
@@ -31,7 +31,7 @@ class Started(NamedTuple):
     ranks_per_node: int | None = None
 
 
-def parse(command: Sequence[str]) -> Started:
+def parse(command: Sequence[str]) -> ScriptCommand:
     """The script of a command. Raises InputError."""
     words = list(command)
     if not words:
@@ -44,23 +44,23 @@ def parse(command: Sequence[str]) -> Started:
         place = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
         if place is None:
             raise InputError(f"{' '.join(words)}: no script found; start it with torchrun or python")
-        return Started(_script(words[place:]))
+        return ScriptCommand(_script(words[place:]))
     if not _PYTHON.fullmatch(program):
-        return Started(_script(words))
+        return ScriptCommand(_script(words))
     rest = words[1:]
     while rest and rest[0].startswith("-") and rest[0] != "-m":
         rest = rest[2 if rest[0] in _WITH_VALUE else 1 :]
     if rest[:1] != ["-m"]:
-        return Started(_script(rest))
+        return ScriptCommand(_script(rest))
     if len(rest) < 2:
         raise InputError(f"-m needs the name of a module; {_EXAMPLE}")
     if rest[1] in _LAUNCHERS:
         return _launched(rest[2:])
-    return Started(Script(rest[1], tuple(rest[2:]), is_module=True))
+    return ScriptCommand(Script(rest[1], tuple(rest[2:]), is_module=True))
 
 
 def job_of(
-    started: Started,
+    started: ScriptCommand,
     ranks: int | None,
     device_name: str | None,
     cluster_name: str | None,
@@ -79,13 +79,13 @@ def job_of(
         raise InputError("give the GPU that the script sees: --device h100-80gb-sxm, or --cluster NAME")
     per_node = started.ranks_per_node
     if cluster_name is not None:
-        path = catalog.find_part("cluster", cluster_name, Path())
+        path = catalog.find_part("cluster", cluster_name)
         cluster = load_cluster(path)
         per_node = per_node or cluster.node.devices
         own = yaml_file.read(path).data.get("device")
         name, device = own if isinstance(own, str) else cluster.device.name, cluster.device
     if device_name is not None:
-        name, device = device_name, load_device(catalog.find_part("device", device_name, Path()))
+        name, device = device_name, load_device(device_name)
     policy_of(values)
     per_node = min(per_node or _USUAL_NODE, ranks)
     return CaptureJob(started.script, ranks, per_node, DeviceProperties.of(device), steps, values), name
@@ -99,7 +99,7 @@ def _script(words: Sequence[str]) -> Script:
     return Script(words[0], tuple(words[1:]))
 
 
-def _launched(words: Sequence[str]) -> Started:
+def _launched(words: Sequence[str]) -> ScriptCommand:
     """The script that torchrun starts."""
     from torch.distributed.run import get_args_parser
 
@@ -116,4 +116,4 @@ def _launched(words: Sequence[str]) -> Started:
     arguments = tuple(options.training_script_args)
     parsed = Script(script, arguments, is_module=True) if options.module else _script([script, *arguments])
     ranks = nodes * per_node if per_node is not None and per_node * nodes > 1 else None
-    return Started(parsed, ranks, per_node if ranks is not None else None)
+    return ScriptCommand(parsed, ranks, per_node if ranks is not None else None)

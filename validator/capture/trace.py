@@ -32,7 +32,7 @@ _COMPARED: Final = {
 _UNORDERED: Final = {EventKind.OPERATOR, EventKind.COPY}
 
 
-class Allocated:
+class AllocationRecord:
     """An allocation: the rows where it begins and ends (none yet if negative), where it was made, and what it holds."""
 
     __slots__ = ("born", "category", "died", "died_in", "number", "place", "size", "stream")
@@ -61,7 +61,7 @@ class RankTrace:
         self.context = context
         self.host = HostClock()
         self.rows: list[Row] = []
-        self.allocations: dict[int, Allocated] = {}
+        self.allocations: dict[int, AllocationRecord] = {}
         self._decisions: dict[tuple[str, str, str], int] = {}
         self.notes: list[str] = []
         self._works = 0
@@ -100,7 +100,7 @@ class RankTrace:
     def adopt(self, number: int, size: int, place: Place) -> None:
         """Records an allocation."""
         stream = self.context.stream
-        self.allocations[number] = Allocated(number, size, len(self.rows), place, stream)
+        self.allocations[number] = AllocationRecord(number, size, len(self.rows), place, stream)
         self.rows.append({"kind": EventKind.ALLOCATE, "stream": stream, "allocation": number, "size": size})
         self._live += size
         self._highest = max(self._highest, self._live)
@@ -198,7 +198,7 @@ class RankTrace:
 class KeptEvents:
     """Columns of events, and the tables that they refer to."""
 
-    def __init__(self, rows: Sequence[Row], allocations: Mapping[int, Allocated]) -> None:
+    def __init__(self, rows: Sequence[Row], allocations: Mapping[int, AllocationRecord]) -> None:
         self.strings: list[str] = []
         self.signatures: list[Signature] = []
         self._texts: dict[str, int] = {}
@@ -213,7 +213,7 @@ class KeptEvents:
     def _fill(column: NDArray[Any], values: Iterable[Any]) -> None:
         column[:] = np.fromiter(values, column.dtype, len(column))
 
-    def _plain(self, row: Row, allocations: Mapping[int, Allocated]) -> Row:
+    def _plain(self, row: Row, allocations: Mapping[int, AllocationRecord]) -> Row:
         plain = {name: value for name, value in row.items() if name in COLUMNS}
         is_allocation = row["kind"] == EventKind.ALLOCATE
         place: Place | None = allocations[row["allocation"]].place if is_allocation else row.get("place")

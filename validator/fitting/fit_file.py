@@ -87,7 +87,7 @@ def _described(cluster: Cluster) -> Cluster:
     """The shipped cluster of that name, which earlier fits have not changed; else the cluster itself."""
     if cluster.name not in catalog.names(catalog.PARTS["cluster"]):
         return cluster
-    return load_cluster(catalog.find_part("cluster", cluster.name, Path()))
+    return load_cluster(cluster.name)
 
 
 def _learned_fields(cluster: Cluster) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from pathlib import Path
 from typing import Final
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
@@ -52,5 +51,5 @@ def _words(name: str) -> list[str]:
 @functools.cache
 def _gpus() -> tuple[Device, ...]:
     """The shipped devices but for processors."""
-    devices = (load_device(catalog.find_part("device", name, Path())) for name in catalog.names("devices"))
+    devices = (load_device(name) for name in catalog.names("devices"))
     return tuple(device for device in devices if device.kernels is None or device.kernels.generation != "cpu")

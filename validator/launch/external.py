@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from scaleproof.simulator.common.errors import RankError
 from scaleproof.validator.launch import rank
 from scaleproof.validator.launch.failure_watch import FailureWatch
-from scaleproof.validator.launch.launch import Ended, JobOptions, description
+from scaleproof.validator.launch.launch import JobOptions, RankResult, description
 from scaleproof.validator.launch.rank_environment import ContactLostError
 from scaleproof.validator.launch.rendezvous import Meeting
 
@@ -35,7 +35,7 @@ class ExternalRanks:
         """The first `count` ranks of the meeting; the others take no part."""
         return replace(self, count=count)
 
-    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[Ended]:
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[RankResult]:
         """Like `Ranks.run`, on every rank with the same results or error; results are None on a rank that takes no part.
 
         Raises ContactLostError where ranks no longer respond, so that nothing more can be run.
@@ -43,7 +43,7 @@ class ExternalRanks:
         place, store = self.meeting.place, self.meeting.new_group_store()
         recorded: list[bytes] = []
         failure: dict[str, Any] = {}
-        everyones = [Ended(None, b"")] * self.count
+        everyones = [RankResult(None, b"")] * self.count
 
         def record(data: bytes) -> None:
             recorded.append(data)
@@ -55,7 +55,7 @@ class ExternalRanks:
                 if place.rank < self.count:
                     rank.join(replace(place, ranks=self.count), store, options.timeout_s, options.accelerator, record)
                     # a rank that leaves before all have ended looks dead to its peers
-                    everyones = rank.exchange(Ended(function(*args), b"".join(recorded)))
+                    everyones = rank.exchange(RankResult(function(*args), b"".join(recorded)))
             except Exception as error:
                 failure = rank.failure(error)
                 failure["by_peer"] |= watch.has_seen_failure

@@ -34,7 +34,7 @@ _KILL_S: Final = 10.0
 _KILL_ON_GPUS_S: Final = 60.0
 
 
-class Ended(NamedTuple):
+class RankResult(NamedTuple):
     """What a rank leaves: the result of its function, and the bytes that it has recorded meanwhile."""
 
     result: Any
@@ -64,7 +64,7 @@ class Ranks(Protocol):
     def first(self, count: int) -> Ranks:
         """The first `count` of the ranks."""
 
-    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[Ended]:
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[RankResult]:
         """Calls `function(*args)` on all ranks, which form a torch.distributed process group; returns what each has left.
 
         Raises RankError naming the rank that failed first, or hung.
@@ -120,7 +120,7 @@ class LocalRanks:
         """Ranks on the first `count` hosts."""
         return LocalRanks(self.hosts[:count])
 
-    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[Ended]:
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[RankResult]:
         """Calls `function(*args)` in one new process per rank; see `Ranks.run`."""
         require_torch()
         if function.__module__ == "__main__":
@@ -142,7 +142,9 @@ class LocalRanks:
             except KeyboardInterrupt:
                 keep()
                 raise
-            return [Ended(json.loads(folder.result(rank).read_bytes()), folder.recorded(rank).read_bytes()) for rank in ranks]
+            return [
+                RankResult(json.loads(folder.result(rank).read_bytes()), folder.recorded(rank).read_bytes()) for rank in ranks
+            ]
 
     def once(self, function: Callable[[], T], patience_s: float) -> T:
         """Calls `function` in this process."""

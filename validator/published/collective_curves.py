@@ -13,7 +13,6 @@ from scaleproof.simulator.analysis.collective.curves import (
     MeasuredSize,
     drawn_sizes,
     predicted_curve,
-    seconds_on_group,
 )
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
@@ -72,8 +71,7 @@ def _curve(
     called_s: float = 0.0,
 ) -> CollectiveCurve:
     """A curve over the measured sizes, with every measured time."""
-    seconds = seconds_on_group(op, group, algorithm, called_s)
-    points = predicted_curve(seconds, cluster, group.nodes, drawn_sizes(list(measured)))
+    points = predicted_curve(op, group, cluster, drawn_sizes(list(measured)), algorithm, called_s)
     of_size = {point.size_bytes: point for point in points}
     over = tuple(MeasuredSize(time_s, of_size[size]) for size, times in sorted(measured.items()) for time_s in times)
     return CollectiveCurve(system, op, group.size, group.nodes, detail, points, over)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Final, get_args
 
 from scaleproof.simulator.cluster import Cluster
@@ -36,6 +35,7 @@ _FRAMEWORK: Final = "megatron-lm-2022"
 _BLOCK: Final = 1
 _RECOMPUTED: Final = ("none", "selective", "full")
 CALIBRATION: Final[tuple[str, ...]] = ()
+_shipped = cache(load_cluster)
 
 
 def predict(row: Row, options: Options = Options()) -> list[Prediction]:  # noqa: B008 (it never changes)
@@ -107,11 +107,6 @@ def _cluster(gpu: str) -> Cluster:
         if words <= set(_shipped(name).device.name.split("-")):
             return _shipped(name)
     raise InputError(f"no cluster for GPU: {gpu}")
-
-
-@cache
-def _shipped(name: str) -> Cluster:
-    return load_cluster(catalog.find_part("cluster", name, Path()))
 
 
 def _precision(text: str) -> Precision:

@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.network.links import Node
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate
@@ -171,7 +169,7 @@ def _cluster(ranks: int, send_s: float) -> Cluster:
 
 @cache
 def _shipped() -> Cluster:
-    return load_cluster(catalog.find_part("cluster", _CLUSTER, Path()))
+    return load_cluster(_CLUSTER)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from scaleproof.simulator.common.catalog import PUBLISHED
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.published.training_runs import Described, described
+from scaleproof.simulator.published.training_runs import RowScenario, described
 from scaleproof.simulator.uncertainty.error_model import (
     case_of_memory,
     case_of_scenario,
@@ -68,7 +68,7 @@ def scenario_of(
     row: Row,
     options: Options,
     learned: Mapping[str, Posterior] = MappingProxyType({}),
-) -> Described | str:
+) -> RowScenario | str:
     """The scenario of a row, or the reason to skip it. Raises ScaleproofError if the row cannot be expressed as a scenario."""
     description = described(row, named=options.frameworks)
     changed = framework = description.scenario.framework
@@ -127,7 +127,7 @@ def _predictions(row: Row, options: Options, learned: Mapping[str, Posterior]) -
 
 
 def step_s(
-    description: Described,
+    description: RowScenario,
     options: Options = Options(),  # noqa: B008 (it never changes)
     source: str = "",
 ) -> tuple[float, tuple[float, float] | None, Uncertainty | None]:

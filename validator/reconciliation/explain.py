@@ -10,7 +10,7 @@ from scaleproof.simulator.common.spans import COMMUNICATION_PHASES, Phase
 from scaleproof.simulator.common.units import format_percent, format_time_s
 from scaleproof.simulator.run.run import Run
 from scaleproof.validator.reconciliation.faults import DetectedFault, faults
-from scaleproof.validator.reconciliation.match import Matched, MatchedSpans, match
+from scaleproof.validator.reconciliation.match import MatchedRuns, MatchedSpans, match
 from scaleproof.validator.reconciliation.parts import GROUPS, ErrorPart, split, volume_ratio
 
 # shares of the measured step time: the runs agree below the first; a part below the second is not named
@@ -120,7 +120,7 @@ def label(name: str) -> str:
     return _LABELS.get(name, name)
 
 
-def _divergences(matched: Matched, step_time_s: float) -> tuple[Divergence, ...]:
+def _divergences(matched: MatchedRuns, step_time_s: float) -> tuple[Divergence, ...]:
     """The kinds of span that differ the most on the main streams, each phase and stage of a rank once."""
     result: dict[tuple[int, int, int], Divergence] = {}
     off_by: Callable[[MatchedSpans], float] = lambda pair: abs(pair.predicted.all_s - pair.measured.all_s)  # noqa: E731
@@ -137,7 +137,7 @@ def _divergences(matched: Matched, step_time_s: float) -> tuple[Divergence, ...]
 class _Sentences:
     """Sentences about one comparison."""
 
-    def __init__(self, predicted: Run, measured: Run, matched: Matched | None, parts: tuple[ErrorPart, ...]) -> None:
+    def __init__(self, predicted: Run, measured: Run, matched: MatchedRuns | None, parts: tuple[ErrorPart, ...]) -> None:
         self._predicted, self._measured, self._matched = predicted, measured, matched
         self._parts = {part.name: part for part in parts}
         self._off_s = predicted.step_time_s - measured.step_time_s

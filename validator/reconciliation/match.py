@@ -31,7 +31,7 @@ class Kind(NamedTuple):
     microbatch: int
 
 
-class Spent(NamedTuple):
+class WorkAndWaiting(NamedTuple):
     """Seconds of work and of waiting, and bytes, of one rank of a class in a step."""
 
     doing_s: float
@@ -48,8 +48,8 @@ class MatchedSpans(NamedTuple):
     """Spans of one kind on both sides. share: of its rank class in means over training ranks."""
 
     kind: Kind
-    predicted: Spent
-    measured: Spent
+    predicted: WorkAndWaiting
+    measured: WorkAndWaiting
     share: float
 
     @property
@@ -64,7 +64,7 @@ class MatchedSpans(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Matched:
+class MatchedRuns:
     """class_of: predicted class of each measured rank. pairs: spans with a counterpart.
 
     unmatched_s: predicted − measured seconds per step, by phase, of work on main streams of training ranks whose phase the
@@ -78,7 +78,7 @@ class Matched:
     unmatched_s: Mapping[int, float]
 
 
-def match(predicted: Run, measured: Run) -> Matched | None:
+def match(predicted: Run, measured: Run) -> MatchedRuns | None:
     """Matches two runs; None if a side lacks spans or its ranks do not step synchronously, so that only breakdowns are
     comparable."""
     predicted_tally, measured_tally = tally(predicted), tally(measured)
@@ -92,7 +92,7 @@ def match(predicted: Run, measured: Run) -> Matched | None:
         for phase, seconds in own.unmatched_s(other).items():
             unmatched_s[phase] += sign * seconds
     pairs = tuple(pair for place in ours.rows.keys() & theirs.rows.keys() for pair in _pairs(place, ours, theirs))
-    return Matched(predicted_tally, measured_tally, class_of, tuple(sorted(pairs)), dict(unmatched_s))
+    return MatchedRuns(predicted_tally, measured_tally, class_of, tuple(sorted(pairs)), dict(unmatched_s))
 
 
 class _Side(NamedTuple):
@@ -119,15 +119,17 @@ class _Side(NamedTuple):
                 result[phase] += float((self.tally.doing_s[rows] * self.tally.share[self.tally.rank[rows]]).sum())
         return {phase: seconds for phase, seconds in result.items() if seconds > 0}
 
-    def spent(self, place: Place, depth: int) -> dict[tuple[int, ...], Spent]:
-        """Spent by one rank of the class, by the first `depth` of (stage, microbatch)."""
+    def spent(self, place: Place, depth: int) -> dict[tuple[int, ...], WorkAndWaiting]:
+        """Work and waiting of one rank of the class, by the first `depth` of (stage, microbatch)."""
         rows = self.rows[place]
         labels = np.stack([self.tally.stage, self.tally.microbatch])[:depth, rows]
-        result: dict[tuple[int, ...], Spent] = {}
+        result: dict[tuple[int, ...], WorkAndWaiting] = {}
         for label in np.unique(labels, axis=1).T if depth else [np.zeros(0, dtype=np.int64)]:
             chosen = np.array(rows)[(labels == label[:, None]).all(axis=0)]
             columns = (self.tally.doing_s, self.tally.waiting_s, self.tally.size_bytes)
-            result[tuple(label.tolist())] = Spent(*(float(column[chosen].sum()) / self.ranks[place[0]] for column in columns))
+            result[tuple(label.tolist())] = WorkAndWaiting(
+                *(float(column[chosen].sum()) / self.ranks[place[0]] for column in columns)
+            )
         return result
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from scaleproof.simulator.common.spans import COMMUNICATION_PHASES, COMPUTE_PHASES, Phase
 from scaleproof.simulator.run.run import Run
-from scaleproof.validator.reconciliation.match import Matched
+from scaleproof.validator.reconciliation.match import MatchedRuns
 from scaleproof.validator.reconciliation.tally import Tally
 
 # Waiting by part of the breakdown. Predictions have two kinds of waiting for ranks: `slowest_rank` is waiting for a device that
@@ -51,7 +51,7 @@ class ErrorPart:
         return {"name": self.name, "group": self.group, "difference_s": self.difference_s, **sides}
 
 
-def split(predicted: Run, measured: Run, matched: Matched | None) -> tuple[ErrorPart, ...]:
+def split(predicted: Run, measured: Run, matched: MatchedRuns | None) -> tuple[ErrorPart, ...]:
     """Parts in the order of GROUPS. Compute is split by phase. Communication is exposed = moving − hidden seconds, with moving
     = bytes × seconds per byte, and is split into volume (more bytes at the predicted rate), rate (other seconds per byte,
     latency included) and overlap (other hidden seconds). Waiting is split by what is waited for. Unmodelled is what is neither
@@ -91,7 +91,7 @@ def _compute(predicted: Run, measured: Run, alone_s: Mapping[int, float]) -> lis
     return result
 
 
-def _communication(predicted: Run, measured: Run, matched: Matched | None) -> list[ErrorPart]:
+def _communication(predicted: Run, measured: Run, matched: MatchedRuns | None) -> list[ErrorPart]:
     hidden_s = [run.communication_s.get("hidden", 0.0) for run in (predicted, measured)]
     predicted_s, measured_s = moving_s(predicted), moving_s(measured)
     alone_s = 0.0 if matched is None else sum(matched.unmatched_s.get(phase, 0.0) for phase in COMMUNICATION_PHASES)
@@ -107,7 +107,7 @@ def moving_s(run: Run) -> float:
     return run.breakdown_s.get("exposed_communication", 0.0) + run.communication_s.get("hidden", 0.0)
 
 
-def volume_ratio(matched: Matched) -> float:
+def volume_ratio(matched: MatchedRuns) -> float:
     """Measured over predicted bytes moved; 1 if a side does not record them."""
     ratios, weights_s = [], []
     for phase in COMMUNICATION_PHASES:
@@ -129,7 +129,7 @@ def _busy_s(side: Tally, phase: Phase) -> float:
     return float((side.doing_s * side.share[side.rank])[side.phase == phase].sum())
 
 
-def _same_convention(ratio: float, phase: Phase, matched: Matched) -> float:
+def _same_convention(ratio: float, phase: Phase, matched: MatchedRuns) -> float:
     """The ratio with differences of convention removed; unchanged if no convention explains it.
 
     Measured collectives record their input, predicted ones what a rank sends: over n ranks 2 (n − 1) / n times as much for

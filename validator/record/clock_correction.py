@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 _MOST_DRIFT: Final = 500e-6
 
 
-class Reading(NamedTuple):
+class ClockReading(NamedTuple):
     """Offset of another clock at one time of this clock, offset_s ± uncertainty_s."""
 
     at_s: float
@@ -45,7 +45,7 @@ class Correction:
         return times_s + (self.offset_s + self.drift * (times_s - self.zero_s))
 
 
-def read(round_trips: Sequence[RoundTrip]) -> Reading:
+def read(round_trips: Sequence[RoundTrip]) -> ClockReading:
     """Reads the other clock by several messages there and back.
 
     Its time was read between the sending of each message and its return, however long either way took: each round trip bounds
@@ -55,10 +55,10 @@ def read(round_trips: Sequence[RoundTrip]) -> Reading:
     low_s = max(trip.replied_s - trip.back_s for trip in round_trips)
     high_s = min(trip.replied_s - trip.sent_s for trip in round_trips)
     drifted_s = 2 * _MOST_DRIFT * (end_s - begin_s) / 2
-    return Reading((begin_s + end_s) / 2, (low_s + high_s) / 2, abs(high_s - low_s) / 2 + drifted_s)
+    return ClockReading((begin_s + end_s) / 2, (low_s + high_s) / 2, abs(high_s - low_s) / 2 + drifted_s)
 
 
-def between(first: Reading, last: Reading) -> Correction:
+def between(first: ClockReading, last: ClockReading) -> Correction:
     """The linear correction between two readings. Straight lines within the readings' bounds differ most at an end."""
     elapsed_s = max(last.at_s - first.at_s, 1e-9)
     return Correction(

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from scaleproof.validator.launch.rank import exchange, here
-from scaleproof.validator.record.clock_correction import Correction, Reading, RoundTrip, between, read
+from scaleproof.validator.record.clock_correction import ClockReading, Correction, RoundTrip, between, read
 
 _ROUNDS: Final = 32
 
@@ -40,7 +40,7 @@ class Alignment:
             dist.destroy_process_group(self._group)
         return None if self._first is None or last is None else between(self._first, last)
 
-    def _read(self) -> Reading | None:
+    def _read(self) -> ClockReading | None:
         """The current offset of this machine's clock from rank 0's; None on rank 0's machine."""
         if self._group is None:
             return None

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
-from scaleproof.validator.record.clock_correction import Correction, Reading, between
+from scaleproof.validator.record.clock_correction import ClockReading, Correction, between
 
 _ANCHOR_ROUNDS: Final = 8
 
@@ -87,7 +87,7 @@ class CudaClock:
         self._synchronize()
         self._last, at_s, width_s = self._anchored()
         self._last.at_s = at_s
-        self._began: Final = Reading(at_s, 0.0, width_s / 2)
+        self._began: Final = ClockReading(at_s, 0.0, width_s / 2)
 
     def mark(self) -> _Mark:
         """Records an event on the current stream."""
@@ -113,7 +113,7 @@ class CudaClock:
         self._synchronize()
         anchor, host_s, width_s = self._anchored()
         device_s = self._seconds(anchor)
-        return between(self._began, Reading(device_s, host_s - device_s, width_s / 2))
+        return between(self._began, ClockReading(device_s, host_s - device_s, width_s / 2))
 
     def _seconds(self, mark: _Mark) -> float:
         """Time at which the device passed a mark, computed once, as a mark may belong to two steps."""

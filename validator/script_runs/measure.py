@@ -16,7 +16,7 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.capture.failures import sentence
 from scaleproof.validator.launch.job import Host
-from scaleproof.validator.launch.launch import Ended, JobOptions, LocalRanks
+from scaleproof.validator.launch.launch import JobOptions, LocalRanks, RankResult
 from scaleproof.validator.record.assemble import finished_steps, gathered
 from scaleproof.validator.results import stamped
 from scaleproof.validator.script_runs import rank
@@ -38,7 +38,7 @@ class ScriptPlace:
     address: str = "127.0.0.1"
 
 
-def run_script(job: ScriptRun, place: ScriptPlace, timeout_s: float, progress: Callable[[int], None]) -> list[Ended]:
+def run_script(job: ScriptRun, place: ScriptPlace, timeout_s: float, progress: Callable[[int], None]) -> list[RankResult]:
     """Runs a script on ranks until it has taken the steps that are measured, or ends. Raises RunError in one sentence."""
     try:
         return LocalRanks(place.hosts).run(rank.run, (job,), JobOptions(timeout_s, progress=progress))
@@ -82,7 +82,7 @@ def _mean_part(part: CommunicationPart, runs: Sequence[Run]) -> CommunicationPar
     return replace(part, time_s=time_s, exposed_s=exposed_s)
 
 
-def peak_memory_bytes(ended: Sequence[Ended], warmup: int) -> float:
+def peak_memory_bytes(ended: Sequence[RankResult], warmup: int) -> float:
     """The most bytes that PyTorch had allocated on any rank in the steps after the warm-up."""
     return float(max(max(_of_steps(one.result, warmup)) for one in ended))
 
@@ -101,7 +101,7 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def measured_run(scenario: Scenario, capture: Capture, ended: Sequence[Ended], place: ScriptPlace, job: ScriptRun) -> Run:
+def measured_run(scenario: Scenario, capture: Capture, ended: Sequence[RankResult], place: ScriptPlace, job: ScriptRun) -> Run:
     """The Run of what ranks recorded. Raises RunError where the script took too few steps."""
     labels = Labels(capture)
     recorded = [labels.of(one.recorded, one.result["kinds"]) for one in ended]

@@ -10,7 +10,6 @@ from typing import Final, Literal
 
 from scaleproof.simulator.captured.record import Capture
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
@@ -18,7 +17,7 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.capture.capture import CaptureOptions, capture_with_calls
-from scaleproof.validator.capture.command_line import Started
+from scaleproof.validator.capture.command_line import ScriptCommand
 from scaleproof.validator.capture.job import CaptureJob
 from scaleproof.validator.launch.job import LOOPBACK, Host
 from scaleproof.validator.launch.launch import temporary_folder
@@ -70,7 +69,7 @@ class ScriptFiles:
 
 
 def reconcile_script(
-    started: Started, options: ScriptOptions, files: ScriptFiles, progress: Callable[[str], None]
+    started: ScriptCommand, options: ScriptOptions, files: ScriptFiles, progress: Callable[[str], None]
 ) -> ReconciledCase:
     """Reconciles a script. Raises InputError and RunError in one sentence."""
     ranks = options.ranks or started.ranks
@@ -85,7 +84,7 @@ class _Reconciliation:
     """The reconciliation of one script."""
 
     def __init__(
-        self, started: Started, options: ScriptOptions, ranks: int, files: ScriptFiles, progress: Callable[[str], None]
+        self, started: ScriptCommand, options: ScriptOptions, ranks: int, files: ScriptFiles, progress: Callable[[str], None]
     ) -> None:
         self._script, self._options, self._ranks = started.script, options, ranks
         self._files, self._progress = files, progress
@@ -104,7 +103,7 @@ class _Reconciliation:
         name = options.cluster or str(self._files.cluster)
         if options.cluster is None:
             this_machine.describe(options.on, self._ranks, self._files.cluster, options.timeout_s, self._progress)
-        cluster = load_cluster(catalog.find_part("cluster", name, Path()))
+        cluster = load_cluster(name)
         captured = with_times(captured, calls, cluster.device.name, options.timeout_s, self._progress)
         captured.write(self._files.capture)
         scenario = load(str(self._files.capture), {"cluster": name} | _missing_rates(cluster))

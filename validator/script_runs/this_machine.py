@@ -13,7 +13,6 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.part_reference import resolve_file
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.scenario.read import load_device, load_model
@@ -42,7 +41,7 @@ _REPEATS: Final = 5
 
 def properties(ranks: int) -> DeviceProperties:
     """What a script reads of its device: a core of this machine, and an equal share of its memory."""
-    device = load_device(catalog.find_part("device", _BASE, Path()))
+    device = load_device(_BASE)
     return replace(DeviceProperties.of(device), name=device_name(), memory_bytes=memory_bytes() // ranks)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from scaleproof.simulator.common.consistency import WorkQuota
+from scaleproof.simulator.common.parameter_server import WorkQuota
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
 

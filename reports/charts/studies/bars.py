@@ -9,7 +9,7 @@ from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Line, Mark,
 from scaleproof.reports.charts.studies.curves import EQUAL, size_of
 from scaleproof.reports.charts.style import INK
 from scaleproof.reports.read.ranking import alternatives
-from scaleproof.reports.read.study import Studied
+from scaleproof.reports.read.study import StudyTable
 from scaleproof.simulator.common.units import format_short, format_short_range, format_USD
 
 _BAR: Final = 0.66
@@ -17,17 +17,17 @@ _BAR_PX: Final = 34
 _INTERVAL: Final = "90 % prediction interval"
 
 
-def throughput(study: Studied) -> Chart | None:
+def throughput(study: StudyTable) -> Chart | None:
     """Throughput of each alternative at the size of the best point, per GPU where sizes differ; None with less than two."""
     return _bars(study, "rate", "alternatives", "Throughput of each alternative")
 
 
-def cost(study: Studied) -> Chart | None:
+def cost(study: StudyTable) -> Chart | None:
     """USD per million samples or tokens of each alternative; None with less than two."""
     return _bars(study, "cost_USD", "cost", "Cost of each alternative")
 
 
-def _bars(study: Studied, column: str, name: str, heading: str) -> Chart | None:
+def _bars(study: StudyTable, column: str, name: str, heading: str) -> Chart | None:
     """A view for each combination of circumstances."""
     best = study.best
     if best is None:
@@ -46,7 +46,7 @@ def _bars(study: Studied, column: str, name: str, heading: str) -> Chart | None:
     return Chart(name, heading, tuple(views), choosers=choosers, height_px=110 + _BAR_PX * most)
 
 
-def _view(study: Studied, column: str, rows: Sequence[Any], choices: tuple[str, ...]) -> View:
+def _view(study: StudyTable, column: str, rows: Sequence[Any], choices: tuple[str, ...]) -> View:
     """A bar for each alternative, the best at the top."""
     is_cost = column == "cost_USD"
     per_gpu = not is_cost and len({row["gpus"] for row in rows}) > 1

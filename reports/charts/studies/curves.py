@@ -9,7 +9,7 @@ from scaleproof.reports.charts.chart import Band, Chart, ChartAxis, Line, Mark, 
 from scaleproof.reports.charts.style import GREY, INK
 from scaleproof.reports.pages.text import percent, rate
 from scaleproof.reports.read.results import Case
-from scaleproof.reports.read.study import Studied
+from scaleproof.reports.read.study import StudyTable
 from scaleproof.simulator.common.units import format_bytes
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Row = Mapping[Any, Any]
 Rows = Sequence[Row]
 
 
-def throughput(study: Studied, measured: Sequence[Case] = ()) -> Chart | None:
+def throughput(study: StudyTable, measured: Sequence[Case] = ()) -> Chart | None:
     """Throughput of each strategy against the number of GPUs, with measured points."""
 
     def marks(name: str, rows: Rows, colour: str, symbol: Symbol) -> list[Mark]:
@@ -55,7 +55,7 @@ def throughput(study: Studied, measured: Sequence[Case] = ()) -> Chart | None:
     return _curves(study, ("throughput", "Throughput", caption), y, "rate", marks, overlay)
 
 
-def efficiency(study: Studied) -> Chart | None:
+def efficiency(study: StudyTable) -> Chart | None:
     """Scaling efficiency: weak if known, else strong."""
     kind, column = ("weak", "efficiency") if study.good["efficiency"].notna().any() else ("strong", "strong_efficiency")
 
@@ -70,7 +70,7 @@ def efficiency(study: Studied) -> Chart | None:
     return _curves(study, ("efficiency", "Efficiency", caption), y, column, marks)
 
 
-def memory(study: Studied) -> Chart | None:
+def memory(study: StudyTable) -> Chart | None:
     """Memory of the fullest rank against its capacity, including points that do not fit."""
 
     def marks(name: str, rows: Rows, colour: str, symbol: Symbol) -> list[Mark]:
@@ -102,7 +102,7 @@ def _is_there(value: float) -> bool:
 
 
 def _curves(
-    study: Studied, names: tuple[str, str, str], y: ChartAxis, column: str,
+    study: StudyTable, names: tuple[str, str, str], y: ChartAxis, column: str,
     marks: Callable[[str, Rows, str, Symbol], list[Mark]],
     overlay: Callable[[Mapping[str, Rows]], list[Mark]] = lambda lines: [], unfit: bool = False,
 ) -> Chart | None:  # fmt: skip
@@ -135,7 +135,7 @@ def _fastest(points: pd.DataFrame) -> dict[tuple[tuple[str, ...], str], list[Row
     return {key: list(rows.values()) for key, rows in found.items()}
 
 
-def _at_end(study: Studied, lines: Mapping[str, Rows], column: str) -> str:
+def _at_end(study: StudyTable, lines: Mapping[str, Rows], column: str) -> str:
     """The values of the first lines at the largest x: '32 GPUs: ring 6,639 images/s, servers 4,273 images/s'."""
     last = max(rows[-1]["x"] for rows in lines.values())
     ends = {line: rows[-1] for line, rows in lines.items() if rows[-1]["x"] == last}
@@ -158,23 +158,23 @@ def _coincide(lines: Sequence[Rows]) -> bool:
     )
 
 
-def _words(study: Studied, column: str, value: float) -> str:
+def _words(study: StudyTable, column: str, value: float) -> str:
     if column == "rate":
         return f"{rate(value)} {study.unit}/s"
     return format_bytes(value) if column == "memory_bytes" else percent(value)
 
 
-def size_of(study: Studied, row: Row) -> str:
+def size_of(study: StudyTable, row: Row) -> str:
     """'32 GPUs', of a point."""
     return f"{row['x_words']} GPUs" if study.across == "GPUs" else f"{study.across} {row['x_words']}"
 
 
-def _is_far(study: Studied) -> bool:
+def _is_far(study: StudyTable) -> bool:
     x = study.good["x"]
     return bool(x.min() > 0 and x.max() > FAR * x.min())
 
 
-def _x_axis(study: Studied, points: pd.DataFrame) -> ChartAxis:
+def _x_axis(study: StudyTable, points: pd.DataFrame) -> ChartAxis:
     words = dict(zip(points["x"].tolist(), points["x_words"].tolist(), strict=True))
     far = _is_far(study)
     if len(words) <= MOST_TICKS:
@@ -182,13 +182,13 @@ def _x_axis(study: Studied, points: pd.DataFrame) -> ChartAxis:
     return ChartAxis(study.across, far, log_ticks(min(words), max(words)) if far else ())
 
 
-def _hover_text(study: Studied, row: Row) -> str:
+def _hover_text(study: StudyTable, row: Row) -> str:
     """The hover text of a point."""
     between = f" ({rate(row['rate_low'])} to {rate(row['rate_high'])})" if _is_there(row["rate_low"]) else ""
     return "\n".join([row["line"], size_of(study, row), f"{rate(row['rate'])} {study.unit}/s{between}"])
 
 
-def _ideal(study: Studied, lines: Mapping[str, Rows]) -> list[Mark]:
+def _ideal(study: StudyTable, lines: Mapping[str, Rows]) -> list[Mark]:
     """Linear scaling of the first line."""
     known = [row for row in next(iter(lines.values())) if _is_there(row["efficiency"])]
     if study.across != "GPUs" or not known:
@@ -199,7 +199,7 @@ def _ideal(study: Studied, lines: Mapping[str, Rows]) -> list[Mark]:
     return [Line("linear scaling", GREY, ends, [each * end for end in ends], dashed=True)]
 
 
-def _measured(study: Studied, cases: Sequence[Case]) -> list[Mark]:
+def _measured(study: StudyTable, cases: Sequence[Case]) -> list[Mark]:
     """Measured runs in the study's folder, if x is the number of training ranks."""
     if study.across != "GPUs" or study.unit == "tokens":
         return []

@@ -13,7 +13,7 @@ from scaleproof.reports.charts.studies.curves import FAR, MOST_TICKS, size_of
 from scaleproof.reports.charts.style import FAINT, INK, paler
 from scaleproof.reports.pages.text import percent, rate
 from scaleproof.reports.read.ranking import NOTHING
-from scaleproof.reports.read.study import Studied
+from scaleproof.reports.read.study import StudyTable
 from scaleproof.simulator.common.units import format_bytes, format_time_s, format_USD
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _LEAST_RANGE: Final = 0.03
 _CAPTION: Final = "Lower left is better. Dashed: Pareto front."
 
 
-def crossover(study: Studied) -> Chart | None:
+def crossover(study: StudyTable) -> Chart | None:
     """The fastest strategy by two fields; None unless there are two strategies and two such fields."""
     import pandas as pd
 
@@ -136,7 +136,7 @@ def _thinned(words: Sequence[str]) -> tuple[tuple[float, str], ...]:
     return tuple((float(i), text) for i, text in enumerate(words) if i % every == 0)
 
 
-def pareto(study: Studied) -> list[Chart]:
+def pareto(study: StudyTable) -> list[Chart]:
     """Pareto fronts of time and memory, and of time and cost if known; none where there is nothing to trade."""
     good = study.good
     if len(good) < 3:
@@ -167,7 +167,7 @@ def _along(title: str, values: pd.Series[Any], zero: bool = True) -> ChartAxis:
     return ChartAxis(title, far, log_ticks(values.min(), values.max()) if far else (), zero=zero)
 
 
-def _front(study: Studied, points: pd.DataFrame, x: ChartAxis, y: ChartAxis) -> View | None:
+def _front(study: StudyTable, points: pd.DataFrame, x: ChartAxis, y: ChartAxis) -> View | None:
     """All points and the steps of the front; None if one point is the best in both."""
     marks: list[Mark] = []
     for line, (colour, symbol) in zip(study.lines, looks(len(study.lines)), strict=True):
@@ -185,7 +185,7 @@ def _front(study: Studied, points: pd.DataFrame, x: ChartAxis, y: ChartAxis) -> 
     return View(x, y, tuple(marks), f"Pareto front: {len(best)} of {len(points):,} points")
 
 
-def _front_text(study: Studied, point: Mapping[Any, Any], is_short: bool) -> str:
+def _front_text(study: StudyTable, point: Mapping[Any, Any], is_short: bool) -> str:
     """The hover text of a point; is_short: its circumstances by their values alone, for pages with many points."""
     if is_short:
         return ", ".join([point["line"], size_of(study, point), *point["choices"]])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster.device.device import Precision
@@ -84,7 +83,7 @@ def models() -> Mapping[str, ModelFacts]:
 
 
 def _read(part: str, name: str) -> dict[str, Any]:
-    path = catalog.find_part(part, name, Path())
+    path = catalog.find_part(part, name)
     found = yaml_file.read(path)
     if part == "cluster":
         resolve_file(found, "cluster", path.parent)

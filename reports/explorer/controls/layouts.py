@@ -67,8 +67,8 @@ def check(scenario: Scenario) -> None:
     if strategy.training_ranks > cluster.devices or nodes > cluster.nodes:
         raise InputError(f"{strategy.ranks:,} ranks need {nodes:,} nodes; the cluster has {cluster.nodes:,}")
     try:
-        strategy.check(built(scenario.model, strategy.plan.shard), scenario.samples_per_worker)
         scenario.check_options()
+        strategy.check(built(scenario.model, strategy.plan.shard), scenario.samples_per_worker)
     except FieldError as error:
         raise InputError(error.message) from None
     named = [rank for _, ranks in scenario.unevenness.named_by_field() for rank in ranks]
@@ -125,4 +125,4 @@ def _plain(scenario: Scenario, part: str) -> dict[str, Any]:
     spec = getattr(scenario, part)
     fields = type(spec).model_fields.items()
     free = {info.alias or name for name, info in fields if name in DECIDED and name not in spec.model_fields_set}
-    return {name: value for name, value in dump.plain_part(scenario, part).items() if name not in free}
+    return {name: value for name, value in dump.plain_spec(spec).items() if name not in free}

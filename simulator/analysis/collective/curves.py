@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.cost import Costing, costing
+from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.units import format_bytes, format_percent
 from scaleproof.simulator.uncertainty.error_model import case_of_collective
 from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
-
-# Seconds of a collective on a cluster by size in bytes.
-SecondsBySize = Callable[[Cluster, float], float]
 
 
 @dataclass(frozen=True)
@@ -89,29 +86,22 @@ class CollectiveCurve:
         return asdict(self)
 
 
-def seconds_on_group(op: Op, group: Group, algorithm: str | None = None, called_s: float = 0.0) -> SecondsBySize:
-    """Function of the seconds of a collective. called_s: seconds of the call in addition."""
-    known: dict[int, tuple[Cluster, Costing]] = {}
-
-    def seconds(cluster: Cluster, size_bytes: float) -> float:
-        # the cluster is kept, so that no other one gets its identity
-        if id(cluster) not in known:
-            known[id(cluster)] = cluster, costing(op, group, cluster, algorithm)
-        return known[id(cluster)][1](size_bytes).seconds + called_s
-
-    return seconds
+def predicted_curve(
+    op: Op, group: Group, cluster: Cluster, sizes: Iterable[float], algorithm: str | None = None, called_s: float = 0.0
+) -> tuple[PredictedSize, ...]:
+    """Predictions of sizes with their intervals, in ascending order. called_s: seconds of the call in addition."""
+    return tuple(_predicted(op, group, cluster, size_bytes, algorithm, called_s) for size_bytes in sorted(set(sizes)))
 
 
-def predicted_size(seconds: SecondsBySize, cluster: Cluster, nodes: int, size_bytes: float) -> PredictedSize:
-    """Prediction of one size with its interval. nodes: number of nodes of the group."""
-    case = case_of_collective(size_bytes, nodes, cluster)
-    found, predicted_s = of_closed_form(lambda on: seconds(on, size_bytes), cluster, case), seconds(cluster, size_bytes)
-    return PredictedSize(size_bytes, predicted_s, found.low * predicted_s, found.high * predicted_s)
+def _predicted(
+    op: Op, group: Group, cluster: Cluster, size_bytes: float, algorithm: str | None, called_s: float
+) -> PredictedSize:
+    def seconds(cluster: Cluster) -> float:
+        return collective_cost(op, size_bytes, group, cluster, algorithm).seconds + called_s
 
-
-def predicted_curve(seconds: SecondsBySize, cluster: Cluster, nodes: int, sizes: Iterable[float]) -> tuple[PredictedSize, ...]:
-    """Predictions of sizes, in ascending order. nodes: number of nodes of the group."""
-    return tuple(predicted_size(seconds, cluster, nodes, size_bytes) for size_bytes in sorted(set(sizes)))
+    interval = of_closed_form(seconds, cluster, case_of_collective(size_bytes, group.nodes, cluster))
+    predicted_s = seconds(cluster)
+    return PredictedSize(size_bytes, predicted_s, interval.low * predicted_s, interval.high * predicted_s)
 
 
 def drawn_sizes(sizes: Sequence[float]) -> list[float]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from scaleproof.simulator.analysis.elastic.checkpointed_steps import CheckpointedSteps
 from scaleproof.simulator.analysis.elastic.pauses import ChangeKind, Pause, RecoveryTimes, Regroup
@@ -56,13 +57,20 @@ class EventSimulation:
         scenario = self._job.scenario
         undisturbed_s = self._now.end_s(scenario.steps)
         while self._pending or self._requesting:
-            event_s, join_s = self._next_event_s(), self._next_join_s()
+            event_s = self._occurs_s(self._pending[0], self._now) if self._pending else math.inf
+            requests_s = min((host.requests_s for host in self._requesting), default=math.inf)
+            join_s = max(requests_s, self._now.begin_s) + self._times.seen_s(self._now.hosts)
             if min(event_s, join_s) >= (end_s := self._now.end_s(scenario.steps)):
-                self._refuse_rest(end_s)
+                event = self._requesting[0].event if self._requesting else self._pending[0]
+                message = f"{scenario.name}: {event.words}, but training is predicted to end after {format_time_s(end_s)}"
+                raise InputError(f"{message}; give an earlier event, or more steps")
             if event_s <= join_s:
                 self._occur(self._pending.popleft(), event_s)
             else:
-                self._hand_over(join_s)
+                # ranks save at the end of the step in which they notice that hosts want to join
+                step, _ = self._now.next_end_s(join_s)
+                stop_s, saved_s = self._now.handed_over(step)
+                self._stop(_Stop("join", stop_s), step, step, saved_s)
         self._end(self._now.end_s(scenario.steps), scenario.steps, scenario.steps, 0.0)
         return ElasticTimeline(
             scenario.name,
@@ -86,9 +94,6 @@ class EventSimulation:
         steps, size = self._job.scenario.steps, self._job.size(hosts)
         return CheckpointedSteps(begin_s, first, steps, self._every, hosts, size, self._times.saving)
 
-    def _next_event_s(self) -> float:
-        return self._occurs_s(self._pending[0], self._now) if self._pending else math.inf
-
     def _occurs_s(self, event: AnyHostEvent, stretch: CheckpointedSteps | None) -> float:
         """When an event occurs, in a stretch, or in the pause after it if None."""
         if event.at_s is not None:
@@ -97,11 +102,6 @@ class EventSimulation:
         if event.step <= self._reached:
             return self._occurred_s
         return math.inf if stretch is None else stretch.end_s(event.step)
-
-    def _next_join_s(self) -> float:
-        """When the ranks have noticed a host that requests to join."""
-        requests_s = min((one.requests_s for one in self._requesting), default=math.inf)
-        return max(requests_s, self._now.begin_s) + self._times.seen_s(self._now.hosts)
 
     def _occur(self, event: AnyHostEvent, now_s: float) -> None:
         self._occurred_s = now_s
@@ -129,32 +129,47 @@ class EventSimulation:
         done, kept = self._now.steps_at(gone_s * (1 + _CLOSE)), self._now.saved_at(gone_s * (1 + _CLOSE))
         self._stop(_Stop("failure", gone_s, 1, (event.words,), now_s), done, kept)
 
-    def _hand_over(self, seen_s: float) -> None:
-        """Ranks save at the end of the step in which they notice that hosts want to join."""
-        step, _ = self._now.next_end_s(seen_s)
-        stop_s, saved_s = self._now.handed_over(step)
-        self._stop(_Stop("join", stop_s), step, step, saved_s)
-
     def _stop(self, stop: _Stop, done: int, kept: int, saved_s: float = 0.0) -> None:
-        """Ends the stretch with the step `done`, of which steps up to `kept` count, and simulates the pause."""
-        stretch = self._now
+        """Ends the stretch with the step `done`, of which steps up to `kept` count, and simulates the pause, again where it is
+        interrupted."""
         self._reached = max(self._reached, done)
         lost_s = self._end(stop.now_s, done, kept, saved_s)
-        while True:
-            before = stretch.hosts
-            pause, joined = self._pause(stop, stretch)
+        again: _Stop | None = stop
+        while again is not None:
+            stop, before = again, self._now.hosts
+            pause, joined = self._pause(stop)
             hosts = before - stop.gone + len(joined)
             again = self._interrupted(stop.now_s + pause.all_s, hosts)
-            until_s = stop.now_s + pause.all_s if again is None else again.now_s
-            self._changes.append(_change(stop, joined, pause, until_s, (before, hosts), (done, kept), lost_s))
-            stretch = self._stretch(until_s, kept, hosts)
-            if again is None:
-                break
-            stop, done, lost_s = again, kept, 0.0
-        self._now = stretch
+            resumed_s = stop.now_s + pause.all_s if again is None else again.now_s
+            pause_s = resumed_s - stop.now_s
+            # parts follow one another as far as the pause lasts
+            ends_s = np.cumsum([0.0, pause.detection_s, pause.group_s, pause.start_s, pause.restore_s])
+            detection_s, group_s, start_s, restore_s = np.diff(np.minimum(ends_s, pause_s)).tolist()
+            change = HostChange(
+                causes=stop.causes + tuple(host.event.words for host in joined),
+                at_s=min([stop.at_s, *(host.at_s for host in joined)]),
+                stopped_s=stop.now_s,
+                resumed_s=resumed_s,
+                hosts_before=before,
+                hosts_after=hosts,
+                done_step=done,
+                resumed_step=kept,
+                lost_s=lost_s,
+                detection_s=detection_s,
+                group_s=group_s,
+                start_s=start_s,
+                restore_s=restore_s,
+                low_s=pause.low_s if again is None else pause_s,
+                high_s=pause.high_s if again is None else pause_s,
+                handed_over=stop.kind != "failure",
+            )
+            self._changes.append(change)
+            self._now = self._stretch(resumed_s, kept, hosts)
+            done, lost_s = kept, 0.0
 
-    def _pause(self, stop: _Stop, stretch: CheckpointedSteps) -> tuple[Pause, list[_Requesting]]:
+    def _pause(self, stop: _Stop) -> tuple[Pause, list[_Requesting]]:
         """The pause that begins now, and the hosts that join during it: those that request to before the group is formed."""
+        stretch = self._now
         into_s = stop.now_s - stretch.end_s(stretch.steps_at(stop.now_s * (1 + _CLOSE)))
         compute_left_s = max(0.0, stretch.size.compute_s - max(0.0, into_s)) if stop.kind == "failure" else 0.0
         joined: list[_Requesting] = []
@@ -209,51 +224,3 @@ class EventSimulation:
         )
         self._stretches.append(ended)
         return ended.lost_s
-
-    def _refuse_rest(self, end_s: float) -> NoReturn:
-        """Raises InputError for events that training does not reach."""
-        event = self._requesting[0].event if self._requesting else self._pending[0]
-        message = f"{self._job.scenario.name}: {event.words}, but training is predicted to end after {format_time_s(end_s)}"
-        raise InputError(f"{message}; give an earlier event, or more steps")
-
-
-def _change(
-    stop: _Stop,
-    joined: Sequence[_Requesting],
-    pause: Pause,
-    until_s: float,
-    hosts: tuple[int, int],
-    steps: tuple[int, int],
-    lost_s: float,
-) -> HostChange:
-    """A change whose pause ends at `until_s`. hosts: before and after. steps: done, and kept."""
-    pause_s = until_s - stop.now_s
-    is_whole = math.isclose(pause_s, pause.all_s)
-    parts_s = _cut((pause.detection_s, pause.group_s, pause.start_s, pause.restore_s), pause_s)
-    return HostChange(
-        causes=stop.causes + tuple(one.event.words for one in joined),
-        at_s=min([stop.at_s, *(one.at_s for one in joined)]),
-        stopped_s=stop.now_s,
-        resumed_s=until_s,
-        hosts_before=hosts[0],
-        hosts_after=hosts[1],
-        done_step=steps[0],
-        resumed_step=steps[1],
-        lost_s=lost_s,
-        detection_s=parts_s[0],
-        group_s=parts_s[1],
-        start_s=parts_s[2],
-        restore_s=parts_s[3],
-        low_s=pause.low_s if is_whole else pause_s,
-        high_s=pause.high_s if is_whole else pause_s,
-        handed_over=stop.kind != "failure",
-    )
-
-
-def _cut(parts_s: tuple[float, ...], until_s: float) -> tuple[float, ...]:
-    """The parts, one after the other, as far as they end within `until_s`."""
-    cut = []
-    for part_s in parts_s:
-        cut.append(min(part_s, until_s))
-        until_s -= cut[-1]
-    return tuple(cut)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
 from scaleproof.simulator.analysis.goodput.rates import checkpoint_cost
@@ -75,60 +76,49 @@ class Saving:
         return self.stall_s + self.writing_s
 
 
-class RecoveryTimes(Protocol):
-    """Times of a launcher and of a training program."""
+class RecoveryTimes(ABC):
+    """Times of a launcher, by default one that knows of all events at once, and of a training program."""
 
     @property
+    @abstractmethod
     def saving(self) -> Saving:
         """Times of a checkpoint."""
 
     @property
     def requests_s(self) -> float:
         """Seconds from when a host is available until it requests to join."""
+        return 0.0
 
     @property
     def reacts_s(self) -> float:
         """Seconds from the notice of an interruption until a rank is signalled to stop."""
+        return 0.0
 
     def seen_s(self, hosts: int) -> float:
         """Mean seconds from when a host requests to join until one of `hosts` hosts that train stops its ranks."""
+        return 0.0
 
+    @abstractmethod
     def pause(self, change: Regroup) -> Pause:
         """Duration of a change."""
 
 
-class StatedTimes:
+class StatedTimes(RecoveryTimes):
     """The times that a scenario's `reliability` states: detection (of failures), reschedule (a new group), initialise (start of
     processes), and reading a checkpoint at the storage's bandwidth."""
 
     def __init__(self, job: EventJob) -> None:
-        reliability = self._reliability = job.reliability
-        cost = checkpoint_cost(job.scenario, reliability, job.first_hosts)
-        self._saving = Saving(float(cost.stall_s), float(cost.writing_s), reliability.checkpoint.slowdown)
-        self._load_s = float(cost.load_s)
+        self._reliability = job.reliability
+        self._cost = checkpoint_cost(job.scenario, job.reliability, job.first_hosts)
 
     @property
     def saving(self) -> Saving:
         """Times of a checkpoint."""
-        return self._saving
-
-    @property
-    def requests_s(self) -> float:
-        """Zero: a host is available once it can join."""
-        return 0.0
-
-    @property
-    def reacts_s(self) -> float:
-        """Zero: ranks learn of a notice at once."""
-        return 0.0
-
-    def seen_s(self, hosts: int) -> float:
-        """Zero: joining hosts are announced."""
-        return 0.0
+        return Saving(float(self._cost.stall_s), float(self._cost.writing_s), self._reliability.checkpoint.slowdown)
 
     def pause(self, change: Regroup) -> Pause:
         """Duration of a change, the same for any number of hosts."""
         stated = self._reliability
         detection_s = stated.detection_s if change.kind == "failure" else 0.0
-        parts_s = (detection_s, stated.reschedule_s, stated.initialise_s, self._load_s)
+        parts_s = (detection_s, stated.reschedule_s, stated.initialise_s, float(self._cost.load_s))
         return Pause(*parts_s, sum(parts_s), sum(parts_s))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from functools import cached_property
-
-import numpy as np
 
 from scaleproof.simulator.analysis.goodput.elastic_sizes import ElasticSizes
 from scaleproof.simulator.common.errors import FieldError
@@ -41,9 +39,12 @@ class EventJob:
         self._check_order()
         self.hosts = self._hosts()
         self.most_hosts = self._most_hosts(max(self.hosts))
-        self._sizes: dict[int, JobSize] = {}
         for place, hosts in enumerate(self.hosts[1:]):
-            self._check_size(place, hosts)
+            if not self.workers(hosts):
+                least = counted(self.reliability.least_workers, "worker")
+                message = f"{counted(hosts, 'host')} would be left, which cannot train {least}; leave the event out, or set "
+                raise FieldError(self._at(place), message + "reliability.least_workers lower")
+        self.size = functools.cache(self._size)
 
     @property
     def events(self) -> tuple[AnyHostEvent, ...]:
@@ -58,20 +59,16 @@ class EventJob:
 
     def workers(self, hosts: int) -> int:
         """Number of workers that train on this number of hosts; 0 where none can."""
-        return int(self._elastic.workers(np.array([hosts]))[0])
+        return self._elastic.workers_on(hosts)
 
-    def size(self, hosts: int) -> JobSize:
+    def _size(self, hosts: int) -> JobSize:
         """Workers and predicted times on this number of hosts."""
-        if hosts not in self._sizes:
-            scenario = self.scenario_on(hosts)
-            run = timed(scenario)
-            workers = scenario.strategy.workers
-            self._sizes[hosts] = JobSize(
-                workers, scenario.total_samples, float(run.step_time_s), float(run.breakdown_s["compute"])
-            )
-        return self._sizes[hosts]
+        scenario = self.scenario_on(hosts)
+        run = timed(scenario)
+        compute_s = float(run.breakdown_s["compute"])
+        return JobSize(scenario.strategy.workers, scenario.total_samples, float(run.step_time_s), compute_s)
 
-    @cached_property
+    @functools.cached_property
     def _elastic(self) -> ElasticSizes:
         """Sizes up to that on the largest number of hosts, which the events or `most_workers` lead to."""
         scenario, hosts = self.scenario, self.first_hosts
@@ -134,12 +131,6 @@ class EventJob:
                 message = f"{counted(number, 'host')}, but most_workers is {most}, on {hosts} of them; leave the event out, "
                 raise FieldError(self._at(place), message + f"or set reliability.most_workers={most * number // hosts}")
         return hosts
-
-    def _check_size(self, place: int, hosts: int) -> None:
-        if not self.workers(hosts):
-            least = counted(self.reliability.least_workers, "worker")
-            message = f"{counted(hosts, 'host')} would be left, which cannot train {least}; leave the event out, or set "
-            raise FieldError(self._at(place), message + "reliability.least_workers lower")
 
     def _at(self, place: int) -> tuple[str | int, ...]:
         return ("reliability", "events", place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 import numpy as np
@@ -33,9 +34,9 @@ class ElasticSizes:
         if self.shrinks:
             self._check()
         self._fits = self.shrinks and memory(scenario).fits
-        self._workers = np.full(self.nodes + 1, -1, dtype=np.int64)
-        self._nodes = {scenario.strategy.workers: self.nodes}
-        self._rates: dict[int, float] = {}
+        self.workers_on = functools.cache(self._workers_on)
+        self.nodes_of = functools.cache(self._nodes_of)
+        self._samples_per_s = functools.cache(self._timed)
 
     def _check(self) -> None:
         strategy = self.scenario.strategy
@@ -48,12 +49,11 @@ class ElasticSizes:
 
     def workers(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Number of workers that train on each number of working nodes; 0 where training waits."""
-        nodes = np.minimum(nodes, self.nodes)
-        for number in np.unique(nodes[self._workers[nodes] < 0]):
-            self._workers[number] = self._max_workers(int(number))
-        return self._workers[nodes]
+        numbers, place = np.unique(np.minimum(nodes, self.nodes), return_inverse=True)
+        return np.array([self.workers_on(number) for number in numbers.tolist()], dtype=np.int64)[place]
 
-    def _max_workers(self, nodes: int) -> int:
+    def _workers_on(self, nodes: int) -> int:
+        """Number of workers that train on a number of working nodes; 0 where training waits."""
         full = self.scenario.strategy.workers
         if nodes >= self.nodes:
             return full
@@ -61,13 +61,14 @@ class ElasticSizes:
             return 0
         return next((workers for workers in range(full - 1, self._least - 1, -1) if 0 < self.nodes_of(workers) <= nodes), 0)
 
-    def nodes_of(self, workers: int) -> int:
+    def _nodes_of(self, workers: int) -> int:
         """Number of nodes for `workers` workers; 0 where the scenario cannot be trained with this number of workers."""
-        if workers not in self._nodes:
-            smaller = self.of(workers)
-            possible = smaller is not None and (not self._fits or memory(smaller).fits)
-            self._nodes[workers] = smaller.strategy.nodes_needed(smaller.cluster) if smaller and possible else 0
-        return self._nodes[workers]
+        if workers == self.scenario.strategy.workers:
+            return self.nodes
+        smaller = self.of(workers)
+        if smaller is None or (self._fits and not memory(smaller).fits):
+            return 0
+        return smaller.strategy.nodes_needed(smaller.cluster)
 
     def speed(self, workers: int) -> float:
         """Throughput with `workers` workers over that with all workers."""
@@ -85,12 +86,10 @@ class ElasticSizes:
         """Samples per second with all workers."""
         return self._samples_per_s(self.scenario.strategy.workers)
 
-    def _samples_per_s(self, workers: int) -> float:
-        if workers not in self._rates:
-            smaller = self.of(workers)
-            assert smaller is not None
-            self._rates[workers] = timed(smaller).samples_per_s
-        return self._rates[workers]
+    def _timed(self, workers: int) -> float:
+        smaller = self.of(workers)
+        assert smaller is not None
+        return timed(smaller).samples_per_s
 
     def of(self, workers: int) -> Scenario | None:
         """The scenario with `workers` workers; None where it cannot be trained with this number."""

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, names_for
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
-from scaleproof.simulator.cluster.collectives.link_traffic import Traffic, traffic, traffic_by_round
-from scaleproof.simulator.cluster.collectives.nccl import (
-    Choice,
-    GroupLinks,
-    Nccl,
-    TimingConstants,
-    candidates,
-    channels,
-    choices,
-    constants_of,
-    default_transport,
-    facts_of,
-    nccl_choice,
-    rccl_facts_of,
-)
-from scaleproof.simulator.cluster.collectives.settings import Library
+from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks, Traffic, traffic, traffic_by_round
+from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of
+from scaleproof.simulator.cluster.collectives.nccl.timing import choices, nccl_choice
+from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates
+from scaleproof.simulator.cluster.collectives.settings import Nccl
 from scaleproof.simulator.common.errors import FieldError, InputError
 
 if TYPE_CHECKING:
-    from scaleproof.simulator.cluster import Cluster
+    from scaleproof.simulator.cluster import Cluster, Interconnect
 
 # gloo's algorithms (gloo/{allreduce,reduce,broadcast,allgather,gather,scatter,alltoall}.cc; ProcessGroupGloo's reduce_scatter).
 GLOO: Final[dict[Op, str]] = {
@@ -63,8 +50,7 @@ _NCCL_ONLY: Final = {
 _COMMON: Final = ("ring", "halving_doubling", "hierarchical", "binomial", "pairwise", "linear")
 
 
-@dataclass(frozen=True)
-class CollectiveCost:
+class CollectiveCost(NamedTuple):
     """Cost of a collective. seconds: the whole duration; latency_s: the part of it before the busiest link is busy."""
 
     algorithm: str
@@ -72,48 +58,17 @@ class CollectiveCost:
     seconds: float
 
 
-def library_of(cluster: Cluster) -> Library:
-    """The library that chooses the algorithms on a cluster."""
-    if cluster.collectives.library is not None:
-        return cluster.collectives.library
-    if nccl_facts(cluster):
-        return "nccl"
-    return "gloo" if cluster.node.cores is not None else "fastest"
-
-
-def nccl_facts(cluster: Cluster) -> Nccl | None:
-    """Parameters of NCCL's or RCCL's model: the cluster's own, else those for its device's name; None if they are unknown."""
-    name = cluster.device.name
-    return cluster.collectives.nccl or facts_of(name) or rccl_facts_of(name)
-
-
-def chosen_nccl(cluster: Cluster) -> Nccl | None:
-    """Parameters of NCCL's model if NCCL or RCCL is the cluster's library, else None. Raises FieldError if they are unknown."""
-    if library_of(cluster) != "nccl":
-        return None
-    facts = nccl_facts(cluster)
-    if facts is None:
-        message = f"NCCL's model does not know {cluster.device.name}; give collectives.nccl, or another library"
-        raise FieldError(("cluster", "collectives", "library"), message)
-    return facts
-
-
-def transport_of(cluster: Cluster) -> str:
-    """Name of the transport between nodes: the network's own, else the usual one of such a network."""
-    return cluster.network.transport or default_transport(cluster.network, cluster.node) if cluster.network else "infiniband"
-
-
 def timing_constants(cluster: Cluster, facts: Nccl) -> TimingConstants:
     """Constants of the timing of a cluster's collectives by NCCL or RCCL."""
-    return constants_of(facts, transport_of(cluster), cluster.collectives.adjust)
+    return constants_of(facts, cluster.transport, cluster.collectives.adjust)
 
 
 def processors_taken(cluster: Cluster) -> float:
     """Share of a device's processors that move data instead of computing: NCCL occupies one for each of its channels."""
-    facts, kernels = nccl_facts(cluster), cluster.device.kernels
+    facts, kernels = cluster.nccl_facts, cluster.device.kernels
     if facts is None or kernels is None:
         return 0.0
-    return min(1.0, channels(facts, 1, cluster.node.cards_used) / kernels.processors)
+    return min(1.0, facts.channels(1, cluster.node.cards_used) / kernels.processors)
 
 
 def rendezvous_s(group: Group, cluster: Cluster) -> float:
@@ -123,7 +78,7 @@ def rendezvous_s(group: Group, cluster: Cluster) -> float:
     data wait for: the receiver announces its buffer, and the sender reports completion (its RDMA protocol). It is an assumption
     that each has the latency that the plugin states.
     """
-    facts = chosen_nccl(cluster)
+    facts = cluster.nccl
     if facts is None or group.nodes == 1:
         return 0.0
     return _RENDEZVOUS_MESSAGES * group.nodes * facts.network_latency_s
@@ -131,13 +86,15 @@ def rendezvous_s(group: Group, cluster: Cluster) -> float:
 
 def rotates(cluster: Cluster, algorithm: str) -> bool:
     """Whether the order of a node's members is rotated from channel to channel, as NCCL does unless messages are concurrent."""
-    return library_of(cluster) == "nccl" and not ALGORITHMS[algorithm].at_once
+    return cluster.library == "nccl" and not ALGORITHMS[algorithm].at_once
 
 
 # Cost of a collective over a group as a function of its size in bytes.
 Costing = Callable[[float], CollectiveCost]
 # The cost by size of an operation over a group.
 CostOf = Callable[[Op, Group, "Cluster"], Costing]
+# Seconds of a collective as a function of its size in bytes.
+DurationBySize = Callable[[float], float]
 
 
 def collective_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str | None = None) -> CollectiveCost:
@@ -152,11 +109,8 @@ def costing(op: Op, group: Group, cluster: Cluster, algorithm: str | None = None
     algorithm: the one to use; the library's choice if absent. Raises InputError for an unsuitable algorithm and FieldError for
     a missing link.
     """
-    if group.size == 1:
-        return lambda size_bytes: CollectiveCost("none", 0.0, 0.0)
-    _check_links(group, cluster)
     modelled = modelled_costing(op, group, cluster, algorithm)
-    if algorithm is not None or not cluster.collectives.measured:
+    if algorithm is not None or not cluster.collectives.measured or group.size == 1:
         return modelled
 
     def cost(size_bytes: float) -> CollectiveCost:
@@ -180,7 +134,7 @@ def _corrected_cost(cost: CollectiveCost, op: Op, size_bytes: float, group: Grou
         return cost
     ranks = [node * devices + device for node in range(measured.nodes) for device in range(per_node)][: measured.ranks]
     modelled = modelled_costing(op, Group.of(ranks, devices), cluster)(size_bytes)
-    if chosen_nccl(cluster):
+    if cluster.nccl:
         ratio = (measured.seconds(size_bytes) / modelled.seconds) ** _CARRIED if modelled.seconds else 1.0
         return CollectiveCost(cost.algorithm, cost.latency_s * ratio, cost.seconds * ratio)
     measured_s = size_bytes / measured.bandwidth_Bps
@@ -193,33 +147,55 @@ def _corrected_cost(cost: CollectiveCost, op: Op, size_bytes: float, group: Grou
 
 
 def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | None = None) -> Costing:
-    """Cost of a collective over two or more ranks by size, by the model alone; errors as in `costing`.
-
-    The latest are kept, with the cluster's parts that they depend on.
-    """
-    # a device's speed counts only where it copies what collectives move
-    device = cluster.device if cluster.computes_on_processors else None
-    parts = cluster.network, cluster.node, cluster.collectives, device
-    key = op, group, algorithm, cluster.device.name, *map(id, parts)
-    if key not in _MODELLED:
-        _MODELLED[key] = functools.cache(_modelled_costing(op, group, cluster, algorithm)), parts
-        if len(_MODELLED) > _MOST_MODELLED:
-            _MODELLED.popitem(last=False)
-    return _MODELLED[key][0]
+    """Cost of a collective by size, by the model alone; errors as in `costing`."""
+    if group.size == 1:
+        return _nothing
+    _check_links(group, cluster)
+    facts = cluster.nccl
+    constants = timing_constants(cluster, facts) if facts else None
+    return _modelled_costing(op, group, cluster.interconnect, constants, algorithm)
 
 
-_MOST_MODELLED: Final = 512
-_MODELLED: Final[OrderedDict[Hashable, tuple[Costing, tuple[object, ...]]]] = OrderedDict()
-
-
-def _modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | None) -> Costing:
-    if facts := chosen_nccl(cluster):
-        return _nccl_costing(op, group, cluster, facts, algorithm)
-    if algorithm is None and library_of(cluster) == "gloo":
-        moving, copies = _link_costing(op, group, cluster, gloo_algorithm(op, group)), _GLOO_COPIES.get(op, 0)
-        return _with_copies(moving, copies, cluster) if copies and cluster.computes_on_processors else moving
+@functools.lru_cache(maxsize=512)
+def _modelled_costing(
+    op: Op, group: Group, interconnect: Interconnect, constants: TimingConstants | None, algorithm: str | None
+) -> Costing:
+    """The cost by size; constants: of NCCL's timing, None with other libraries."""
+    cluster = interconnect.cluster
+    if constants is not None:
+        return functools.cache(_nccl_costing(op, group, cluster, constants, algorithm))
+    if algorithm is None and cluster.library == "gloo":
+        return functools.cache(_gloo_costing(op, group, cluster))
     names = [algorithm] if algorithm else _suitable(op, group, cluster)
-    return _cheapest([_link_costing(op, group, cluster, name) for name in names])
+    costings = [_link_costing(op, group, cluster, name) for name in names]
+
+    def cheapest(size_bytes: float) -> CollectiveCost:
+        return min((cost(size_bytes) for cost in costings), key=lambda cost: cost.seconds)
+
+    return functools.cache(cheapest)
+
+
+def direct_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
+    """Cost by size of a collective in kernels that move data themselves, without a library: the links' latency and
+    bandwidth."""
+    if group.size == 1:
+        return _nothing
+    _check_links(group, cluster)
+    return _link_costing(op, group, cluster, GLOO[op])
+
+
+def concurrent_collective(op: Op, group: Group, cluster: Cluster, cost_of: CostOf = costing) -> DurationBySize:
+    """Seconds by size of a collective in which all ranks of its nodes take part concurrently, each in a group equivalent to
+    `group`."""
+    cost_by_size, cards = cost_of(op, group, cluster), cluster.node.cards_used
+    demand = cluster.node.devices / group.per_node * min(group.per_node, cards)
+    oversubscription = max(1.0, demand / cards) if group.nodes > 1 else 1.0
+
+    def seconds(size_bytes: float) -> float:
+        cost = cost_by_size(size_bytes)
+        return cost.latency_s + oversubscription * (cost.seconds - cost.latency_s)
+
+    return seconds
 
 
 def copying_s(size_bytes: float, cluster: Cluster) -> float:
@@ -227,59 +203,9 @@ def copying_s(size_bytes: float, cluster: Cluster) -> float:
     return cluster.device.moved_s(2 * size_bytes)
 
 
-def _with_copies(moving: Costing, copies: int, cluster: Cluster) -> Costing:
-    """Cost of a collective whose whole buffer is copied a number of times as well."""
-
-    def cost(size_bytes: float) -> CollectiveCost:
-        moved = moving(size_bytes)
-        return replace(moved, seconds=moved.seconds + copies * copying_s(size_bytes, cluster))
-
-    return cost
-
-
-def gloo_algorithm(op: Op, group: Group) -> str:
-    """Name of the algorithm that gloo uses for a group of two or more ranks."""
-    return _GLOO_OF_TWO.get(op, GLOO[op]) if group.size == 2 else GLOO[op]
-
-
-def direct_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
-    """Cost by size of a collective in kernels that move data themselves, without a library: the links' latency and
-    bandwidth."""
-    if group.size == 1:
-        return lambda size_bytes: CollectiveCost("none", 0.0, 0.0)
-    _check_links(group, cluster)
-    return _link_costing(op, group, cluster, GLOO[op])
-
-
-class ConcurrentCollective:
-    """A collective in which all ranks of its nodes take part concurrently, each in a group equivalent to `group`."""
-
-    def __init__(self, op: Op, group: Group, cluster: Cluster, cost_of: CostOf = costing) -> None:
-        self._cluster = cluster
-        self._cost = functools.cache(cost_of(op, group, cluster))
-        cards, devices = cluster.node.cards_used, cluster.node.devices
-        demand = devices / group.per_node * min(group.per_node, cards)
-        self._oversubscription = max(1.0, demand / cards) if group.nodes > 1 else 1.0
-
-    def seconds(self, size_bytes: float) -> float:
-        """Seconds of the collective for `size_bytes` bytes."""
-        cost = self._cost(size_bytes)
-        return cost.latency_s + self._oversubscription * (cost.seconds - cost.latency_s)
-
-
-_CONCURRENT_SIZE: Final = 256
-_CONCURRENT: Final[OrderedDict[tuple[Op, Group, int, object], ConcurrentCollective]] = OrderedDict()
-
-
-def concurrent_collective(op: Op, group: Group, cluster: Cluster, cost_of: CostOf = costing) -> ConcurrentCollective:
-    """The `ConcurrentCollective` of these arguments. The latest ones are cached by the identity of the cluster, which they
-    reference."""
-    key = op, group, id(cluster), cost_of
-    if key not in _CONCURRENT:
-        _CONCURRENT[key] = ConcurrentCollective(op, group, cluster, cost_of)
-        if len(_CONCURRENT) > _CONCURRENT_SIZE:
-            _CONCURRENT.popitem(last=False)
-    return _CONCURRENT[key]
+def _nothing(size_bytes: float) -> CollectiveCost:
+    """Cost of a collective of one rank."""
+    return CollectiveCost("none", 0.0, 0.0)
 
 
 def _check_links(group: Group, cluster: Cluster) -> None:
@@ -295,31 +221,35 @@ def _suitable(op: Op, group: Group, cluster: Cluster) -> list[str]:
     return [name for name in names_for(op, among) if name != "hierarchical" or group.is_even]
 
 
-def _cheapest(costings: Sequence[Costing]) -> Costing:
-    if len(costings) == 1:
-        return costings[0]
-    return lambda size_bytes: min((cost(size_bytes) for cost in costings), key=lambda cost: cost.seconds)
-
-
-def _nccl_costing(op: Op, group: Group, cluster: Cluster, facts: Nccl, algorithm: str | None) -> Costing:
-    """Cost by NCCL's model; a given algorithm that NCCL does not have uses the links' model."""
-    links = GroupLinks(group, cluster.node, cluster.network)
-    if usable := choices(op, links, facts, timing_constants(cluster, facts), algorithm):
-        return _chosen_costing(usable)
-    if algorithm is not None and algorithm.startswith(tuple(_NCCL_ONLY)):
+def _nccl_costing(op: Op, group: Group, cluster: Cluster, constants: TimingConstants, algorithm: str | None) -> Costing:
+    """Cost of what NCCL's tuner chooses for each size; only the choice is timed. A given algorithm that NCCL does not have uses
+    the links' model."""
+    links, facts = GroupLinks(group, cluster.node, cluster.network), cluster.nccl
+    assert facts is not None
+    usable = choices(op, links, facts, constants, algorithm)
+    if not usable and algorithm is not None and algorithm.startswith(tuple(_NCCL_ONLY)):
         names = ", ".join(candidates(op, links, facts))
         needs = next(f"; it needs {what}" for start, what in _NCCL_ONLY.items() if algorithm.startswith(start))
         raise InputError(f"{algorithm} does not work on {group.size} ranks here; use one of {names}{needs}")
-    return _link_costing(op, group, cluster, algorithm or GLOO[op])
-
-
-def _chosen_costing(usable: Sequence[Choice]) -> Costing:
-    """Cost of what NCCL's tuner chooses for each size; only the choice is timed."""
+    if not usable:
+        return _link_costing(op, group, cluster, algorithm or GLOO[op])
 
     def cost(size_bytes: float) -> CollectiveCost:
         choice = nccl_choice(usable, size_bytes)
         timing = choice.at(size_bytes)
         return CollectiveCost(choice.algorithm, timing.latency_s, timing.seconds(size_bytes))
+
+    return cost
+
+
+def _gloo_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
+    """Cost of gloo's algorithm, and of the copies of the whole buffer that processor cores make."""
+    moving = _link_costing(op, group, cluster, _GLOO_OF_TWO.get(op, GLOO[op]) if group.size == 2 else GLOO[op])
+    copies = _GLOO_COPIES.get(op, 0) if cluster.computes_on_processors else 0
+
+    def cost(size_bytes: float) -> CollectiveCost:
+        moved = moving(size_bytes)
+        return moved._replace(seconds=moved.seconds + copies * copying_s(size_bytes, cluster))
 
     return cost
 
@@ -336,12 +266,10 @@ def _link_costing(op: Op, group: Group, cluster: Cluster, algorithm: str) -> Cos
     else:
         parts = traffic_by_round(algorithm, op, group, cluster.node, cluster.network)
         latency_s = links.rounds_latency_s(parts)
-
-    hosts_s = [links.hosts_s(part) for part in parts]
+    busy = [(part.inside_s, part.between_s, links.hosts_s(part)) for part in parts]
 
     def cost(size_bytes: float) -> CollectiveCost:
-        of_parts = zip(parts, hosts_s, strict=True)
-        transfer_s = sum(max(size_bytes * part.inside_s, size_bytes * part.between_s, host_s) for part, host_s in of_parts)
+        transfer_s = sum(max(size_bytes * inside_s, size_bytes * between_s, host_s) for inside_s, between_s, host_s in busy)
         return CollectiveCost(algorithm, latency_s, latency_s + transfer_s)
 
     return cost

@@ -114,9 +114,10 @@ class Group:
         return np.bincount(self.node_of)
 
     @functools.cached_property
-    def shape(self) -> tuple[bytes, bytes]:
-        """A key that is equal for groups with the same devices on each node, on whichever nodes."""
-        return self.members.tobytes(), self.device_of.tobytes()
+    def on_first_nodes(self) -> Group:
+        """The group of the same devices on the first nodes."""
+        ranks = self.node_of * self.devices + self.device_of
+        return self if (ranks == self._numbers).all() else Group.of(ranks.tolist(), self.devices)
 
     @functools.cached_property
     def nodes(self) -> int:

@@ -62,16 +62,10 @@ def traffic(algorithm: str, op: Op, group: Group, node: Node, network: Link | No
     """
     # the time on uniform links is inverse to their bandwidth, so the cached traffic is that of a link of unit bandwidth
     inside, between = (link if link and link.is_uniform else None for link in (node.link, network))
-    node = node.model_copy(update={"link": unit(inside)}) if inside else node
-    scaled = _traffic(algorithm, op, group, node, unit(between) if between else network, rotate)
+    scaled = _traffic(algorithm, op, group, node.unit if inside else node, between.unit if between else network, rotate)
     inside_s = scaled.inside_s / inside.bandwidth_Bps if inside else scaled.inside_s
     between_s = scaled.between_s / between.bandwidth_Bps if between else scaled.between_s
     return replace(scaled, inside_s=inside_s, between_s=between_s)
-
-
-def unit(link: Link) -> Link:
-    """The link with a bandwidth of 1 byte per second and no latency."""
-    return link.model_copy(update={"bandwidth_Bps": 1.0, "latency_s": 0.0})
 
 
 @functools.lru_cache(maxsize=4096)
@@ -110,8 +104,7 @@ def channels_of(op: Op, group: Group, node: Node, rotate: bool) -> list[Numbers]
     base, count = group.first[group.node_of], group.members[group.node_of]
     link = node.link
     has_rings = link is not None and (group.per_node == node.installed or link.topology.joins_all_pairs) and group.is_even
-    rings = link.topology.rings(group.per_node) if link and has_rings else [list(range(group.per_node))]
-    rings = [[*ring[ring.index(0) :], *ring[: ring.index(0)]] for ring in rings]
+    rings = _from_first(link.topology.rings(group.per_node)) if link and has_rings else [list(range(group.per_node))]
     root = (group.node_of == 0) & (op in _ROOTED)
     channels = []
     for ring in rings:
@@ -130,8 +123,13 @@ def node_orders(op: Op, group: Group, network: Link | None) -> list[Numbers]:
     everyone = np.arange(group.size)
     if op == "sendrecv" or network is None or not group.is_even or group.node_numbers[-1] + 1 != group.nodes:
         return [everyone]
-    rings = [[*ring[ring.index(0) :], *ring[: ring.index(0)]] for ring in network.topology.rings(group.nodes)]
+    rings = _from_first(network.topology.rings(group.nodes))
     return [np.array(ring)[group.node_of] * group.per_node + everyone % group.per_node for ring in rings]
+
+
+def _from_first(rings: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The rings, each from its endpoint 0 on."""
+    return [[*ring[ring.index(0) :], *ring[: ring.index(0)]] for ring in rings]
 
 
 def _crosses(step: Round, group: Group) -> NDArray[np.bool_]:
@@ -165,38 +163,24 @@ class _UsedLinks:
         self._endpoint = group.node_of * node.installed + group.device_of
 
     def traffic(self, rounds: Sequence[Round], at_once: bool = False) -> Traffic:
-        """Traffic of rounds that are consecutive, or all concurrent."""
+        """Traffic of consecutive rounds, or of a single one whose messages are all concurrent."""
         if not rounds:
             return Traffic(0, 0, 0.0, 0.0, 0, 0)
         crosses = [_crosses(step, self.group) for step in rounds]
-        stays = [~c for c in crosses]
-        # concurrent rounds are one
-        joined = [_joined(rounds)] if at_once else rounds
-        joined_crosses = [np.concatenate(crosses)] if at_once else crosses
-        steps = self._steps(joined, joined_crosses, at_once)
-        each = list(zip(joined, joined_crosses, steps, strict=True))
-        remote = [step.source[c & (step.source >= 0)] for step, c in zip(rounds, crosses, strict=True)]
+        steps = [_steps(step, c, at_once) for step, c in zip(rounds, crosses, strict=True)]
+        each = list(zip(rounds, crosses, steps, strict=True))
+        remote = rounds[0].source[crosses[0] & (rounds[0].source >= 0)]
         return Traffic(
             inside_steps=sum(inside for inside, _ in steps),
             between_steps=sum(between for _, between in steps),
-            inside_s=self._inside_s(rounds, crosses, at_once),
-            between_s=self._between_s(rounds, crosses, at_once),
-            inside_messages=_max_messages(rounds, stays, np.arange(self.group.size), at_once),
-            between_messages=_max_messages(rounds, crosses, self.group.node_of, at_once),
+            inside_s=self._inside_s(rounds, crosses),
+            between_s=self._between_s(rounds, crosses),
+            inside_messages=sum(_most_messages(step, ~c, np.arange(self.group.size)) for step, c, _ in each),
+            between_messages=sum(_most_messages(step, c, self.group.node_of) for step, c, _ in each),
             inside_further=tuple(f for step, c, (inside, _) in each for f in self._inside_further(step, ~c, inside)),
             between_further=tuple(f for step, c, (_, between) in each for f in self._between_further(step, c, between)),
-            remote_messages=int(np.bincount(np.concatenate(remote)).max(initial=0)) if at_once else 0,
+            remote_messages=int(np.bincount(remote).max(initial=0)) if at_once else 0,
         )
-
-    def _steps(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> list[tuple[int, int]]:
-        """Consecutive messages of each round inside a node and between nodes."""
-        if at_once:
-            return [(int((~c).any()), int(c.any())) for c in crosses]
-        # a chunk of the data crosses in proportion to the share of messages that cross, rounded down, but at least once
-        between = [
-            max(int(c.any()), step.times * int(c.sum()) // max(1, len(c))) for step, c in zip(rounds, crosses, strict=True)
-        ]
-        return [(step.times - count, count) for step, count in zip(rounds, between, strict=True)]
 
     def _inside_further(self, step: Round, chosen: NDArray[np.bool_], steps: int) -> Iterator[FurtherSteps]:
         """Those of a round's steps inside a node with longer routes. chosen: messages inside nodes, shape (messages,)."""
@@ -213,19 +197,18 @@ class _UsedLinks:
         found = _further(self.network, nodes, self.node.cards_used, ends, self._nodes_in_order(), steps, step.times)
         return (FurtherSteps(extra_s / 2, count) for extra_s, count in found) if is_half else found
 
-    def _inside_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> float:
-        nonempty = [messages for messages in self._inside(rounds, crosses) if len(messages.share)]
-        if not nonempty or self.node.link is None:
+    def _inside_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> float:
+        link = self.node.link
+        messages = [some for some in self._inside(rounds, crosses) if len(some.share)]
+        if link is None or not messages:
             return 0.0
-        messages = _EndpointShares(*(np.concatenate(column) for column in zip(*nonempty, strict=True)))
         slowdown = None
-        if self.node.link.incast:
-            ends = ("source", "target") if self.node.link.duplex == "half" else ("target",)
-            stays = [~c for c in crosses]
-            counts = list(_counts(rounds, stays, self._endpoint, ends, self.group.nodes * self.node.installed))
-            senders = np.sum(counts, axis=0) if at_once else np.max(counts, axis=0)
-            slowdown = 1 + self.node.link.incast * np.maximum(0, senders - 1)
-        return _busiest_s(self.node.link.wiring(self.node.installed), messages, slowdown)
+        if link.incast:
+            ends = ("source", "target") if link.duplex == "half" else ("target",)
+            endpoints = self.group.nodes * self.node.installed
+            counts = [_counts(step, ~c, self._endpoint, ends, endpoints) for step, c in zip(rounds, crosses, strict=True)]
+            slowdown = 1 + link.incast * np.maximum(0, np.max(counts, axis=0) - 1)
+        return _busiest_s(link.wiring(self.node.installed), _joined(messages), slowdown)
 
     def _inside(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> Iterator[_EndpointShares]:
         """Messages inside nodes, channel by channel; devices of all nodes are numbered consecutively."""
@@ -246,13 +229,13 @@ class _UsedLinks:
         relay = self.group.node_of[source] * devices + -(-card * devices // cards)
         return _EndpointShares(self._endpoint[source][changes], relay[changes], step.share[crosses][changes] * step.times)
 
-    def _between_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> float:
+    def _between_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> float:
         if self.network is None or not any(c.any() for c in crosses):
             return 0.0
-        slowdown = self._incast_slowdown(rounds, crosses, at_once) if self.network.incast else None
+        slowdown = self._incast_slowdown(rounds, crosses) if self.network.incast else None
         return _busiest_s(self.wiring, self.between(rounds, crosses), slowdown, self.cards)
 
-    def _incast_slowdown(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> Amounts:
+    def _incast_slowdown(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> Amounts:
         """Slowdown factor of what each card receives because several endpoints send to its endpoint; shape (cards,)."""
         assert self.network is not None
         counts = np.zeros(len(self.wiring))
@@ -261,8 +244,7 @@ class _UsedLinks:
             if c.any():
                 source, target, _ = self.between([step], [c])
                 ends = np.concatenate([source, target]) if self.wiring.half_duplex else target
-                count = np.bincount(ends[ends >= 0] // self.cards, minlength=len(counts)) / parts
-                counts = counts + count if at_once else np.maximum(counts, count)
+                counts = np.maximum(counts, np.bincount(ends[ends >= 0] // self.cards, minlength=len(counts)) / parts)
         return np.repeat(1 + self.network.incast * np.maximum(0, counts - 1), self.cards)
 
     @property
@@ -301,34 +283,36 @@ class _UsedLinks:
             share = step.share[c] * step.times / len(choices) / len(self.orders)
             for nodes, card in itertools.product(self._nodes_in_order(), choices):
                 of_ends = [(card_of[rail] if self.cards == 1 else card_of[end]) if card is None else card for end in ends]
-                endpoints = (np.where(e < 0, -1, nodes[e] * cards + own) for e, own in zip(ends, of_ends, strict=True))
-                messages.append((*endpoints, share))
-        return _EndpointShares(*(np.concatenate(column) for column in zip(*messages, strict=True)))
+                source, target = (np.where(e < 0, -1, nodes[e] * cards + at) for e, at in zip(ends, of_ends, strict=True))
+                messages.append(_EndpointShares(source, target, share))
+        return _joined(messages)
 
 
-def _joined(rounds: Sequence[Round]) -> Round:
-    """One round of the messages of concurrent rounds."""
-    source, target = (np.concatenate([getattr(step, end) for step in rounds]) for end in ("source", "target"))
-    return Round(source, target, np.concatenate([step.share for step in rounds]))
+def _joined(messages: Sequence[_EndpointShares]) -> _EndpointShares:
+    source, target, share = (np.concatenate(column) for column in zip(*messages, strict=True))
+    return _EndpointShares(source, target, share)
 
 
-def _counts(
-    rounds: Sequence[Round], chosen: Sequence[NDArray[np.bool_]], endpoint: Numbers, ends: Sequence[str], endpoints: int
-) -> Iterator[Numbers]:
-    """For each round, the number of chosen messages at each endpoint; shape (endpoints,). endpoint: of each member. ends:
-    whether sources, targets or both count."""
-    for step, mask in zip(rounds, chosen, strict=True):
-        members = [getattr(step, end)[mask] for end in ends]
-        none = np.zeros(endpoints, dtype=np.int64)
-        yield sum((np.bincount(endpoint[end[end >= 0]], minlength=endpoints) for end in members), none)
-
-
-def _max_messages(rounds: Sequence[Round], chosen: Sequence[NDArray[np.bool_]], endpoint: Numbers, at_once: bool) -> int:
-    """Largest number of chosen messages that an endpoint sends and receives, in consecutive or in concurrent rounds."""
-    counts = list(_counts(rounds, chosen, endpoint, ("source", "target"), int(endpoint.max()) + 1))
+def _steps(step: Round, crosses: NDArray[np.bool_], at_once: bool) -> tuple[int, int]:
+    """Consecutive messages of a round inside a node and between nodes."""
     if at_once:
-        return int(sum(counts, np.zeros(1, dtype=np.int64)).max())
-    return sum(step.times * int(count.max()) for step, count in zip(rounds, counts, strict=True))
+        return int((~crosses).any()), int(crosses.any())
+    # a chunk of the data crosses in proportion to the share of messages that cross, rounded down, but at least once
+    between = max(int(crosses.any()), step.times * int(crosses.sum()) // max(1, len(crosses)))
+    return step.times - between, between
+
+
+def _counts(step: Round, chosen: NDArray[np.bool_], endpoint: Numbers, ends: Sequence[str], endpoints: int) -> Numbers:
+    """Number of chosen messages of a round at each endpoint; shape (endpoints,). endpoint: of each member. ends: whether
+    sources, targets or both count."""
+    members = [getattr(step, end)[chosen] for end in ends]
+    none = np.zeros(endpoints, dtype=np.int64)
+    return sum((np.bincount(endpoint[end[end >= 0]], minlength=endpoints) for end in members), none)
+
+
+def _most_messages(step: Round, chosen: NDArray[np.bool_], endpoint: Numbers) -> int:
+    """Largest number of chosen messages that an endpoint sends and receives in a round with its repetitions."""
+    return step.times * int(_counts(step, chosen, endpoint, ("source", "target"), int(endpoint.max()) + 1).max())
 
 
 def _further(
@@ -398,3 +382,71 @@ def _busiest_s(wiring: Wiring, messages: _EndpointShares, slowdown: Amounts | No
         by_copy.setdefault(a // endpoints, []).append((a % endpoints, b % endpoints, pair_size))
     loads = (item for own_messages in by_copy.values() for item in wiring.link_loads(own_messages).items())
     return max([busiest_s, *(load / wiring.capacity_Bps(channel) for channel, load in loads)])
+
+
+@dataclass(frozen=True)
+class GroupLinks:
+    """The links that a group uses, at their nominal bandwidth."""
+
+    group: Group
+    node: Node
+    network: Link | None
+
+    @property
+    def cards(self) -> int:
+        """Number of network cards in use per node."""
+        return self.node.cards_used
+
+    @property
+    def heads(self) -> int:
+        """Number of ranks of a node that have a network card of their own."""
+        return min(self.cards, self.group.per_node)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the network's switches reduce for the group."""
+        group, network = self.group, self.network
+        return network is not None and network.in_network_reduction and group.nodes > 1 and group.is_even
+
+    def traffic(self, algorithm: str, op: Op) -> Traffic:
+        """Traffic of an algorithm on these links."""
+        return traffic(algorithm, op, self.group, self.node, self.network, rotate=True)
+
+    def latency_s(self, traffic: Traffic, inside_known_s: float = 0.0, between_known_s: float = 0.0) -> float:
+        """Seconds of latency of the traffic's consecutive messages on the links alone.
+
+        inside_known_s, between_known_s: latency of a message that is counted elsewhere; only what a message has in addition
+        counts.
+        """
+        inside_s = _latency_s(self.node.link, traffic.inside_steps, traffic.inside_further, inside_known_s)
+        return inside_s + _latency_s(self.network, traffic.between_steps, traffic.between_further, between_known_s)
+
+    def rounds_latency_s(self, rounds: Sequence[Traffic]) -> float:
+        """Seconds of latency of consecutive rounds, each of whose steps waits for its slowest message."""
+        seconds = 0.0
+        for part in rounds:
+            inside_s = _farthest_s(self.node.link, part.inside_further) if part.inside_messages else 0.0
+            between_s = _farthest_s(self.network, part.between_further) if part.between_messages else 0.0
+            seconds += (part.inside_steps + part.between_steps) * max(inside_s, between_s)
+        return seconds
+
+    def hosts_s(self, traffic: Traffic) -> float:
+        """Busy seconds of the host, or of the device inside a node, that handles the most of the traffic's messages."""
+        inside_s, between_s = (link.overhead_s if link else 0.0 for link in (self.node.link, self.network))
+        return max(traffic.inside_messages * inside_s, traffic.between_messages * between_s)
+
+
+def _latency_s(link: Link | None, steps: int, further: Sequence[FurtherSteps], known_s: float) -> float:
+    """Seconds of latency of consecutive messages on a link, each without the part that is counted elsewhere."""
+    if link is None:
+        return 0.0
+    nearest = steps - sum(part.steps for part in further)
+    return sum(
+        (count * max(0.0, link.latency_s + extra_s - known_s) for extra_s, count in further),
+        start=nearest * max(0.0, link.latency_s - known_s),
+    )
+
+
+def _farthest_s(link: Link | None, further: Sequence[FurtherSteps]) -> float:
+    """Latency in seconds of the farthest message on a link."""
+    return link.latency_s + max((part.extra_s for part in further), default=0.0) if link else 0.0

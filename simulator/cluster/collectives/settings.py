@@ -2,18 +2,86 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Literal
+import re
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from scaleproof.simulator.cluster.collectives.groups import Op
-from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust
-from scaleproof.simulator.cluster.collectives.nccl.facts import Nccl
+from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
 
 Library = Literal["nccl", "gloo", "fastest"]
+Generation = Literal["volta", "ampere", "hopper", "blackwell", "cdna"]
+Protocol = Literal["ll", "ll128", "simple"]
+Buffers = Literal["plain", "registered", "symmetric"]
+PROTOCOLS: Final[tuple[Protocol, ...]] = ("ll", "ll128", "simple")
+
+
+# Channels on one node; between nodes two for each card that the node's ranks use, the usual result of NCCL's search.
+# RCCL: four for each of the 14 rings of eight fully joined MI300X, 16 rings for eight cards (rome_models.cc, 79 and 81).
+_CHANNELS: Final = {"volta": 12, "ampere": 24, "hopper": 24, "blackwell": 32, "cdna": 56}
+
+
+class Nccl(Spec):
+    """Parameters of NCCL's model for a cluster, in addition to the speeds of its links; of RCCL's with the generation cdna."""
+
+    generation: Generation = Field(
+        description="of the GPUs; a cluster may leave out what the device's name says. Older ones than Volta count as Volta, "
+        "as in NCCL; cdna: AMD Instinct from MI200 on"
+    )
+    interconnect: Literal["nvlink", "pcie"] = Field("nvlink", description="nvlink: also AMD's Infinity Fabric")
+    nvls: bool = Field(True, description="use NVLink SHARP where the generation has it")
+    ll128: bool = Field(True, description="whether the network keeps 128-byte stores in order, as the LL128 protocol needs")
+    network_latency_s: Seconds = Field(
+        0.0, alias="network_latency", description="latency that the network plugin states to NCCL's tuner, not the one it has"
+    )
+    version: str = Field("2.27", pattern=r"^2\.\d+(\.\d+)?$", description="of NCCL, which decides on the algorithms it has")
+    buffers: Buffers = Field(
+        "plain",
+        description="of collectives; registered: with NCCL, so that NVLS need not copy them; symmetric: in windows at equal "
+        "offsets on all ranks (NCCL_WIN_COLL_SYMMETRIC), which symmetric kernels need",
+    )
+
+    def is_at_least(self, major: int, minor: int) -> bool:
+        """Whether the version of NCCL is `major.minor` or later."""
+        return tuple(map(int, self.version.split(".")[:2])) >= (major, minor)
+
+    @property
+    def registers(self) -> bool:
+        """Whether NVLS works on the buffers of collectives themselves, as it can from NCCL 2.19 on."""
+        return self.buffers != "plain" and self.is_at_least(2, 19)
+
+    def channels(self, nodes: int, cards: int) -> int:
+        """Number of channels over `nodes` nodes that use `cards` network cards each."""
+        return _CHANNELS[self.generation] if nodes == 1 else min(_CHANNELS[self.generation], 2 * cards)
+
+    def has_nvls_on(self, group: Group) -> bool:
+        """Whether NVSwitch reduces and multicasts for a group."""
+        has_switches = self.generation in ("hopper", "blackwell") and self.interconnect == "nvlink"
+        return self.nvls and has_switches and group.per_node > 2
+
+
+class Adjust(Spec):
+    """Factors of a cluster on the shipped constants of its collectives' timing, as `import nccl-tests` derives them from logs.
+
+    launch, latency_inside, latency_between: on times, so that 1.2 is a fifth longer. rate_inside, rate_between: on rates, so
+    that 0.9 is a tenth slower.
+    """
+
+    launch: float = Field(1.0, gt=0, le=1000)
+    latency_inside: float = Field(1.0, gt=0, le=1000)
+    latency_between: float = Field(1.0, gt=0, le=1000)
+    rate_inside: float = Field(1.0, gt=0, le=1000)
+    rate_between: float = Field(1.0, gt=0, le=1000)
+
+    def slowed(self, slowdown: float) -> Adjust:
+        """The factors with which every collective takes `slowdown` times as long."""
+        times = {name: getattr(self, name) * slowdown for name in ("launch", "latency_inside", "latency_between")}
+        rates = {name: getattr(self, name) / slowdown for name in ("rate_inside", "rate_between")}
+        return self.model_copy(update=times | rates)
 
 
 class MeasuredCollective(Spec):
@@ -66,3 +134,37 @@ class CollectiveSettings(Spec):
         comparable = [m for m in self.measured if m.op == op and (m.nodes > 1) == (nodes > 1)]
         group = min(comparable, key=lambda m: abs(math.log(m.ranks / ranks)), default=None)
         return None if group is None else self.exactly(op, group.ranks, group.nodes, size_bytes)
+
+
+_GENERATIONS: Final[dict[str, Generation]] = {
+    r"G?B[123]00|RTX[- ]PRO[- ]\d000": "blackwell",
+    r"G?H[128]00|H20\b": "hopper",
+    r"A[18]00|A[34]0\b|A10G?\b|L40?S?\b|(?:RTX-?)?A[456]000|RTX": "ampere",
+    r"V100|P100|K80|M60|T4\b": "volta",
+    # AMD Instinct: MI210, MI250X, MI300X, MI325X, MI355X and the like
+    r"MI[2-9]\d\d[AX]?\b": "cdna",
+}
+# GPUs whose links inside a node are PCIe's.
+_ON_PCIE: Final = r"PCIe|K80|M60|T4\b|L40?S?\b|A[34]0\b|A10G?\b|RTX|A[456]000|MI210"
+
+
+@functools.lru_cache(maxsize=256)
+def facts_of(device: str) -> Nccl | None:
+    """Parameters of NCCL's or RCCL's model for a GPU by its name, such as 'H100-80GB-SXM'; None if neither runs on it."""
+    matches = [generation for pattern, generation in _GENERATIONS.items() if re.search(rf"\b(?:{pattern})", device)]
+    is_on_pcie = re.search(_ON_PCIE, device, re.IGNORECASE)
+    return Nccl(generation=matches[0], interconnect="pcie" if is_on_pcie else "nvlink") if matches else None
+
+
+def with_generation(cluster: Any) -> Any:
+    """YAML of a cluster in which `collectives.nccl` without a generation of GPUs has that of the device's name."""
+    collectives, device = (cluster.get(part) if isinstance(cluster, dict) else None for part in ("collectives", "device"))
+    given = collectives.get("nccl") if isinstance(collectives, dict) else None
+    if not isinstance(collectives, dict) or not isinstance(given, dict) or "generation" in given:
+        return cluster
+    name = str(device.get("name") if isinstance(device, dict) else getattr(device, "name", ""))
+    facts = facts_of(name)
+    if facts is None:
+        return cluster
+    known = {"generation": facts.generation, "interconnect": facts.interconnect}
+    return cluster | {"collectives": collectives | {"nccl": known | given}}

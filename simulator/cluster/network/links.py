@@ -73,6 +73,11 @@ class Link(Spec):
         0.0, ge=0, description="host cores that are busy while a message moves at full bandwidth (0 if hardware moves it)"
     )
 
+    @functools.cached_property
+    def unit(self) -> Self:
+        """The link with a bandwidth of 1 byte per second and no latency, which links of the same shape have in common."""
+        return self.model_copy(update={"bandwidth_Bps": 1.0, "latency_s": 0.0})
+
     @property
     def is_uniform(self) -> bool:
         """Whether all pairs of endpoints are connected equally."""
@@ -185,6 +190,11 @@ class Node(Spec):
     def devices(self) -> int:
         """Number of devices that ranks use: rank r is on node r // devices."""
         return self.installed if self.used is None else self.used
+
+    @functools.cached_property
+    def unit(self) -> Self:
+        """The node with links of unit bandwidth between its devices."""
+        return self if self.link is None else self.model_copy(update={"link": self.link.unit})
 
     @property
     def cards_used(self) -> int:

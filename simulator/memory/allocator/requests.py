@@ -5,27 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scaleproof.simulator.common.allocations import Allocation, Free
-from scaleproof.simulator.memory.activations import is_logits, saved, size_bytes, working_elements
-from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
-from scaleproof.simulator.memory.layers import LayerBytes, Tensors
-from scaleproof.simulator.memory.peak import changes
-from scaleproof.simulator.memory.ranks import PipelineRank
-from scaleproof.simulator.memory.result import OUTSIDE
+from scaleproof.simulator.memory.activations import is_logits, size_bytes
+from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
+from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.memory.layers import LayerBytes, LayerSizes, Tensors, layer_sizes
+from scaleproof.simulator.memory.peak import shortest
+from scaleproof.simulator.memory.ranks import PipelineRank, stage_names
+from scaleproof.simulator.memory.result import HOLDERS, OUTSIDE
 from scaleproof.simulator.memory.step import RankBytes, RankPass, Step, Tensor, UpdateBytes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import SavedActivation
 from scaleproof.simulator.parallelism import GatherAverage
-from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
+from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES, Pass
 
 _PHASES: Final = {
     Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.INPUT: "backward", Pass.WEIGHT: "weight gradients",
 }  # fmt: skip
-# Repetitions of a steady state that are kept: the allocator's state repeats itself from the second on.
-_KEPT_REPETITIONS: Final = 3
 # Holders whose bytes are divided like the parameters.
 _STATES: Final = ("parameters", "gradients", "master_parameters", "optimizer_states")
 
@@ -41,14 +37,16 @@ class AllocationList:
         """Begins a pass, or the optimizer's step."""
         self.phase, self.at, self._module = phase, at, ""
 
-    def allocate(self, holder: str, sizes_bytes: Iterable[Amount], stream: int = 0) -> list[Tensor]:
+    def allocate(self, holder: str, sizes_bytes: Iterable[float], stream: int = 0) -> list[Tensor]:
         """Records allocations; tensors without elements need no memory."""
         tensors = []
         for own_bytes in sizes_bytes:
             if own_bytes > 0:
                 self._count += 1
                 tensors.append(Tensor(holder, own_bytes, self._count))
-                self.events.append(Allocation(self._count, own_bytes, stream, holder, self._module, "", self.phase, self.at))
+                self.events.append(
+                    Allocation(self._count, int(own_bytes), stream, holder, self._module, "", self.phase, self.at)
+                )
         return tensors
 
     def free(self, tensors: Iterable[Tensor]) -> None:
@@ -74,93 +72,64 @@ def allocations(rank: RankBytes, passes: Sequence[RankPass], steps: int) -> list
     return recorded.events
 
 
-def rank_passes(setting: MemoryInputs, rank: int) -> list[RankPass]:
-    """The passes of a pipeline rank in order, of which a repeated sequence that allocates as much as it frees is kept three
-    times."""
-    plan = setting.plan
-    passes = order(plan.schedule, plan.stages, plan.microbatches, plan.chunks, setting.pass_times)
-    kind, chunk, microbatch = (values[rank][passes.kind[rank] >= 0] for values in passes[:3])
-    changed, longest = changes(kind, chunk, plan.chunks), 3 * plan.stages * plan.chunks
-    kept = without_repetitions(kind * plan.chunks + chunk, changed, longest)
-    return [RankPass(Pass(kind[at]), int(chunk[at]), int(microbatch[at])) for at in kept]
+def rank_passes(inputs: MemoryInputs, rank: int) -> list[RankPass]:
+    """The passes of a pipeline rank in order, without those of microbatches that repeat what others allocate and free."""
+    plan = inputs.plan
+    numbers = shortest(plan.schedule, plan.stages, rank, plan.microbatches)
+    passes = SCHEDULES[plan.schedule](*numbers, plan.chunks, inputs.pass_times)
+    return [RankPass(Pass(kind), chunk, microbatch) for kind, chunk, microbatch in passes.tolist()]
 
 
-def without_repetitions(codes: NDArray[np.int64], changed: NDArray[np.int64], longest: int) -> NDArray[np.int64]:
-    """Indices of passes without the repetitions of the sequence that saves the most, of at most `longest` passes, which leaves
-    the numbers of microbatches in flight as they were.
-
-    codes: equal for passes that allocate the same. changed: changes of those numbers, by pass in the second axis.
-    """
-    best = range(0)
-    for period in range(1, min(longest, len(codes) // (_KEPT_REPETITIONS + 1)) + 1):
-        differs = np.flatnonzero(codes[period:] != codes[:-period])
-        edges = np.concatenate([[-1], differs, [len(codes) - period]])
-        at = int(np.argmax(np.diff(edges)))
-        begin, equal = int(edges[at]) + 1, int(edges[at + 1] - edges[at]) - 1
-        dropped = (equal // period + 1 - _KEPT_REPETITIONS) * period
-        if dropped > len(best) and not changed[:, begin : begin + period].sum(axis=1).any():
-            first = begin + _KEPT_REPETITIONS * period
-            best = range(first, first + dropped)
-    return np.delete(np.arange(len(codes)), best)
-
-
-def rank_tensors(setting: MemoryInputs, kind: PipelineRank, number: int) -> RankBytes:
+def rank_tensors(rank: PipelineRank, number: int) -> RankBytes:
     """The tensors of pipeline rank `number`."""
-    constant_bytes = kind.constant_bytes(number)
-    if not setting.makes:
-        constant_bytes["gradients"] += sum(kind.gradients_bytes)
-    elements = [tensor for layer in kind.own.layers for tensor in layer.tensors]
+    inputs, layers = rank.inputs, rank.layers
+    constant_bytes = dict.fromkeys(HOLDERS, 0.0) | rank.constant_bytes(rank.fullest_passes(number))
+    constant_bytes |= libraries_bytes(inputs, copies=False)
+    if not inputs.makes:
+        constant_bytes["gradients"] += rank.static.gradients_bytes
+    elements = [tensor for layer in layers for tensor in layer.tensors]
     of_holder = dict.fromkeys(_STATES, elements)
-    of_holder["parameters"] = [*elements, *(layer.frozen_parameters for layer in kind.own.layers)]
-    scale = setting.software.scale
+    of_holder["parameters"] = [*elements, *(layer.frozen_parameters for layer in layers)]
+    scale = inputs.software.scale
     constant = {holder: divided(scale * total, of_holder.get(holder, (1,))) for holder, total in constant_bytes.items()}
     for outside in OUTSIDE:
         constant.pop(outside)
     states = constant.pop("optimizer_states")
-    update = kind.update_bytes(setting.strategy.workers - 1 if isinstance(setting.strategy, GatherAverage) else 0)
-    received, copies, working = (scale * sum(sizes) for sizes in update)
+    others = inputs.strategy.workers - 1 if isinstance(inputs.strategy, GatherAverage) else 0
+    received, copies, working = (scale * sum(sizes) for sizes in rank.static.update_bytes(others * rank.static.gradients_bytes))
     updated = UpdateBytes((round(received),), divided(copies, elements), (round(working),))
-    chunks = [_chunk_tensors(kind, chunk, scale) for chunk in range(len(kind.own.chunks))]
-    return RankBytes(constant, states, chunks, updated, setting.makes)
+    names = stage_names(inputs, number)
+    return RankBytes(constant, states, [_chunk_tensors(rank, *chunk) for chunk in enumerate(names)], updated, inputs.makes)
 
 
-def divided(total_bytes: float, elements: Sequence[float]) -> tuple[int, ...]:
+def _chunk_tensors(rank: PipelineRank, place: int, names: Sequence[str]) -> list[LayerBytes]:
+    """The tensors of the layers of a chunk, which have these names."""
+    inputs, chunk, result = rank.inputs, rank.chunks[place], list[LayerBytes]()
+    for (sizes, count), total in zip(layer_sizes(inputs, chunk), rank.layer_bytes(place), strict=True):
+        scaled = total.scaled(inputs.software.scale)
+        result += [_layer_tensors(inputs, layer, sizes, scaled) for layer in chunk.layers[len(result) : len(result) + count]]
+    return [layer._replace(name=name) for layer, name in zip(result, names, strict=True)]
+
+
+def divided(total_bytes: float, elements: Sequence[float]) -> Tensors:
     """Bytes of tensors that share a total in proportion to their elements."""
     whole = sum(elements)
     return tuple(round(total_bytes * each / whole) for each in elements if each) if total_bytes > 0 and whole else ()
 
 
-def _chunk_tensors(kind: PipelineRank, chunk: int, scale: float) -> list[LayerBytes]:
-    """The tensors of the layers of a chunk. scale: factor on all bytes."""
-    layers, recompute = kind.own.chunks[chunk], kind.setting.training.recompute
-    concerned, result = recompute.concerned(layers), []
-    for index, (layer, sizes) in enumerate(zip(layers, kind.layer_sizes(chunk), strict=True)):
-        without = kind.batch if chunk == index == 0 else ()
-        kept, whole = saved(layer, recompute, concerned[index], not sizes.continues, sizes.entry, without)
-        total = kind.layer_bytes(chunk, sizes).scaled(scale)
-        result.append(_layer_tensors(kind.setting, layer, total, kept, whole))
-    return result
-
-
-def _layer_tensors(
-    setting: MemoryInputs,
-    layer: Layer,
-    total: LayerBytes,
-    kept: Sequence[SavedActivation],
-    whole: Sequence[SavedActivation],
-) -> LayerBytes:
-    """The tensors of a layer. total: bytes of those with one holder. kept, whole: activations that it keeps, and that it would
-    keep without recomputation."""
-    names = {one.name for one in kept}
-    most = setting.samples * setting.size * max([layer.output_elements, *(one.elements for one in whole)])
+def _layer_tensors(inputs: MemoryInputs, layer: Layer, sizes: LayerSizes, total: LayerBytes) -> LayerBytes:
+    """The tensors of a layer. total: bytes of those with one holder."""
+    names = {kept.name for kept in sizes.activations}
+    dropped = [activation for activation in sizes.whole if activation.name not in names]
+    most = inputs.samples * inputs.size * max([layer.output_elements, *(activation.elements for activation in sizes.whole)])
     return LayerBytes(
-        kept=_as_tensors(setting, kept, sum(total.kept), logits=False),
+        kept=_as_tensors(inputs, sizes.activations, sum(total.kept), logits=False),
         logits=_whole(total.logits),
-        recomputed=_as_tensors(setting, [one for one in whole if one.name not in names], sum(total.recomputed), logits=True),
+        recomputed=_as_tensors(inputs, dropped, sum(total.recomputed), logits=True),
         with_previous=total.with_previous,
         left=_whole(total.left),
         gathered=_whole(total.gathered),
-        working=tuple(_working_bytes(setting, layer, sum(total.working))),
+        working=tuple(_working_bytes(inputs, layer, sum(total.working))),
         product=_whole(total.product),
         entry=_whole(total.entry),
         unsharded=divided(sum(total.unsharded), layer.tensors),
@@ -168,7 +137,6 @@ def _layer_tensors(
         waiting=_whole(total.waiting),
         gradients=divided(sum(total.gradients), layer.tensors),
         largest=int(max(most, sum(total.logits))),
-        name=layer.name,
     )
 
 
@@ -177,20 +145,18 @@ def _whole(total: Tensors) -> Tensors:
     return (int(sum(total)),)
 
 
-def _as_tensors(
-    setting: MemoryInputs, activations: Iterable[SavedActivation], total_bytes: float, logits: bool
-) -> tuple[int, ...]:
+def _as_tensors(inputs: MemoryInputs, activations: Iterable[SavedActivation], total_bytes: float, logits: bool) -> Tensors:
     """Bytes of activations with a given total; what is not among the activations is one more tensor. logits: whether those
     count."""
-    sizes = [setting.samples * size_bytes([one], setting.size) for one in activations if logits or not is_logits(one)]
+    sizes = [inputs.samples * size_bytes([one], inputs.size) for one in activations if logits or not is_logits(one)]
     known = sum(sizes)
     if known <= total_bytes:
         return tuple(int(size) for size in (*sizes, total_bytes - known) if size >= 1)
     return divided(total_bytes, sizes)
 
 
-def _working_bytes(setting: MemoryInputs, layer: Layer, most: float) -> list[int]:
+def _working_bytes(inputs: MemoryInputs, layer: Layer, most: float) -> list[float]:
     """Bytes of gradients of activations that each operator reads and writes, last operator first; the maximum is given."""
-    sizes = [min(most, setting.samples * setting.size * working_elements(one)) for one in reversed(layer.operators)] or [most]
+    sizes = [min(most, inputs.samples * inputs.size * one.gradient_elements) for one in reversed(layer.operators)] or [most]
     sizes[sizes.index(max(sizes))] = most
     return [int(size) for size in sizes]

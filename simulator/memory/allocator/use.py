@@ -13,7 +13,7 @@ from scaleproof.simulator.memory import capacity_bytes, memory
 from scaleproof.simulator.memory.allocator.caching import CachingAllocator, DeviceFullError, ServedMemory, served
 from scaleproof.simulator.memory.allocator.requests import allocations, rank_passes, rank_tensors
 from scaleproof.simulator.memory.inputs import MemoryInputs, is_gpu
-from scaleproof.simulator.memory.ranks import rank_kinds
+from scaleproof.simulator.memory.ranks import PipelineRank, rank_kinds
 from scaleproof.simulator.memory.result import OUTSIDE
 from scaleproof.simulator.memory.step import RankPass
 from scaleproof.simulator.scenario.schema import Scenario
@@ -113,12 +113,13 @@ def allocator_use(scenario: Scenario, expandable: bool = False, rank: int | None
         raise InputError(text)
     if isinstance(scenario.strategy, CapturedStrategy):
         return _of_script(scenario, expandable)
-    setting, use = MemoryInputs(scenario), memory(scenario)
+    inputs, use = MemoryInputs(scenario), memory(scenario)
     number = use.ranks.index(use.worst) if rank is None else rank
     outside_bytes = {holder: use.ranks[number].holders_bytes[holder] for holder in OUTSIDE}
     available_bytes = use.capacity_bytes - sum(outside_bytes.values())
-    passes = rank_passes(setting, number)
-    events = allocations(rank_tensors(setting, rank_kinds(setting)[number], number), passes, _STEPS)
+    passes = rank_passes(inputs, number)
+    kind = next(kind for kind in rank_kinds(inputs) if number in kind.numbers)
+    events = allocations(rank_tensors(PipelineRank(inputs, kind), number), passes, _STEPS)
     own = served(events, CachingAllocator(expandable=expandable))
     fits = own.reserved_bytes <= available_bytes
     if not fits:
@@ -135,8 +136,8 @@ def allocator_use(scenario: Scenario, expandable: bool = False, rank: int | None
         fits=fits,
         chunk=place.chunk,
         microbatch=place.microbatch,
-        stage=setting.plan.stage_of[number][place.chunk],
-        chunks=setting.plan.chunks,
+        stage=inputs.plan.stage_of[number][place.chunk],
+        chunks=inputs.plan.chunks,
     )
 
 

@@ -8,24 +8,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
+from scaleproof.simulator.model.torch_operators import base_name, is_bound_by_bandwidth, is_free
 
-# Names, without underscores at their ends, of memory-bound operators that have no torch tag to identify them.
-_MEMORY_BOUND: Final = re.compile(
-    r"(native|fused|batch)_\w*norm\w*|native_dropout|\w*softmax|nll_loss\w*"
-    r"|(adaptive_)?(avg|max)_pool\w*|upsample_\w+|\w+_pad(\d*d|_nd)|grid_sampler\w*|im2col|col2im"
-    r"|embedding\w*|(masked_|index_|slice_|select_)?(select|gather|scatter|fill|copy|put|add|index)(_reduce|_add)?|diagonal_copy"
-    r"|cat|stack|clone|to_copy|repeat|roll|flip|tril|triu|where|mean|sum|std|var(_mean)?|arg(max|min|sort)|sort|topk|cum(sum|prod)"
-    r"|(new_)?(zeros?|ones|full|eye|arange|linspace)(_like)?|scalar_tensor|rand(int|n|perm|om)?(_like)?|normal|uniform|bernoulli"
-    r"|exponential|multinomial|bincount|nonzero|unique2|local_scalar_dense"
-)
-_FREE: Final = ("assert_async", "assert_tensor_metadata", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty")
 # Operators whose gradient needs no value of the forward pass.
 _LINEAR: Final = ("add", "cat", "clone", "copy", "div", "dropout", "mean", "neg", "stack", "sub", "sum", "to_copy")
 # Operators that read only some rows of a table.
@@ -129,20 +119,20 @@ class Recorder:
         if self.paused:
             return
         read, written = list(_tensors(arguments)), list(_tensors(results))
-        name = function._schema.name.removeprefix("aten::")
+        name = base_name(function._schema.name)
         known = {id(tensor.untyped_storage()) for tensor in read}
         view = not function._schema.is_mutable and all(id(tensor.untyped_storage()) in known for tensor in written)
         self._moved(read, () if view else written)
         scalar = all(tensor.dim() == 0 for tensor in (*read, *written))
         tags = {tag.name for tag in function.tags}
-        if view or scalar or "inplace_view" in tags or name.strip("_") in _FREE:
+        if view or scalar or "inplace_view" in tags or is_free(name):
             return
         if name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv"):
             self._add(self._product(name, read))
         elif name == "convolution":
             self._add(self._convolution(read, written[0], arguments[0]))
         else:
-            if not (tags & {"pointwise", "reduction"} or _MEMORY_BOUND.fullmatch(name.strip("_"))):
+            if not (tags & {"pointwise", "reduction"} or is_bound_by_bandwidth(name)):
                 self.unknown.add(function._schema.name)
             self._add(self._memory(name, read, written))
 

@@ -1,5 +1,5 @@
 """Gradient buckets: gradients in the order in which backward passes complete them, grouped into buckets that are summed
-together, and the layers of pipeline ranks that they belong to."""
+together, the layers of pipeline ranks that they belong to, and the collectives that move them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from scaleproof.simulator.cluster.collectives.groups import Op
+from scaleproof.simulator.common.communication import Collective, Dimension, number_of
 from scaleproof.simulator.model.layers import Layer, block_range, copied_weights
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.strategy.job import Job
+
+# Names of groups of ranks with the same parameters: all replicas, or ranks with the same experts of a mixture.
+REPLICA_GROUPS: Final = ("replicas", "experts")
 
 
 class Gradients:
@@ -57,6 +62,35 @@ class SyncUnit(NamedTuple):
 
     layers: range
     bounds: list[int]
+
+
+class ReplicaCollective(NamedTuple):
+    """A collective over a group of replicas, by its name in `GradientSync`. dimension: that it is reported with."""
+
+    op: Op
+    group: str
+    size_bytes: float
+    dimension: Dimension
+
+    @property
+    def number(self) -> int:
+        """The number of the dimension and the collective."""
+        return number_of(self.dimension, Collective.of(self.op))
+
+
+class Issued(NamedTuple):
+    """A collective in the step of a pipeline rank.
+
+    layers: whose gradients or parameters it moves. slot: scheduling slot. after: task of the rank's schedule that it follows.
+    before: task that waits for it; holds: task whose messages wait for it; −1 for none.
+    """
+
+    collective: ReplicaCollective
+    layers: range
+    slot: int
+    after: int
+    before: int = -1
+    holds: int = -1
 
 
 class RankLayers:

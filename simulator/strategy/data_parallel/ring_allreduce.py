@@ -8,7 +8,7 @@ scatter gradients instead, and gather parameters; see `zero`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,17 +21,11 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program import PathOf, Rows
 from scaleproof.simulator.strategy.data_parallel import zero
-from scaleproof.simulator.strategy.data_parallel.buckets import SyncUnit, ends
-from scaleproof.simulator.strategy.data_parallel.replica_collectives import (
-    Issued,
-    ReplicaCollective,
-    ReplicaGroups,
-    concurrent_path,
-)
+from scaleproof.simulator.strategy.data_parallel.buckets import Issued, ReplicaCollective, SyncUnit, ends
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.pipeline.rank_schedule import SLOTS
+from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
+from scaleproof.simulator.strategy.pipeline.replica import SLOTS, CompileContext, Replica
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
-from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
 from scaleproof.simulator.strategy.step_builder import JobCosts
 
 
@@ -40,8 +34,10 @@ class GradientSync:
 
     def __init__(self, context: CompileContext, replicas: Sequence[Replica]) -> None:
         self.context, self.plan, self.job, self.replicas = context, context.plan, context.job, replicas
-        self.groups = ReplicaGroups(context, replicas)
         self._rows = np.array([replica.rows for replica in replicas])
+        # that are modelled, by pipeline rank
+        self._nodes = [sorted({replica.places[rank][0] for replica in replicas}) for rank in range(context.plan.stages)]
+        self._known_groups: dict[tuple[int, str], list[Group]] = {}
 
     def add(self) -> None:
         """Adds sums and gathers of every stage, and the optimizers."""
@@ -58,13 +54,13 @@ class GradientSync:
         issued = [*zero.gathers(self.context, rank), *self._sums(rank)]
         if not issued:
             return []
-        issued.sort(key=lambda one: one.slot)
+        issued.sort(key=lambda call: call.slot)
         slot, after, before, holds, first_layer = np.array(
-            [(one.slot, one.after, one.before, one.holds, one.layers.start) for one in issued]
+            [(call.slot, call.after, call.before, call.holds, call.layers.start) for call in issued]
         ).T
         # sums that only optimizers wait for need no hint; several would have the same
         hints = slot if self.job.zero >= 2 else np.where(before >= 0, slot, -1)
-        rows = self._add(rank, [(one.collective, one.layers) for one in issued], self._rows[:, after].T, hints)
+        rows = self._add(rank, [(call.collective, call.layers) for call in issued], self._rows[:, after].T, hints)
         # collectives take longer next to passes whose own collectives use the same links
         direction = np.where((before >= 0) & (self.context.schedule.kind[before] == Pass.FORWARD), 0, 1)
         self.context.builder.delay(rows, partial(_replica_delay, self.job.samples_per_worker, direction, first_layer))
@@ -86,7 +82,7 @@ class GradientSync:
             before, holds = (task + 1 if task < last else -1, task) if waits else (-1, -1)
             for unit in units:
                 for group, tensors in _gradients(self.context, unit):
-                    for collective in summed(self.context, self.groups.size(rank, group), group, tensors):
+                    for collective in summed(self.context, self._group_size(rank, group), group, tensors):
                         yield Issued(collective, unit.layers, slot, task, before, holds)
 
     def _add(self, rank: int, moved: Sequence[tuple[ReplicaCollective, range]], after: ArrayLike, slot: ArrayLike = -1) -> Rows:
@@ -94,18 +90,64 @@ class GradientSync:
         after: shape (collectives, tasks)."""
         if not moved:
             return np.array([], dtype=np.int64)
-        distinct = {collective: number for number, collective in enumerate(dict.fromkeys(one for one, _ in moved))}
+        distinct = {
+            collective: number for number, collective in enumerate(dict.fromkeys(collective for collective, _ in moved))
+        }
         labels = Communication(
             np.array([collective.number for collective, _ in moved]),
             np.array([collective.size_bytes for collective, _ in moved]),
             first_layer=np.array([layers.start for _, layers in moved]),
             last_layer=np.array([layers.stop - 1 for _, layers in moved]),
         )
-        sizes_bytes, paths = zip(*(self.groups.moved(rank, collective) for collective in distinct), strict=True)
+        sizes_bytes, paths = zip(*(self._moved(rank, collective) for collective in distinct), strict=True)
         index = np.array([distinct[collective] for collective, _ in moved])
         members = [replica.ranks[rank] for replica in self.replicas]
         return self.context.builder.collectives(
             members, sizes_bytes, paths, index, Phase.SYNCHRONISE, after, self._label(rank), slot, labels
+        )
+
+    def _group_size(self, rank: int, name: str) -> int:
+        """Number of ranks in each group of a pipeline rank."""
+        return self._groups(rank, name)[0].size
+
+    def _groups(self, rank: int, name: str) -> list[Group]:
+        """The groups of a pipeline rank with a name, which communicate concurrently: those with members on modelled nodes."""
+        if (rank, name) not in self._known_groups:
+            nodes = self._nodes[rank]
+            groups = self._groups_of(self.context.mesh.workers_on(nodes, rank), rank, name)
+            self._known_groups[rank, name] = [group for group in groups if np.isin(group.node_numbers, nodes).any()]
+        return self._known_groups[rank, name]
+
+    def _groups_of(self, workers: Iterable[int], rank: int, name: str) -> Iterator[Group]:
+        """Groups that contain some workers: "replicas" have the same parameters, and shard states with ZeRO; "all replicas"
+        have the same parameters; "shards" have the same shard of these; "experts" have the same experts."""
+        plan, mesh = self.plan, self.context.mesh
+        sharing = plan.sharing if self.job.zero and name != "all replicas" else plan.workers
+        if name == "experts":
+            for ranks in mesh.expert_replicas(rank):
+                yield Group.of(ranks, mesh.devices)
+            return
+        for first in sorted({worker % sharing if name == "shards" else worker - worker % sharing for worker in workers}):
+            if name in ("replicas", "all replicas"):
+                yield mesh.replicas_of(rank, first, sharing)
+            else:
+                columns = (mesh.members(worker, rank)[:: mesh.tensor] for worker in range(first, plan.workers, sharing))
+                yield from (Group.of(members, mesh.devices) for members in zip(*columns, strict=True))
+
+    def _moved(self, rank: int, collective: ReplicaCollective) -> tuple[float, PathOf]:
+        """Bytes through each member of a collective of a pipeline rank, and its path."""
+        plan, mesh, groups = self.plan, self.context.mesh, self._groups(rank, collective.group)
+        op, size_bytes = collective.op, collective.size_bytes
+        algorithm = plan.algorithm if op == "all_reduce" else None
+        tensor_ranks = plan.expert_shards if collective.group == "experts" else mesh.tensor
+        concurrent = mesh.on_first_node([mesh.rank(0, rank) + i * mesh.stride("tensor") for i in range(tensor_ranks)])
+        calls = [
+            (op, group, size_bytes, [node for node in self._nodes[rank] if node in group.node_numbers], concurrent, algorithm)
+            for group in groups
+        ]
+        copied_bytes = self.job.shard_copies.of(op) * size_bytes
+        return passed_bytes(op, groups[0], size_bytes), partial(
+            ResourceMap.concurrent_collectives, calls=calls, copied_bytes=copied_bytes
         )
 
     def _label(self, rank: int) -> int:
@@ -116,7 +158,7 @@ class GradientSync:
         """Adds a sum of the gradients of weights that the first and the last stage both have, after replicas have summed theirs
         (Megatron-LM, arXiv 2104.04473). If gradients are sharded, each rank sums its shard."""
         pair, mesh, replicas = ends(self.plan), self.context.mesh, self.replicas
-        share = self.groups.size(pair[0], "replicas") if self.job.zero >= 2 else 1
+        share = self._group_size(pair[0], "replicas") if self.job.zero >= 2 else 1
         size_bytes = self.context.rank_layers.copied * self.job.reduced_bytes / share
         groups = [Group.of([mesh.rank(replica.workers.rank, rank) for rank in pair], mesh.devices) for replica in replicas]
         senders = [min(replica.concurrent_senders, mesh.devices) for replica in replicas]
@@ -124,7 +166,7 @@ class GradientSync:
             ("all_reduce", group, size_bytes, group.node_numbers.tolist(), count)
             for group, count in zip(groups, senders, strict=True)
         ]
-        path: PathOf = partial(concurrent_path, calls, 0.0)
+        path: PathOf = partial(ResourceMap.concurrent_collectives, calls=calls)
         after = [row for rank in pair for row in (*sums[rank], *(replica.last_rows[rank] for replica in replicas))]
         members = [replica.ranks[rank] for rank in pair for replica in replicas]
         labels = Communication.of(Dimension.EMBEDDING, "all_reduce", size_bytes)
@@ -149,10 +191,10 @@ class GradientSync:
 
     def _optimizer_seconds(self, rank: int) -> Callable[[JobCosts], float]:
         """Function for the seconds of the optimizer's step over a rank's own shard of the parameters."""
-        context, plan, groups = self.context, self.plan, self.groups
+        context, plan = self.context, self.plan
         stages = [context.ranges[stage] for stage in plan.stage_of[rank]]
-        parameters, ranks = zero.parameters_of(context, *stages, trained=True), groups.size(rank, "replicas")
-        updated = sum(count / (groups.size(rank, group) if self.job.zero else 1) for group, count in parameters.items())
+        parameters, ranks = zero.parameters_of(context, *stages, trained=True), self._group_size(rank, "replicas")
+        updated = sum(count / (self._group_size(rank, group) if self.job.zero else 1) for group, count in parameters.items())
         tensors = [tensor for stage in stages for i in stage for tensor in context.rank_layers.layers[i].tensors]
 
         def seconds(costs: JobCosts) -> float:

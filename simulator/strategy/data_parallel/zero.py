@@ -12,11 +12,10 @@ import numpy as np
 
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.program import Rows
-from scaleproof.simulator.strategy.data_parallel.replica_collectives import REPLICA_GROUPS, Issued, ReplicaCollective
+from scaleproof.simulator.strategy.data_parallel.buckets import REPLICA_GROUPS, Issued, ReplicaCollective
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.pipeline.rank_schedule import SLOTS
+from scaleproof.simulator.strategy.pipeline.replica import SLOTS, CompileContext
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
-from scaleproof.simulator.strategy.pipeline.tasks import CompileContext
 
 
 def summed(context: CompileContext, ranks: int, group: str, size_bytes: float) -> Iterator[ReplicaCollective]:

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
-from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.cost import CollectiveCost, Costing, costing, modelled_costing, rotates
+from scaleproof.simulator.cluster import Cluster, Node
+from scaleproof.simulator.cluster.collectives.cost import (
+    Costing,
+    copying_s,
+    costing,
+    modelled_costing,
+    rotates,
+    timing_constants,
+)
 from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor, passed_bytes
+from scaleproof.simulator.cluster.collectives.link_traffic import network_loads
+from scaleproof.simulator.cluster.collectives.nccl.timing import point_to_point
+from scaleproof.simulator.cluster.collectives.settings import MeasuredCollective
 from scaleproof.simulator.cluster.network.links import Link
-from scaleproof.simulator.cluster.network.wiring import Channel, Wiring
+from scaleproof.simulator.cluster.network.wiring import Channel, Vertex, Wiring
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.program import Path, ResourceTable, Use
-from scaleproof.simulator.strategy.layout.link_uses import (
-    CollectiveLoad,
-    NetworkShape,
-    core_weight,
-    incast,
-    library_path,
-    merged,
-    modelled_loads,
-    network_shape,
-    with_pauses,
-)
 
 # Function from the size of a collective in bytes to the bytes through each member and their path.
 CollectivePaths = Callable[[float], tuple[float, Path]]
@@ -61,9 +62,6 @@ class ResourceMap:
         self._channels: dict[tuple[str, Channel], int] = {}
         self._is_uniform = cluster.is_uniform
         self._cards_used = cluster.node.cards_used
-        self._endpoints: dict[tuple[str, int, bool], tuple[int, float]] = {}
-        self._costings: dict[tuple[object, ...], Costing] = {}
-        self._group_keys: dict[Group, object] = {}
         self._uses: dict[tuple[object, ...], tuple[Use, ...]] = {}
         self._paths: dict[tuple[object, ...], Path] = {}
 
@@ -172,14 +170,8 @@ class ResourceMap:
         """
         counts = out_of_source, into_target, concurrent
         key = node, source, target, relevant_bytes(self.cluster.node.link, size_bytes), *counts, devices
-        if key not in self._paths:
-            self._paths[key] = self._inside(node, source, target, size_bytes, *counts, devices)
-        return self._paths[key]
-
-    def _inside(
-        self, node: int, source: str, target: str, size_bytes: float, out_of_source: int, into_target: int, concurrent: int,
-        devices: tuple[int, int],
-    ) -> Path:  # fmt: skip
+        if key in self._paths:
+            return self._paths[key]
         link, wiring = required(self.cluster.node.link), self._node_wiring
         if wiring.is_switch:
             ports = [(wiring.out_of(devices[0]), source, out_of_source), (wiring.into(devices[1]), target, into_target)]
@@ -190,7 +182,8 @@ class ResourceMap:
             uses, hop_s, single_Bps = self._routed(link, wiring, f"node {node} ", *devices, concurrent, concurrent)
         uses += self._host_use(source, link, size_bytes, out_of_source) + self._host_use(target, link, size_bytes, into_target)
         uses += self._core_use(node, link.cores_busy, link.bandwidth_Bps, concurrent)
-        return Path(link.latency_s + hop_s, single_Bps, uses, core_weight(link))
+        path = self._paths[key] = Path(link.latency_s + hop_s, single_Bps, uses, core_weight(link))
+        return path
 
     def between(
         self, source_node: int, target_node: int, size_bytes: float,
@@ -200,17 +193,10 @@ class ResourceMap:
 
         devices: the devices of both ranks, for a single message, which uses the card nearest to its device.
         """
-        sent_bytes = relevant_bytes(self.cluster.network, size_bytes)
-        key = source_node, target_node, sent_bytes, out_of_source, into_target, devices
-        if key not in self._paths:
-            self._paths[key] = self._between(source_node, target_node, size_bytes, out_of_source, into_target, devices)
-        return self._paths[key]
-
-    def _between(
-        self, source_node: int, target_node: int, size_bytes: float, out_of_source: float, into_target: float,
-        devices: tuple[int, int] | None,
-    ) -> Path:  # fmt: skip
         link, cards, wiring = required(self.cluster.network), self._cards_used, self._network_wiring
+        key = source_node, target_node, relevant_bytes(link, size_bytes), out_of_source, into_target, devices
+        if key in self._paths:
+            return self._paths[key]
         uses: tuple[Use, ...] = ()
         hop_s, single_Bps = 0.0, math.inf
         pairs = self._endpoint_pairs(source_node, target_node, devices)
@@ -232,7 +218,8 @@ class ResourceMap:
         for node, count in ((source_node, out_of_source), (target_node, into_target)):
             uses += self._host_use(f"node {node}", link, size_bytes, count)
             cores += self._core_use(node, link.cores_busy / 2, link.bandwidth_Bps, count)
-        return Path(link.latency_s + hop_s, single_Bps, uses + merged(cores), core_weight(link))
+        path = self._paths[key] = Path(link.latency_s + hop_s, single_Bps, uses + merged(cores), core_weight(link))
+        return path
 
     def _endpoint_pairs(self, source_node: int, target_node: int, devices: tuple[int, int] | None) -> list[tuple[int, int]]:
         """Pairs of network endpoints that exchange the messages: nodes, or cards where the topology distinguishes them."""
@@ -260,11 +247,10 @@ class ResourceMap:
     ) -> tuple[tuple[Use, ...], float, float]:
         """Uses of messages on their route, the latency of additional hops, and the rate of a single message."""
         if wiring.is_switch and source != target:
-            first, out_Bps = self._endpoint(prefix, link, wiring, source, True)
-            last, in_Bps = self._endpoint(prefix, link, wiring, target, False)
-            return (Use(first, out_of_source), Use(last, into_target)), 0.0, min(out_Bps, in_Bps)
-        route = wiring.route(source, target)
-        into = wiring.into(target)
+            own = (wiring.out_of(source), out_of_source), (wiring.into(target), into_target)
+            links = tuple(Use(self._channel(prefix, link, wiring, channel), count) for channel, count in own)
+            return links, 0.0, min(wiring.capacity_Bps(channel) for channel, _ in own)
+        route, into = wiring.route(source, target), wiring.into(target)
         ends = {wiring.out_of(source): out_of_source}
         # both directions, where a half-duplex node represents several that exchange messages
         ends[into] = ends.get(into, 0.0) + into_target
@@ -276,14 +262,6 @@ class ResourceMap:
         single_Bps = wiring.unshared_Bps(route) if uses else link.bandwidth_Bps
         return tuple(uses), route.extra_hops * link.topology.hop_latency_s, single_Bps
 
-    def _endpoint(self, prefix: str, link: Link, wiring: Wiring, endpoint: int, outward: bool) -> tuple[int, float]:
-        """Resource and capacity of an endpoint's own link in one direction."""
-        key = prefix, endpoint, outward
-        if key not in self._endpoints:
-            channel = wiring.out_of(endpoint) if outward else wiring.into(endpoint)
-            self._endpoints[key] = self._channel(prefix, link, wiring, channel), wiring.capacity_Bps(channel)
-        return self._endpoints[key]
-
     def _channel(self, prefix: str, link: Link, wiring: Wiring, channel: Channel) -> int:
         key = prefix, channel
         if key not in self._channels:
@@ -292,9 +270,16 @@ class ResourceMap:
             self._channels[key] = self._resource(name, wiring.capacity_Bps(channel), incast(link, channel))
         return self._channels[key]
 
-    def path_of(self, op: Op, group: Group, size_bytes: float, nodes: Sequence[int]) -> Path:
-        """Path of a collective of one size; see `moving`."""
-        return self.collective(op, group, size_bytes, nodes)[1]
+    def concurrent_collectives(self, calls: Sequence[tuple[Any, ...]], copied_bytes: float = 0.0) -> Path:
+        """Path of concurrent collectives of several groups, each given by arguments of `collective`: the longest of them, with
+        the resources of all. copied_bytes: of each rank, before or after they move."""
+        results = list(itertools.starmap(self.collective, calls))
+        _, longest = max(results, key=lambda result: result[1].latency_s + result[0] / result[1].max_Bps)
+        if copied_bytes:
+            longest = replace(longest, latency_s=longest.latency_s + copying_s(copied_bytes, self.cluster))
+        if len(results) == 1:
+            return longest
+        return replace(longest, uses=merged(tuple(use for _, path in results for use in path.uses)))
 
     def collective(
         self, op: Op, group: Group, size_bytes: float, nodes: Sequence[int], concurrent: int = 1, algorithm: str | None = None
@@ -312,7 +297,7 @@ class ResourceMap:
         """
         if group.size == 1:
             return lambda size_bytes: (0.0, Path(0.0, 1.0))
-        cost_of = self._costing(op, group, algorithm)
+        cost_of = self._costing(op, self.equivalent(group), algorithm)
         between, inside = [self.cluster.network] * (group.nodes > 1), [self.cluster.node.link] * (group.per_node > 1)
         links = [required(link) for link in between + inside]
         weight, uses_of = min(map(core_weight, links)), dict[tuple[str, float], tuple[Use, ...]]()
@@ -329,7 +314,10 @@ class ResourceMap:
                 uses = self._core_use(nodes[0], measured.cores_busy, measured.bandwidth_Bps * scale, 1)
                 return moved_bytes, Path(cost.latency_s, max_Bps, uses, core_weight(measured) * group.size * scale)
             crosses = group.nodes > 1 and size_bytes > 0
-            network_algorithm = self._algorithm(cost, op, group, size_bytes) if crosses else ""
+            network_algorithm = cost.algorithm if crosses else ""
+            if crosses and cost.algorithm == "measured":
+                # the one that the library is known to choose
+                network_algorithm = modelled_costing(op, group, self.cluster)(size_bytes).algorithm
             takes_turns = network_algorithm == "in_turns" and concurrent == 1
             key = network_algorithm, max_Bps if takes_turns else 0.0
             if key not in uses_of:
@@ -340,28 +328,17 @@ class ResourceMap:
 
         return size_and_path
 
-    def group_key(self, group: Group) -> object:
-        """Key of groups with identical collectives: the shape of the group if all pairs of devices and nodes are equivalent,
-        else the group."""
-        if group not in self._group_keys:
-            self._group_keys[group] = group.shape if self._is_uniform else group
-        return self._group_keys[group]
+    def equivalent(self, group: Group) -> Group:
+        """A group with identical collectives: on the first nodes if all pairs of devices and nodes are equivalent."""
+        return group.on_first_nodes if self._is_uniform else group
 
     def _costing(self, op: Op, group: Group, algorithm: str | None) -> Costing:
-        key = op, algorithm, self.group_key(group)
-        if key not in self._costings:
-            try:
-                self._costings[key] = functools.cache(costing(op, group, self.cluster, algorithm))
-            except InputError as error:
-                if algorithm is None:
-                    raise
-                raise FieldError(("strategy", "algorithm"), str(error)) from None
-        return self._costings[key]
-
-    def _algorithm(self, cost: CollectiveCost, op: Op, group: Group, size_bytes: float) -> str:
-        """Algorithm that loads the network; for a measured collective, the one that the library is known to choose."""
-        measured = cost.algorithm == "measured"
-        return modelled_costing(op, group, self.cluster)(size_bytes).algorithm if measured else cost.algorithm
+        try:
+            return costing(op, group, self.cluster, algorithm)
+        except InputError as error:
+            if algorithm is None:
+                raise
+            raise FieldError(("strategy", "algorithm"), str(error)) from None
 
     def _cores_used(self, group: Group, links: Sequence[Link], nodes: Sequence[int], concurrent: int) -> tuple[Use, ...]:
         """Cores that move a collective and its concurrent equivalents over the links."""
@@ -373,28 +350,114 @@ class ResourceMap:
         return merged(cores)
 
     def _network_uses(self, op: Op, group: Group, algorithm: str, nodes: tuple[int, ...], concurrent: int) -> tuple[Use, ...]:
-        """Network channels that a collective and its concurrent equivalents load, of the modelled nodes."""
-        if required(self.cluster.network).topology.endpoints_are_cards:
+        """Network channels that a collective and its concurrent equivalents load, of the modelled nodes, per byte through a
+        member."""
+        link, wiring = required(self.cluster.network), self._network_wiring
+        if link.topology.endpoints_are_cards:
             # groups of other devices use other cards, as far as there are any
             concurrent = min(concurrent, -(-self.cluster.node.installed // self._cards_used))
-        key = op, algorithm, self.group_key(group), nodes, concurrent
-        if key not in self._uses:
-            self._uses[key] = self._collective_uses(op, group, algorithm, nodes, concurrent)
-        return self._uses[key]
-
-    def _collective_uses(
-        self, op: Op, group: Group, algorithm: str, nodes: tuple[int, ...], concurrent: int
-    ) -> tuple[Use, ...]:
-        """Network channels that `concurrent` equivalent collectives load, per byte through a member."""
-        link, wiring = required(self.cluster.network), self._network_wiring
-        load = CollectiveLoad(algorithm, op, group, self._shape, rotates(self.cluster, algorithm))
+        key = op, algorithm, self.equivalent(group), nodes, concurrent
+        if key in self._uses:
+            return self._uses[key]
+        load = CollectiveLoad(algorithm, op, group, self.cluster.node.unit, link.unit, rotates(self.cluster, algorithm))
         loads = modelled_loads(load, nodes) if link.is_uniform else load.by_channel
         bus = bus_factor(op, group.size)
-        uses = (
-            Use(self._channel("network ", link, wiring, channel), concurrent * (load / bus)) for channel, load in loads.items()
-        )
-        return self.of_class(tuple(uses))
+        channels = ((self._channel("network ", link, wiring, channel), share) for channel, share in loads.items())
+        uses = self._uses[key] = self.of_class(tuple(Use(resource, concurrent * (share / bus)) for resource, share in channels))
+        return uses
 
-    @functools.cached_property
-    def _shape(self) -> NetworkShape:
-        return network_shape(self.cluster.node, required(self.cluster.network))
+
+def library_path(path: Path, cluster: Cluster, crosses: bool, size_bytes: float) -> Path:
+    """Path of a message sent by the library. path: by the links alone. crosses: whether the message leaves its node.
+
+    With NCCL or RCCL it has the latency and the rate of a sendrecv of that size, with the protocol's overhead on the links, and
+    is never faster than the links. Other libraries are as fast as the links.
+    """
+    nccl = cluster.nccl
+    if nccl is None:
+        return path
+    sendrecv = point_to_point(nccl, timing_constants(cluster, nccl), crosses, size_bytes, path.latency_s)
+    uses = tuple(Use(use.resource, use.per_unit / sendrecv.share) for use in path.uses)
+    max_Bps = min(path.max_Bps * sendrecv.share, sendrecv.most_Bps)
+    latency_s = sendrecv.latency_s + sendrecv.chunks_s(size_bytes / max_Bps)
+    return Path(latency_s, max_Bps, uses, path.weight)
+
+
+def merged(uses: tuple[Use, ...]) -> tuple[Use, ...]:
+    """Merges uses of the same resource: both ends of a message may be on cores that all nodes share."""
+    total: dict[int, float] = {}
+    for resource, per_unit in uses:
+        total[resource] = total.get(resource, 0.0) + per_unit
+    return tuple(itertools.starmap(Use, total.items()))
+
+
+def with_pauses(uses: tuple[Use, ...], link: Link, max_Bps: float) -> tuple[Use, ...]:
+    """Uses of links by a collective in which two ranks take turns, with the time in which it lets the links idle.
+
+    It does so at any rate of the links, at most as long as if one direction followed the other. max_Bps: rate of each rank's
+    bytes. If that is more than the links carry, it was measured between nodes without exceptional links.
+    """
+    slowest_Bps = min([link.bandwidth_Bps, *(one.bandwidth_Bps for one in link.exceptions)])
+    moved_Bps = max_Bps * max((use.per_unit for use in uses), default=0.0)
+    carried_Bps = slowest_Bps if moved_Bps <= slowest_Bps else link.bandwidth_Bps
+    pauses = min(2.0, max(1.0, carried_Bps / moved_Bps)) if moved_Bps else 1.0
+    return tuple(Use(use.resource, use.per_unit * pauses) for use in uses)
+
+
+def incast(link: Link, channel: Channel) -> float:
+    """Incast of a link at a channel: of channels that lead into an endpoint, else 0."""
+    return link.incast if channel[0] in ("in", "both") else 0.0
+
+
+def core_weight(link: Link | MeasuredCollective) -> float:
+    """Weight of a transfer: bytes per second moved by one core, where cores move them, so that they share cores fairly with
+    compute."""
+    return link.bandwidth_Bps / link.cores_busy if link.cores_busy else 1.0
+
+
+class CollectiveLoad(NamedTuple):
+    """A collective whose link loads, shares of its size on the network's channels, are to be computed; arguments of
+    `network_loads`. node, network: with links of unit bandwidth, since loads do not depend on it."""
+
+    algorithm: str
+    op: Op
+    group: Group
+    node: Node
+    network: Link
+    rotates: bool
+
+    @property
+    def by_channel(self) -> Mapping[Channel, float]:
+        """Share of the collective's size on each channel of the network."""
+        return network_loads(*self)
+
+    @property
+    def endpoints_per_node(self) -> int:
+        """Number of network endpoints on a node."""
+        return self.node.cards_used if self.network.topology.endpoints_are_cards else 1
+
+
+@functools.lru_cache(maxsize=256)
+def modelled_loads(load: CollectiveLoad, nodes: tuple[int, ...]) -> Mapping[Channel, float]:
+    """Loads of the links of the modelled nodes. If other nodes are folded into them, each link has the maximum load of its
+    equivalents: an approximation, which overestimates contention, for algorithms that do not load all nodes equally, such as
+    halving and doubling among nodes that are not a power of two."""
+    folded, loads, endpoints_per_node = len(nodes) < load.group.nodes, load.by_channel, load.endpoints_per_node
+    busiest = _busiest_endpoints(load) if folded else {}
+    directions = ("both",) if load.network.duplex == "half" else ("out", "in")
+    result: dict[Channel, float] = {}
+    for node, card, direction in itertools.product(nodes, range(endpoints_per_node), directions):
+        channel = direction, node * endpoints_per_node + card
+        if share := busiest.get((direction, card), 0.0) if folded else loads.get(channel, 0.0):
+            result[channel] = share
+    return result
+
+
+@functools.lru_cache(maxsize=256)
+def _busiest_endpoints(load: CollectiveLoad) -> Mapping[tuple[Vertex, int], float]:
+    """Maximum load of an endpoint of any node, by direction and endpoint number on the node."""
+    result: dict[tuple[Vertex, int], float] = {}
+    for (direction, end), share in load.by_channel.items():
+        key = direction, cast(int, end) % load.endpoints_per_node
+        result[key] = max(share, result.get(key, 0.0))
+    return result

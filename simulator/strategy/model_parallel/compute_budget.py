@@ -61,14 +61,14 @@ class ComputeBudget:
         self._parts = parts
 
     @classmethod
-    def of(cls, layer: Layer, samples: float, job: Job) -> Self:
+    def of_layer(cls, layer: Layer, samples: float, job: Job) -> Self:
         """All compute of a layer's passes over `samples` samples."""
         repeated = layer.operators if job.recompute.kind == "full" else again(layer, job.recompute).operators
         operators = {LayerPass.FORWARD: layer.operators, LayerPass.BACKWARD: layer.operators, LayerPass.AGAIN: repeated}
-        passes_s = {one: job.operators_s(layer, [one], samples) for one in {*layer.operators, *repeated}}
+        passes_s = {operator: job.operators_s(layer, [operator], samples) for operator in {*layer.operators, *repeated}}
         parts: list[ComputePart] = []
         for pass_, pass_s in zip(LayerPass, job.layer_passes_s(layer, samples), strict=True):
-            seconds = [(one, passes_s[one][pass_ is LayerPass.BACKWARD]) for one in operators[pass_]]
+            seconds = [(operator, passes_s[operator][pass_ is LayerPass.BACKWARD]) for operator in operators[pass_]]
             parts += _parts(pass_, pass_s, seconds)
         return cls(parts)
 
@@ -93,11 +93,13 @@ class ComputeBudget:
 
 def _parts(pass_: LayerPass, pass_s: float, seconds: Sequence[tuple[Operator, float]]) -> list[ComputePart]:
     """The parts of one pass, which add up to `pass_s` seconds. seconds: of each operator."""
-    total_s = sum((one_s for _, one_s in seconds), 0.0)
+    total_s = sum((operator_s for _, operator_s in seconds), 0.0)
     # operators alone may take longer than a pass in 8 bits or a measured one; equal times differ by rounding
     scale = pass_s / total_s if total_s > pass_s * (1 + 1e-9) else 1.0
     halves = (False, True) if pass_ is LayerPass.BACKWARD else (False,)
     parts = [
-        ComputePart(pass_, one, of_weights, scale * one_s / len(halves)) for one, one_s in seconds for of_weights in halves
+        ComputePart(pass_, operator, of_weights, scale * operator_s / len(halves))
+        for operator, operator_s in seconds
+        for of_weights in halves
     ]
     return [*parts, ComputePart(pass_, None, False, pass_s - scale * total_s)]

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from scaleproof.simulator.cluster.collectives.cost import ConcurrentCollective, processors_taken
+from scaleproof.simulator.cluster.collectives.cost import DurationBySize, processors_taken
 from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.model.operators import Routed
 from scaleproof.simulator.parallelism.options import WirePrecision
@@ -60,13 +60,13 @@ class Dispatch:
         return expected_visited(nodes, experts, routed.active), expected_visited(ranks, experts, routed.active)
 
     def deduplicated_s(
-        self, token_bytes: float, routed: Routed, group: Group, between: ConcurrentCollective, inside: ConcurrentCollective
+        self, token_bytes: float, routed: Routed, group: Group, between: DurationBySize, inside: DurationBySize
     ) -> float:
         """Seconds to send a rank's tokens once to each of their nodes, while received tokens are forwarded inside the node;
-        both overlap completely (section 3.2.2). token_bytes: bytes of one copy of all tokens. between, inside: all-to-alls of
-        the spans of `group`."""
+        both overlap completely (section 3.2.2). token_bytes: bytes of one copy of all tokens. between, inside: seconds by size
+        of all-to-alls of the spans of `group`."""
         nodes, ranks = self.copies(routed, group)
-        return max(between.seconds(token_bytes * nodes), inside.seconds(token_bytes * ranks))
+        return max(between(token_bytes * nodes), inside(token_bytes * ranks))
 
     def overlapped(self, pass_: LayerPass, job: Job) -> Overlap | None:
         """The passes of another microbatch over the layer that an all-to-all overlaps with; None if its pass waits for it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import (
-    ConcurrentCollective,
     CostOf,
+    DurationBySize,
     concurrent_collective,
     costing,
     direct_costing,
@@ -35,23 +35,20 @@ from scaleproof.simulator.strategy.model_parallel.expert import PLAIN, Dispatch,
 class LayerCollectives:
     """Collectives among ranks that share layers.
 
-    expert, expert_tensor: as in `Plan`. overlap_tensor: whether collectives of tensor-parallel ranks are divided into pieces
-    that overlap with the products before or after them (arXiv 2305.06942). dispatch: options of expert all-to-alls.
+    overlap_tensor: whether collectives of tensor-parallel ranks are divided into pieces that overlap with the products before
+    or after them (arXiv 2305.06942). dispatch: options of expert all-to-alls.
     """
 
     mesh: DeviceMesh
-    expert: int = 1
     overlap_tensor: bool = False
-    expert_tensor: int | None = None
     dispatch: Dispatch = PLAIN
-    _cache: dict[tuple[int, str, str, CostOf], ConcurrentCollective] = field(default_factory=dict, compare=False, repr=False)
 
     def group(self, axis: Axis) -> Group:
         """The ranks of a collective along an axis; the slowest of all such groups."""
         if axis == "expert":
-            return self.mesh.expert_group(self.expert, self.expert_tensor)
+            return self.mesh.expert_group()
         if axis == "expert_tensor":
-            return self.mesh.along("tensor", self.expert_tensor or self.mesh.tensor)
+            return self.mesh.along("tensor", self.mesh.expert_tensor or self.mesh.tensor)
         return self.mesh.along(axis, self.mesh.tensor if axis == "tensor" else self.mesh.context)
 
     def exposed_s(self, layer: Layer, samples: float, job: Job) -> list[tuple[LayerPass, Exchange, float]]:
@@ -61,14 +58,16 @@ class LayerCollectives:
         proportion. Those that overlap with the fewest parts come first, and repeated ones after all others, which therefore do
         not depend on recomputation.
         """
-        passes = [(LayerPass(one.backward), one) for one in layer.exchanges]
+        passes = [(LayerPass(exchange.backward), exchange) for exchange in layer.exchanges]
         if job.recompute.kind != "none":
             repeated = layer.exchanges if job.recompute.kind == "full" else again(layer, job.recompute).exchanges
-            passes += [(LayerPass.AGAIN, one) for one in repeated if not one.backward]
-        exposed_s = np.array([self._collective_s(one, samples, job) for _, one in passes], dtype=object)
-        overlaps = {place: overlap for place, one in enumerate(passes) if (overlap := self._overlap(*one, job)) is not None}
+            passes += [(LayerPass.AGAIN, exchange) for exchange in repeated if not exchange.backward]
+        exposed_s = np.array([self._collective_s(exchange, samples, job) for _, exchange in passes], dtype=object)
+        overlaps = {
+            place: overlap for place, exchange in enumerate(passes) if (overlap := self._overlap(*exchange, job)) is not None
+        }
         if overlaps:
-            budget = ComputeBudget.of(layer, samples, job)
+            budget = ComputeBudget.of_layer(layer, samples, job)
             concurrent: dict[tuple[bool, int, tuple[int, ...]], list[int]] = {}
             for place, overlap in overlaps.items():
                 among = budget.among(overlap.overlaps)
@@ -77,16 +76,16 @@ class LayerCollectives:
                 least_s = exposed_s[places] * [overlaps[place].least for place in places]
                 rest_s = exposed_s[places] - least_s
                 exposed_s[places] = least_s + rest_s * budget.hide(rest_s.sum(), among)
-        return [(*one, seconds) for one, seconds in zip(passes, exposed_s, strict=True)]
+        return [(*exchange, seconds) for exchange, seconds in zip(passes, exposed_s, strict=True)]
 
     def by_links_s(self, layer: Layer, samples: float, job: Job) -> NDArray[Any]:
         """Seconds of a layer's collectives, and those of them that are exposed, by the links that limit them and by pass;
         shape (levels, 2, passes). Hidden ones count for the passes that hide them."""
         result = np.full((len(LinkLevel), 2, len(LayerPass)), 0.0, dtype=object)
-        for pass_, one, exposed_s in self.exposed_s(layer, samples, job):
-            level, hidden_s = LinkLevel.of(self.group(one.axis)), self._collective_s(one, samples, job) - exposed_s
+        for pass_, exchange, exposed_s in self.exposed_s(layer, samples, job):
+            level, hidden_s = LinkLevel.of(self.group(exchange.axis)), self._collective_s(exchange, samples, job) - exposed_s
             result[level, :, pass_] += exposed_s
-            if one.routed is not None and self.dispatch.overlap:
+            if exchange.routed is not None and self.dispatch.overlap:
                 forward_s, backward_s, _ = job.layer_passes_s(layer, samples)
                 shares = np.array([forward_s, backward_s], dtype=object) / (forward_s + backward_s)
                 result[level, 0, : LayerPass.AGAIN] += hidden_s * shares
@@ -103,9 +102,9 @@ class LayerCollectives:
                 inside = self._concurrent("alltoall", "inside a node", job.cluster, direct_costing)
                 token_bytes = size_bytes / routed.active
                 return self.dispatch.deduplicated_s(token_bytes, routed, self.group("expert"), between, inside)
-            return self._concurrent("alltoall", "expert", job.cluster).seconds(size_bytes)
+            return self._concurrent("alltoall", "expert", job.cluster)(size_bytes)
         cost_of = context.cost_of(exchange) if exchange.axis == "context" else costing
-        collective_s = self._concurrent(cast(Op, exchange.op), exchange.axis, job.cluster, cost_of).seconds(size_bytes)
+        collective_s = self._concurrent(cast(Op, exchange.op), exchange.axis, job.cluster, cost_of)(size_bytes)
         if job.framework.rendezvous:
             collective_s += rendezvous_s(self.group(exchange.axis), job.cluster)
         return collective_s
@@ -130,29 +129,29 @@ class LayerCollectives:
             element_bytes = self.dispatch.element_bytes(routed, element_bytes)
         return exchange.elements * samples * element_bytes
 
-    def _concurrent(self, op: Op, among: Axis | Span, cluster: Cluster, cost_of: CostOf = costing) -> ConcurrentCollective:
-        """A collective of the ranks along an axis, or of a span of the expert ranks."""
-        # keyed by the cluster's id, since hashing a cluster is slow; cached entries reference it
-        key = id(cluster), op, among, cost_of
-        if key not in self._cache:
-            is_span = among in ("between nodes", "inside a node")
-            group = ranks_of(cast(Span, among), self.group("expert")) if is_span else self.group(cast(Axis, among))
-            self._cache[key] = concurrent_collective(op, group, cluster, cost_of)
-        return self._cache[key]
+    def _concurrent(self, op: Op, among: Axis | Span, cluster: Cluster, cost_of: CostOf = costing) -> DurationBySize:
+        """Seconds by size of a collective of the ranks along an axis, or of a span of the expert ranks."""
+        is_span = among in ("between nodes", "inside a node")
+        group = ranks_of(cast(Span, among), self.group("expert")) if is_span else self.group(cast(Axis, among))
+        return concurrent_collective(op, group, cluster, cost_of)
 
 
 def pass_communication(job: Job, microbatches: int) -> PassCommunication:
     """Collectives within the passes of one of `microbatches` equal parts of a worker's samples, recomputation included."""
     samples, collectives = job.samples_per_worker / microbatches, cast(LayerCollectives, job.exchange)
-    kinds = {(one.axis, one.op) for layer in job.distinct_layers for one in layer.exchanges}
+    kinds = {(exchange.axis, exchange.op) for layer in job.distinct_layers for exchange in layer.exchanges}
     place_of = {kind: place for place, kind in enumerate(sorted(kinds, key=lambda kind: _number(*kind)))}
     numbers = [_number(*kind) for kind in place_of]
 
     def of_layer(layer: Layer) -> Sequence[float]:
         """Seconds, bytes and calls by kind: forward, backward, and forward ones that the backward pass may repeat."""
         values = np.zeros((3, len(numbers), len(LayerPass)))
-        for pass_, one, exposed_s in collectives.exposed_s(layer, samples, job):
-            values[:, place_of[one.axis, one.op], pass_] += exposed_s, collectives.message_bytes(one, samples, job), 1
+        for pass_, exchange, exposed_s in collectives.exposed_s(layer, samples, job):
+            values[:, place_of[exchange.axis, exchange.op], pass_] += (
+                exposed_s,
+                collectives.message_bytes(exchange, samples, job),
+                1,
+            )
         return cast(Sequence[float], values.ravel())
 
     values: NDArray[Any] = job.of_layers(of_layer).reshape(3, len(numbers), len(LayerPass), len(job.layers))

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from scaleproof.simulator.cluster.collectives.cost import library_of
 from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.model.graph import inputs_of, owners_of
 from scaleproof.simulator.parallelism.model_parallel import ModelParallel, with_own_weights
-from scaleproof.simulator.program import Path, Program
+from scaleproof.simulator.program import Program
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.step_builder import JobCosts, StepBuilder
@@ -45,7 +44,7 @@ class _PassTasks:
         self._sent: dict[tuple[int, int], int] = {}
         self._backward: dict[int, int] = {}
         # gloo moves a message once its receive is posted, after the receiver's task before
-        self._posts_receives = library_of(job.cluster) == "gloo"
+        self._posts_receives = job.cluster.library == "gloo"
         self._latest: dict[int, int] = {}
 
     def add_forward(self) -> None:
@@ -80,8 +79,8 @@ class _PassTasks:
                 shared[devices] = shared.get(devices, 0) + self.job.layers[owner].trained_parameters
         after = [self._average(sorted(devices), parameters) for devices, parameters in shared.items()]
         for device, rank in enumerate(self.ranks):
-            own = (layer for layer, at in zip(self.job.layers, self.device_of, strict=True) if at == device)
-            trained = sum(layer.trained_parameters for layer in own)
+            layers = (layer for layer, at in zip(self.job.layers, self.device_of, strict=True) if at == device)
+            trained = sum(layer.trained_parameters for layer in layers)
             self.builder.compute(rank, Phase.OPTIMIZER, partial(_optimizer_s, trained), after)
 
     def _compute(self, layer: int, phase: Phase, after: Sequence[int]) -> int:
@@ -106,7 +105,7 @@ class _PassTasks:
         sent = self.job.layers[source if gradient_of is None else gradient_of]
         size_bytes = float(sent.output_elements * self.job.samples_per_worker * self.job.stream_bytes)
         places = self._places[self.device_of[source]], self._places[self.device_of[target]]
-        path = partial(_path, *places, size_bytes)
+        path = partial(ResourceMap.concurrent_messages, source=places[0], target=places[1], size_bytes=size_bytes)
         layer = source if gradient_of is None else gradient_of
         labels = Communication.of(Dimension.MODEL, Collective.SEND, size_bytes, range(layer, layer + 1))
         ranks, receiver = (self._rank(source), self._rank(target)), self.device_of[target]
@@ -124,10 +123,6 @@ class _PassTasks:
         ready = [self._backward[i] for i in last]
         members = [self.ranks[device] for device in devices]
         return self.builder.collective_of("all_reduce", group, size_bytes, members, nodes, ready, Dimension.EMBEDDING)
-
-
-def _path(source: tuple[int, int], target: tuple[int, int], size_bytes: float, links: ResourceMap) -> Path:
-    return links.concurrent_messages(source, target, size_bytes)
 
 
 def _optimizer_s(trained: int, costs: JobCosts) -> float:

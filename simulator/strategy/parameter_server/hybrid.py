@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from scaleproof.simulator.common.communication import Collective, Communication, Dimension
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.program import PathOf
 from scaleproof.simulator.strategy.data_parallel.buckets import ends
-from scaleproof.simulator.strategy.parameter_server.program import between, sum_s, update_s
-from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
+from scaleproof.simulator.strategy.parameter_server.program import ServerExchange, between, sum_s, update_s
+from scaleproof.simulator.strategy.pipeline.replica import CompileContext, Replica
 
 
 def add_servers(context: CompileContext, replicas: Sequence[Replica]) -> None:
@@ -43,19 +43,14 @@ def _add_requests(
     rows: list[list[int]] = [[], [], []]
     for bucket, parameters in _pushed(context, stage).items():
         size_bytes = parameters * job.parameter_bytes / plan.servers
-        own, counts = replica.places[stage][0], (replica.concurrent_senders * servers_per_class, ranks)
+        worker_node, counts = replica.places[stage][0], (replica.concurrent_senders * servers_per_class, ranks)
         sum_, update = partial(sum_s, size_bytes), partial(update_s, _updated(context, bucket))
         for node, server in servers.items():
-            up, down = partial(between, own, node, size_bytes, counts), partial(between, node, own, size_bytes, counts[::-1])
-            labels = [
-                Communication.of(Dimension.SERVER, one, size_bytes, calls=servers_per_class)
-                for one in (Collective.PUSH, Collective.PULL)
-            ]
-            after = [replica.last_rows[stage]]
-            push = builder.transfer(rank, server, size_bytes, up, Phase.SEND, after, stage, labels=labels[0])
-            serve = builder.serve(server, rank, Phase.OPTIMIZER, ranks, sum_, update, (push,), bucket=bucket)
-            pull = builder.transfer(server, rank, size_bytes, down, Phase.RECEIVE, (serve,), stage, labels=labels[1])
-            for column, row in zip(rows, (push, serve, pull), strict=True):
+            up: PathOf = partial(between, worker_node, node, size_bytes, counts)
+            down: PathOf = partial(between, node, worker_node, size_bytes, counts[::-1])
+            exchange = ServerExchange(server, False, servers_per_class, ranks, size_bytes, up, down, sum_, update)
+            added = exchange.add(builder, rank, [replica.last_rows[stage]], bucket, stage=stage)
+            for column, row in zip(rows, added, strict=True):
                 column.append(row)
     for phase, waited in zip((Phase.SEND, Phase.WAIT, Phase.RECEIVE), rows, strict=True):
         builder.wait(rank, phase, waited, stage if plan.stages > 1 else -1)
@@ -74,7 +69,7 @@ def _updated(context: CompileContext, stage: int) -> float:
     plan, layers = context.plan, _layers(context, stage)
     experts = sum(layer.expert_parameters for layer in layers)
     rest = sum(layer.trained_parameters for layer in layers) - experts
-    whole = plan.tensor * rest + plan.expert * (plan.expert_tensor or plan.tensor) * experts
+    whole = plan.tensor * rest + plan.expert * plan.expert_shards * experts
     return whole / plan.servers
 
 

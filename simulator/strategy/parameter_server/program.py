@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
-from scaleproof.simulator.common.consistency import Bsp
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.parameter_server import Bsp
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.parallelism.mesh import RankClass
 from scaleproof.simulator.parallelism.parameter_server import ParameterServer
@@ -46,10 +46,11 @@ def compile_parameter_server(strategy: ParameterServer, job: Job) -> Program:
     return _ServedStep(strategy, job, nodes, bucket_list).program()
 
 
-class _Message(NamedTuple):
-    """Messages of a bucket between a worker group and a class of servers, inside nodes or between them.
+class ServerExchange(NamedTuple):
+    """ServerExchange of a bucket between a class of workers and a class of servers, inside nodes or between them.
 
-    servers: number of servers that each group exchanges with. requests: number that each server receives.
+    servers: number of servers that each worker exchanges with. requests: number that each server receives. up, down: paths of
+    pushes and pulls.
     """
 
     server: int
@@ -61,6 +62,28 @@ class _Message(NamedTuple):
     down: PathOf
     service_s: SecondsOf
     update_s: SecondsOf
+
+    def add(
+        self, builder: StepBuilder, worker: int, after: Sequence[int], bucket: int, layers: range | None = None,
+        together: tuple[int, int] = (-1, -1), stage: int = -1,
+    ) -> tuple[int, int, int]:  # fmt: skip
+        """Adds the push, its service and the pull of a class of workers; returns their rows. together: as in `Program`, of
+        pushes and of pulls."""
+        labels = [
+            Communication.of(Dimension.SERVER, op, self.size_bytes, layers, self.servers)
+            for op in (Collective.PUSH, Collective.PULL)
+        ]
+        push = builder.transfer(
+            worker, self.server, self.size_bytes, self.up, Phase.SEND, after, stage, together=together[0], labels=labels[0]
+        )
+        serve = builder.serve(
+            self.server, worker, Phase.OPTIMIZER, self.requests, self.service_s, self.update_s, (push,), bucket
+        )
+        pull = builder.transfer(
+            self.server, worker, self.size_bytes, self.down, Phase.RECEIVE, (serve,), stage, together=together[1],
+            labels=labels[1],
+        )  # fmt: skip
+        return push, serve, pull
 
 
 class _BucketRows(NamedTuple):
@@ -83,13 +106,13 @@ class _ServedStep:
         self._builder = StepBuilder(job, strategy.consistency, strategy.quota)
         self._strategy, self._job, self._buckets = strategy, job, bucket_list
         classes = rank_classes(strategy, job, nodes, bucket_list)
-        self._servers = [one for one in classes if one.rank >= strategy.workers]
-        self._groups = worker_groups([one for one in classes if one.rank < strategy.workers], nodes, strategy.two_level)
+        self._servers = [ranks for ranks in classes if ranks.rank >= strategy.workers]
+        self._groups = worker_groups([ranks for ranks in classes if ranks.rank < strategy.workers], nodes, strategy.two_level)
         messages = len(self._groups) * len(self._servers) * len(bucket_list)
         if messages > _MAX_MESSAGES:
             text = f"{messages} messages per step are too many to simulate; use fewer servers, or larger buckets"
             raise FieldError(("strategy", "servers"), text)
-        self._ranks = {one: self._builder.add_class(one, is_server=one.rank >= strategy.workers) for one in classes}
+        self._ranks = {ranks: self._builder.add_class(ranks, ranks in self._servers) for ranks in classes}
         roles = [role for ranks in nodes.values() for role in ranks]
         self._device_of = {rank: place % job.cluster.node.devices for role in roles for place, rank in enumerate(role)}
 
@@ -164,21 +187,22 @@ class _ServedStep:
     def _synchronise(self, group: WorkerGroup, gradients: Sequence[Sequence[int]]) -> list[_BucketRows]:
         """Adds the push of each of a group's buckets once it is complete, the servers' services, and pulls. Returns the rows of
         each bucket. gradients: rows that complete each bucket."""
-        result: list[_BucketRows] = []
+        worker, result = self._ranks[group.members[0]], list[_BucketRows]()
         # one after another to each server, as over one connection (ps-lite has one per pair): concurrent messages of a worker
         # would take bandwidth of the server's card from other workers in proportion to their number
         previous_push: dict[tuple[int, bool], list[int]] = {}
         for number, bucket in reversed(list(enumerate(self._buckets))):
             sums = self._collective(group, "reduce", number, gradients[number])
-            pushes, services, pulls = [], [], []
-            for message in self._messages(group, bucket):
-                connection = message.server, message.inside
+            rows = _BucketRows(sums, [], [], [])
+            for exchange in self._exchanges(group, bucket):
+                connection = exchange.server, exchange.inside
                 after = [*(sums or gradients[number]), *previous_push.get(connection, [])]
-                pushes.append(self._push(group, number, message, after))
-                services.append(self._serve(group, number, message, pushes[-1]))
-                pulls.append(self._pull(group, number, message, services[-1]))
-                previous_push[connection] = pushes[-1:]
-            result.append(_BucketRows(sums, pushes, services, pulls))
+                together = 2 * number + _PUSHES, 2 * number + _PULLS
+                added = exchange.add(self._builder, worker, after, number, self._layers(number), together)
+                for column, row in zip((rows.pushes, rows.services, rows.pulls), added, strict=True):
+                    column.append(row)
+                previous_push[connection] = [added[0]]
+            result.append(rows)
         # the first layers' parameters are broadcast first
         return [
             rows._replace(broadcast=self._collective(group, "broadcast", number, rows.pulls))
@@ -189,8 +213,8 @@ class _ServedStep:
         for worker in members if after else ():
             self._builder.wait(self._ranks[worker], phase, after)
 
-    def _messages(self, group: WorkerGroup, bucket: Bucket) -> Iterator[_Message]:
-        """Messages with each class of servers, across the network and inside a node."""
+    def _exchanges(self, group: WorkerGroup, bucket: Bucket) -> Iterator[ServerExchange]:
+        """Exchanges with each class of servers, across the network and inside a node."""
         worker = group.leader
         for server in self._servers:
             shard = server.rank - self._strategy.workers
@@ -205,14 +229,14 @@ class _ServedStep:
                 # a server belongs to no device: its messages use all cards
                 up: PathOf = partial(between, worker.node, server.node, size_bytes, counts)
                 down: PathOf = partial(between, server.node, worker.node, size_bytes, counts[::-1])
-                yield _Message(self._ranks[server], False, servers, workers, size_bytes, up, down, *service)
+                yield ServerExchange(self._ranks[server], False, servers, workers, size_bytes, up, down, *service)
             if shares_node:
                 up, down = self._inside(worker, server, size_bytes), self._inside(server, worker, size_bytes)
-                yield _Message(self._ranks[server], True, server.each, worker.each, size_bytes, up, down, *service)
+                yield ServerExchange(self._ranks[server], True, server.each, worker.each, size_bytes, up, down, *service)
 
     def _inside(self, source: RankClass, target: RankClass, size_bytes: float) -> PathOf:
         """Path of the messages between all ranks of two classes on a node."""
-        names = [one.name("server" if one.rank >= self._strategy.workers else "worker") for one in (source, target)]
+        names = [ranks.name("server" if ranks in self._servers else "worker") for ranks in (source, target)]
         devices = self._device_of[source.rank], self._device_of[target.rank]
         counts = target.each, source.each, source.each * target.each
         return partial(_inside, source.node, names, devices, size_bytes, counts)
@@ -224,25 +248,6 @@ class _ServedStep:
             return partial(update_s, float(bucket.touched[server])), 0.0
         sum_ = partial(sum_s, float(bucket.gradient_bytes[server]))
         return sum_, partial(update_s, float(bucket.touched_by_all[server]))
-
-    def _push(self, group: WorkerGroup, number: int, message: _Message, after: Sequence[int]) -> int:
-        worker, labels = self._ranks[group.members[0]], self._labels(number, Collective.PUSH, message)
-        together = 2 * number + _PUSHES
-        sent = message.size_bytes, message.up
-        return self._builder.transfer(worker, message.server, *sent, Phase.SEND, after, together=together, labels=labels)
-
-    def _serve(self, group: WorkerGroup, number: int, message: _Message, push: int) -> int:
-        worker, served = self._ranks[group.members[0]], (message.requests, message.service_s, message.update_s)
-        return self._builder.serve(message.server, worker, Phase.OPTIMIZER, *served, (push,), number)
-
-    def _pull(self, group: WorkerGroup, number: int, message: _Message, service: int) -> int:
-        worker, labels = self._ranks[group.members[0]], self._labels(number, Collective.PULL, message)
-        together = 2 * number + _PULLS
-        sent = message.size_bytes, message.down
-        return self._builder.transfer(message.server, worker, *sent, Phase.RECEIVE, [service], together=together, labels=labels)
-
-    def _labels(self, number: int, op: Collective, message: _Message) -> Communication:
-        return Communication.of(Dimension.SERVER, op, message.size_bytes, self._layers(number), message.servers)
 
     def _layers(self, number: int) -> range:
         """Layers of a bucket."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaleproof.simulator.common.consistency import SYNCHRONOUS
+from scaleproof.simulator.common.parameter_server import SYNCHRONOUS
 from scaleproof.simulator.parallelism.mesh import RankClass
 from scaleproof.simulator.parallelism.parameter_server import ParameterServer
 from scaleproof.simulator.strategy.job import Job

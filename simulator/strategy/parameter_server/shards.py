@@ -36,16 +36,6 @@ class Bucket(NamedTuple):
         return float(self.gradient_bytes.sum())
 
 
-class _Tensors(NamedTuple):
-    """Parameter tensors of a model in order: layer, elements, share that a worker touches, and elements per indexed row
-    (infinite without index); arrays of shape (tensors,)."""
-
-    layer: NDArray[np.int64]
-    elements: NDArray[np.float64]
-    share: NDArray[np.float64]
-    row: NDArray[np.float64]
-
-
 def buckets(
     layers: Sequence[Layer], servers: int, sharding: Sharding, element_bytes: int, limit_bytes: float, sparse: Sparse | None,
     workers: int,
@@ -55,28 +45,25 @@ def buckets(
     Buckets are filled from the last tensor on, in the order in which gradients are computed, and close once their push has
     `limit_bytes` or more.
     """
-    tensors = _tensors(layers, sparse)
-    on_server = _server_shares(tensors.elements, servers, sharding)
-    touched = tensors.elements * tensors.share
-    sent_bytes = touched * (element_bytes + _INDEX_BYTES / tensors.row)
-    by_all = tensors.elements * np.minimum(1.0, workers * tensors.share)
+    first_layer, elements, share, row_elements = np.array(list(_tensors(layers, sparse))).reshape(-1, 4).T
+    on_server = _server_shares(elements, servers, sharding)
+    touched = elements * share
+    sent_bytes = touched * (element_bytes + _INDEX_BYTES / row_elements)
+    by_all = elements * np.minimum(1.0, workers * share)
     columns = [(column[:, None] * on_server) for column in (sent_bytes, touched * element_bytes, touched, by_all)]
     result, end, filled_bytes = [], len(touched), 0.0
     for begin in range(len(touched) - 1, -1, -1):
         filled_bytes += sent_bytes[begin]
         if filled_bytes >= limit_bytes or begin == 0:
-            layer = int(tensors.layer[begin]) if begin else 0
+            layer = int(first_layer[begin]) if begin else 0
             result.append(Bucket(layer, *(column[begin:end].sum(axis=0) for column in columns)))
             end, filled_bytes = begin, 0.0
     return result[::-1]
 
 
-def _tensors(layers: Sequence[Layer], sparse: Sparse | None) -> _Tensors:
-    layer, *columns = np.array(list(_tensor_columns(layers, sparse))).reshape(-1, len(_Tensors._fields)).T
-    return _Tensors(layer.astype(np.int64), *columns)
-
-
-def _tensor_columns(layers: Sequence[Layer], sparse: Sparse | None) -> Iterator[tuple[int, float, float, float]]:
+def _tensors(layers: Sequence[Layer], sparse: Sparse | None) -> Iterator[tuple[int, float, float, float]]:
+    """Of each parameter tensor of a model, in order: layer, elements, share that a worker touches, and elements per indexed
+    row, infinite without index."""
     for index, layer in enumerate(layers):
         table = layer.tensors.index(max(layer.tensors)) if sparse and is_embedding(layer) else -1
         for number, elements in enumerate(layer.tensors):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +20,6 @@ from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.pipeline.schedules import peak_activations
 from scaleproof.simulator.strategy.plan_costs import pass_times, with_collectives
 
-_Weights = Callable[[int], NDArray[np.float64]]
 _Places = NDArray[np.int64]
 
 
@@ -45,7 +44,7 @@ def cut(job: Job, plan: Plan, balance: Balance) -> list[range]:
     if balance == "products":
         return _cut_in_order(layers, stages)
     job = with_collectives(plan, job)
-    return _cut_evenly(layers, stages, _seconds(job, plan) if balance == "time" else _bytes(job, plan))
+    return _cut_evenly(layers, _seconds(job, plan) if balance == "time" else _bytes(job, plan))
 
 
 def _cut_in_order(layers: Sequence[Layer], stages: int) -> list[range]:
@@ -62,20 +61,20 @@ def _cut_in_order(layers: Sequence[Layer], stages: int) -> list[range]:
 
 def _product_weights(layer: Layer) -> float:
     """Elements of the weights that a layer's matrix products read; embeddings that are looked up have none."""
-    return float(sum(one.columns * one.inner * one.count for one in layer.operators if isinstance(one, Matmul)))
+    return float(sum(x.columns * x.inner * x.count for x in layer.operators if isinstance(x, Matmul)))
 
 
-def _seconds(job: Job, plan: Plan) -> _Weights:
-    """Seconds of both passes over each layer, the same on every stage; all blocks are recomputed if recomputation depends on
-    stages."""
+def _seconds(job: Job, plan: Plan) -> list[NDArray[np.float64]]:
+    """Seconds of both passes over each layer, by stage, on all of which they are the same; all blocks are recomputed if
+    recomputation depends on stages."""
     job = replace(job, recomputed=None)
     costs = job.costs(plan.microbatches)
     total = costs.forward_s + costs.backward_s + costs.forward_exchange_s + costs.backward_exchange_s
-    return lambda _: total
+    return [total] * (plan.stages * plan.chunks)
 
 
-def _bytes(job: Job, plan: Plan) -> _Weights:
-    """Bytes of each layer: its parameters and states, and its activations for the microbatches in flight on its stage."""
+def _bytes(job: Job, plan: Plan) -> list[NDArray[np.float64]]:
+    """Bytes of each layer, by stage: its parameters and states, and its activations for the microbatches in flight there."""
     samples = job.samples_per_worker / plan.microbatches
     states = np.array(
         [
@@ -85,20 +84,20 @@ def _bytes(job: Job, plan: Plan) -> _Weights:
         ]
     )
     kept_elements = np.array(
-        [sum(one.elements * (one.element_bytes or job.element_bytes) for one in layer.kept) for layer in job.layers]
+        [sum(kept.elements * (kept.element_bytes or job.element_bytes) for kept in layer.kept) for layer in job.layers]
     )
     activations = (
         peak_activations(plan.schedule, plan.stages, plan.microbatches, plan.chunks, pass_times(plan, job)) / plan.chunks
     )
     rank_of = {stage: rank for rank, chunks in enumerate(plan.stage_of) for stage in chunks}
-    return lambda stage: states + samples * float(activations[rank_of[stage]]) * kept_elements
+    return [states + samples * float(activations[rank_of[stage]]) * kept_elements for stage in range(plan.stages * plan.chunks)]
 
 
-def _cut_evenly(layers: Sequence[Layer], stages: int, weights: _Weights) -> list[range]:
+def _cut_evenly(layers: Sequence[Layer], weights: Sequence[NDArray[np.float64]]) -> list[range]:
     """Contiguous stages with the smallest maximum weight, found by bisection of a bound; within the bound, stages have nearly
-    equal numbers of layers."""
-    (first, last), end = block_range(layers), len(layers)
-    sums = [np.concatenate([[0.0], np.cumsum(weights(stage))]) for stage in range(stages)]
+    equal numbers of layers. weights: of all layers, by stage."""
+    (first, last), end, stages = block_range(layers), len(layers), len(weights)
+    sums = [np.concatenate([[0.0], np.cumsum(stage_weights)]) for stage_weights in weights]
 
     def ends(stage: int, begins: _Places, bound: float) -> tuple[_Places, _Places]:
         """First and last position at which a stage may end, for each position where it may begin: it has a block, weighs at

@@ -13,7 +13,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.results import Kept
+from scaleproof.validator.results import KeptRun
 
 Make = Callable[..., Scenario]
 LAB = {
@@ -30,8 +30,8 @@ def measured(small: Make, name: str = "small", provenance: dict[str, str] | None
     return replace(run, **fields, provenance=where | (provenance or {}))
 
 
-def kept(*runs: Run) -> list[Kept]:
-    return [Kept(Path("out") / run.scenario, run) for run in runs]
+def kept(*runs: Run) -> list[KeptRun]:
+    return [KeptRun(Path("out") / run.scenario, run) for run in runs]
 
 
 def test_names_are_complete_and_columns_are_aligned(small: Make) -> None:

@@ -11,27 +11,27 @@ import pytest
 
 from scaleproof.reports.charts.chart import Boxes
 from scaleproof.reports.pages.study_text import counts, facts, headline, lead_words, lede
-from scaleproof.reports.read.chosen_points import Chosen, chosen, sensitivity_chart, sensitivity_of
+from scaleproof.reports.read.fastest_points import FastestPoint, chosen, sensitivity_chart, sensitivity_of
 from scaleproof.reports.read.ranking import Lead, Ranking, ranking
-from scaleproof.reports.read.study import Studied, studied
+from scaleproof.reports.read.study import StudyTable, studied
 from scaleproof.reports.read.study_folder import read
 from scaleproof.reports.timeline.step_chart import step_chart
 
 
 @pytest.fixture(scope="module")
-def study(swept: Path) -> Studied:
+def study(swept: Path) -> StudyTable:
     return studied(read(swept))
 
 
 @pytest.fixture(scope="module")
-def closely(study: Studied) -> list[Chosen]:
+def closely(study: StudyTable) -> list[FastestPoint]:
     notes: list[str] = []
     found = chosen(study, notes)
     assert not notes
     return found
 
 
-def _with_rates(study: Studied, **rates: list[float]) -> Studied:
+def _with_rates(study: StudyTable, **rates: list[float]) -> StudyTable:
     """The study with other throughputs of its lines on 2, 4 and 8 GPUs."""
     points = study.points.copy()
     for line, values in rates.items():
@@ -40,7 +40,7 @@ def _with_rates(study: Studied, **rates: list[float]) -> Studied:
     return replace(study, points=points)
 
 
-def test_the_headline_has_size_speed_interval_speed_up_and_margin(study: Studied, closely: list[Chosen]) -> None:
+def test_the_headline_has_size_speed_interval_speed_up_and_margin(study: StudyTable, closely: list[FastestPoint]) -> None:
     ranks = ranking(study)
     text = headline(study, closely, ranks)
     assert re.fullmatch(
@@ -53,12 +53,12 @@ def test_the_headline_has_size_speed_interval_speed_up_and_margin(study: Studied
     assert "at all sizes and has a probability of " in under
 
 
-def test_the_text_names_the_size_from_which_an_alternative_leads(study: Studied) -> None:
+def test_the_text_names_the_size_from_which_an_alternative_leads(study: StudyTable) -> None:
     crossed = _with_rates(study, ring=[10, 30, 70], servers=[20, 10, 20])
     assert "is 200–250\u202f% from 4 GPUs on" in lede(crossed, ranking(crossed))
 
 
-def test_equal_alternatives_do_not_beat_each_other(study: Studied) -> None:
+def test_equal_alternatives_do_not_beat_each_other(study: StudyTable) -> None:
     tied = _with_rates(study, ring=[10, 30, 70], servers=[20, 25, 69.9])
     assert "; no difference between ring and servers" in headline(tied, [], ranking(tied))
     assert "The lead" not in lede(tied, ranking(tied))
@@ -72,7 +72,7 @@ def test_equal_alternatives_do_not_beat_each_other(study: Studied) -> None:
     )
 
 
-def test_alternatives_on_different_numbers_of_gpus_are_compared_per_gpu(study: Studied) -> None:
+def test_alternatives_on_different_numbers_of_gpus_are_compared_per_gpu(study: StudyTable) -> None:
     points = study.points[(study.points["gpus"] == 8) == (study.points["line"] == "ring")]
     speed = ranking(replace(study, points=points)).speed
     assert speed is not None
@@ -80,7 +80,7 @@ def test_alternatives_on_different_numbers_of_gpus_are_compared_per_gpu(study: S
     assert "per GPU" in lead_words(speed)
 
 
-def test_prices_decide_who_leads_per_dollar(study: Studied) -> None:
+def test_prices_decide_who_leads_per_dollar(study: StudyTable) -> None:
     dear = study.points["cost_USD"].where(study.points["line"] == "servers", study.points["cost_USD"] * 100)
     priced = replace(study, points=study.points.assign(cost_USD=dear))
     assert re.search(
@@ -89,7 +89,7 @@ def test_prices_decide_who_leads_per_dollar(study: Studied) -> None:
     )
 
 
-def test_an_interval_missing_in_the_table_is_taken_from_the_run(study: Studied, closely: list[Chosen]) -> None:
+def test_an_interval_missing_in_the_table_is_taken_from_the_run(study: StudyTable, closely: list[FastestPoint]) -> None:
     without = replace(study, points=study.points.assign(rate_low=float("nan"), rate_high=float("nan")))
     assert "(" not in headline(without, [], Ranking(None, None))
     assert "(" in headline(without, closely, Ranking(None, None))
@@ -104,7 +104,7 @@ def test_an_interval_missing_in_the_table_is_taken_from_the_run(study: Studied, 
     ],
 )
 def test_studies_without_a_valid_point_have_a_headline_that_reports_it(
-    study: Studied, changes: dict[str, Any] | None, words: str
+    study: StudyTable, changes: dict[str, Any] | None, words: str
 ) -> None:
     points = study.points[:0] if changes is None else study.points.assign(**changes)
     none = replace(study, points=points)
@@ -113,7 +113,7 @@ def test_studies_without_a_valid_point_have_a_headline_that_reports_it(
     assert facts(none, None) == []
 
 
-def test_facts_are_numbers_of_the_best_point(study: Studied, closely: list[Chosen]) -> None:
+def test_facts_are_numbers_of_the_best_point(study: StudyTable, closely: list[FastestPoint]) -> None:
     notes: list[str] = []
     found = facts(study, sensitivity_of(closely[0], notes))
     assert not notes
@@ -125,14 +125,14 @@ def test_facts_are_numbers_of_the_best_point(study: Studied, closely: list[Chose
     assert counts(wrong) == "12 points; 12 do not fit into memory and 12 cannot be predicted."
 
 
-def test_predictions_of_chosen_points_equal_the_table(closely: list[Chosen]) -> None:
+def test_predictions_of_chosen_points_equal_the_table(closely: list[FastestPoint]) -> None:
     assert [one.line for one in closely] == ["ring", "servers"]
     for one in closely:
         assert one.run.step_time_s == pytest.approx(one.point["step_time_s"], rel=1e-6)
         assert one.sets[1:] == ("strategy.workers=8", "cluster.network.bandwidth=40 Gbit/s")
 
 
-def test_sensitivity_bars_are_the_elasticities(closely: list[Chosen]) -> None:
+def test_sensitivity_bars_are_the_elasticities(closely: list[FastestPoint]) -> None:
     found = sensitivity_of(closely[1], [])
     assert found is not None
     chart = sensitivity_chart(found, "servers")
@@ -143,7 +143,7 @@ def test_sensitivity_bars_are_the_elasticities(closely: list[Chosen]) -> None:
     assert max(widths) == pytest.approx(max(abs(one.value or 0) for one in (*found.cluster, *found.training)))
 
 
-def test_a_timeline_has_every_span_of_the_step(closely: list[Chosen]) -> None:
+def test_a_timeline_has_every_span_of_the_step(closely: list[FastestPoint]) -> None:
     chart = step_chart("timeline", "servers", [closely[1].run], 1000)
     assert chart is not None
     marks = [mark for mark in chart.views[0].marks if isinstance(mark, Boxes)]

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from scaleproof.reports.charts.style import Drawn
-from scaleproof.reports.read.results import Case, Explanation, Parting
+from scaleproof.reports.read.results import Case, Explanation, SpanDifference
 from scaleproof.reports.timeline import side_by_side as module
 from scaleproof.reports.timeline.side_by_side import side_by_side
 from scaleproof.reports.timeline.step import Step, typical_step
@@ -27,12 +27,12 @@ def steps() -> tuple[Step, Step]:
     return above, below
 
 
-def parting(**changes: object) -> Parting:
+def parting(**changes: object) -> SpanDifference:
     plain = {"rank": 1, "measured_ranks": (1,), "phase": "backward", "stage": 1, "predicted_s": 0.1, "measured_s": 0.2}
-    return Parting.model_validate(plain | changes)
+    return SpanDifference.model_validate(plain | changes)
 
 
-def case(*partings: Parting) -> Case:
+def case(*partings: SpanDifference) -> Case:
     runs = make_run("predicted", PIPELINE), make_run("measured", PIPELINE)
     return Case("a", "", "", 2, 2, *runs, explanation=Explanation(partings=partings))
 

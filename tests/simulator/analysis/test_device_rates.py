@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from scaleproof.simulator.analysis.device_facts import Fact, facts, peaks
@@ -17,12 +15,11 @@ from scaleproof.simulator.analysis.device_rates import (
     squares,
 )
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
 
 
 def shipped(name: str) -> Device:
-    return load_device(catalog.find_part("device", name, Path()))
+    return load_device(name)
 
 
 def flat(**fields: object) -> Device:

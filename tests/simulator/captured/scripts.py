@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scaleproof.simulator.captured.groups import Replicas
-from scaleproof.simulator.captured.operators import work_of
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, IssuedCollective, Operation, Operator, Wait
 from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.model.torch_operators import work_of
 
 MIB = 2**20
 

@@ -9,15 +9,15 @@ from collections import defaultdict
 import pytest
 
 from scaleproof.simulator.captured.kernels import Certainty, KernelTimes, measured_ranges
-from scaleproof.simulator.captured.operators import Work, work_of
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.frameworks import shipped
+from scaleproof.simulator.model.torch_operators import Work, work_of
 from scaleproof.simulator.scenario.read import load_device
 
 
 def device(name: str) -> Device:
-    return load_device(catalog.find_part("device", name, catalog.ROOT))
+    return load_device(name)
 
 
 def times(name: str, *works: tuple[Work, str]) -> list[tuple[float, Certainty, bool]]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scaleproof.simulator.common.consistency import Asp, ConsistencyModel, Ssp, WorkQuota
+from scaleproof.simulator.common.parameter_server import Asp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.engine.events import simulate
 from scaleproof.simulator.engine.timeline import Timeline

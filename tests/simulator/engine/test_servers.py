@@ -9,7 +9,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.common.consistency import DROPPED, Asp, Bsp, ConsistencyModel, Ssp
+from scaleproof.simulator.common.parameter_server import DROPPED, Asp, Bsp, ConsistencyModel, Ssp
 from scaleproof.simulator.engine.servers import Request, Server, ServerHost
 from scaleproof.simulator.program import Use
 

@@ -180,9 +180,9 @@ def test_recomputation_takes_the_forward_time_again(small: Make, recompute: Reco
 @pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (4, 4), (4, 16), (8, 8)])
 def test_microbatches_in_flight_follow_the_schedule(stages: int, microbatches: int) -> None:
     for stage in range(stages):
-        assert fullest_passes("gpipe", stages, stage, microbatches).most == microbatches
+        assert fullest_passes("gpipe", stages, stage, microbatches, 1).most == microbatches
         # arXiv 2006.09503: as many as there are stages from this one on
-        assert fullest_passes("1f1b", stages, stage, microbatches).most == min(stages - stage, microbatches)
+        assert fullest_passes("1f1b", stages, stage, microbatches, 1).most == min(stages - stage, microbatches)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

@@ -9,9 +9,10 @@ from scaleproof.simulator.common.allocations import Allocation
 from scaleproof.simulator.memory import HOLDERS, memory
 from scaleproof.simulator.memory.allocator.requests import allocations
 from scaleproof.simulator.memory.captured import LiveMemory
+from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.layers import LayerBytes
-from scaleproof.simulator.memory.peak import ChunkTimeline
+from scaleproof.simulator.memory.peak import pass_bytes
 from scaleproof.simulator.memory.ranks import PipelineRank, rank_kinds
 from scaleproof.simulator.memory.step import RankBytes, RankPass
 from scaleproof.simulator.parallelism.stages import ScheduleName
@@ -37,11 +38,20 @@ def hybrid(schedule: str, stages: int = 2, microbatches: int = 4, **training: ob
     )
 
 
-def chunks_of(kind: PipelineRank) -> list[list[LayerBytes]]:
+def ranks_of(inputs: MemoryInputs) -> dict[int, PipelineRank]:
+    """The ranks of a scenario by number."""
+    return {number: PipelineRank(inputs, kind) for kind in rank_kinds(inputs) for number in kind.numbers}
+
+
+def chunks_of(rank: PipelineRank) -> list[list[LayerBytes]]:
     """The layers of all chunks, one by one."""
     return [
-        [kind.layer_bytes(chunk, sizes)._replace(name=f"{number}") for number, sizes in enumerate(kind.layer_sizes(chunk))]
-        for chunk in range(len(kind.own.chunks))
+        [
+            layer._replace(name=f"{number}.{index}", times=1)
+            for number, layer in enumerate(rank.layer_bytes(place))
+            for index in range(layer.times)
+        ]
+        for place in range(len(rank.chunks))
     ]
 
 
@@ -52,11 +62,11 @@ def test_the_peak_is_that_of_the_whole_list_of_allocations(schedule: ScheduleNam
     scenario = hybrid(schedule, **training)
     setting = MemoryInputs(scenario)
     plan, weights = setting.plan, setting.weights
-    for number, kind in enumerate(rank_kinds(setting)):
+    for number, kind in ranks_of(setting).items():
         order = SCHEDULES[schedule](plan.stages, number, plan.microbatches, plan.chunks, pass_times(plan, setting.job))
         passes = [RankPass(Pass(one), chunk, microbatch) for one, chunk, microbatch in order.tolist()]
-        stay = {} if setting.makes else {"gradients": (sum(kind.gradients_bytes),)}
-        events = allocations(RankBytes(stay, (), chunks_of(kind), kind.update_bytes(), setting.makes), passes, 1)
+        stay = {} if setting.makes else {"gradients": (kind.static.gradients_bytes,)}
+        events = allocations(RankBytes(stay, (), chunks_of(kind), kind.static.update_bytes(), setting.makes), passes, 1)
         before = [event for event in events if isinstance(event, Allocation) and event.phase == "start"]
         weighted = [
             event._replace(size_bytes=weights[event.holder] * event.size_bytes) if isinstance(event, Allocation) else event
@@ -64,7 +74,8 @@ def test_the_peak_is_that_of_the_whole_list_of_allocations(schedule: ScheduleNam
         ]
         live = LiveMemory.from_allocations(weighted[: len(before)], weighted[len(before) :])
         peak = memory(scenario).ranks[number]
-        constant = kind.constant_bytes(number)
+        constant = dict.fromkeys(HOLDERS, 0.0) | kind.constant_bytes(kind.fullest_passes(number))
+        constant |= libraries_bytes(setting, copies=False)
         temporary = {holder: size - constant[holder] for holder, size in peak.holders_bytes.items()}
         expected = sum(weights[holder] * size for holder, size in temporary.items() if holder != "fragmentation")
         assert live.peak.size_bytes == pytest.approx(expected, rel=1e-3)
@@ -74,21 +85,19 @@ def test_the_peak_is_that_of_the_whole_list_of_allocations(schedule: ScheduleNam
 @pytest.mark.parametrize("zero", [0, 3])
 def test_equal_layers_are_passed_as_one_by_one(recompute: str, zero: int) -> None:
     setting = MemoryInputs(hybrid("1f1b", recompute=recompute, zero=zero))
-    for kind in set(rank_kinds(setting)):
-        (layers,) = chunks_of(kind)
-        timeline = ChunkTimeline.of(layers, SHARES, setting.makes, setting.splits)
-        peaks = [np.max(np.array(timeline.passes[name]) @ list(setting.weights.values())) for name in timeline.passes]
-        grouped = kind._passes[[0, 2, 1]] @ list(setting.weights.values())
-        assert grouped == pytest.approx(peaks)
+    for rank in ranks_of(setting).values():
+        (layers,) = chunks_of(rank)
+        one_by_one, grouped = (pass_bytes(setting, some, SHARES) for some in (layers, rank.layer_bytes(0)))
+        assert np.array(grouped) == pytest.approx(np.array(one_by_one))
 
 
 def test_a_step_frees_what_it_allocates() -> None:
     """What stays was there before the step, or is of the optimizer."""
     setting = MemoryInputs(hybrid("dualpipe_v", recompute="full"))
-    kind = rank_kinds(setting)[0]
+    kind = ranks_of(setting)[0]
     order = SCHEDULES["dualpipe_v"](2, 0, 4, 2, pass_times(setting.plan, setting.job)).tolist()
     passes = [RankPass(Pass(one), chunk, microbatch) for one, chunk, microbatch in order]
-    events = allocations(RankBytes({}, (4,), chunks_of(kind), kind.update_bytes(), setting.makes), passes, 2)
+    events = allocations(RankBytes({}, (4,), chunks_of(kind), kind.static.update_bytes(), setting.makes), passes, 2)
     live = LiveMemory.from_allocations([], events)
     assert live.live_bytes[:, -1].sum() == 4
     assert live.live_bytes.min() >= 0

@@ -15,7 +15,7 @@ from scaleproof.simulator.memory.peak import fullest_passes
 from scaleproof.simulator.memory.result import RankMemory
 from scaleproof.simulator.model import Gpt, Llama
 from scaleproof.simulator.model.recompute import Recompute
-from scaleproof.simulator.parallelism.stages import ScheduleName
+from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order, peak_activations
 
@@ -165,9 +165,12 @@ def test_microbatches_in_flight_follow_the_order_of_passes(
     chunks, microbatches = SCHEDULES[schedule], 2 * ranks * rounds
     passes, most_of_rank = order(schedule, ranks, microbatches, chunks), []
     for rank in range(ranks):
-        found = fullest_passes(schedule, ranks, rank, microbatches, tuple(range(chunks)))
-        left_counts = found.counts("left") if "left" in found.columns else np.zeros_like(found.counts("kept"))
-        bytes_before = found.counts("kept") @ kept[:chunks] + left_counts @ left[:chunks]
+        _, first, others, kept_counts, left_counts = fullest_passes(
+            schedule, ranks, rank, microbatches, chunks
+        ).candidates.transpose(2, 0, 1)
+        if schedule in WHOLE:
+            left_counts = np.zeros_like(kept_counts)
+        bytes_before = kept_counts @ kept[:chunks] + left_counts @ left[:chunks]
         allocated, most, in_backward = 0.0, 0.0, [0.0] * chunks
         for kind, chunk in zip(passes.kind[rank].tolist(), passes.chunk[rank].tolist(), strict=True):
             most = max(most, allocated)
@@ -177,10 +180,10 @@ def test_microbatches_in_flight_follow_the_order_of_passes(
             allocated += changes.get(kind, -left[chunk] if kind == Pass.WEIGHT else 0.0)
         assert allocated == pytest.approx(0, abs=1e-9)
         assert bytes_before.max() == pytest.approx(most, abs=1e-9)
-        is_back = found.counts("adding") + found.counts("input" if "input" in found.columns else "making")
+        is_back = first + others
         for chunk in range(chunks):
             assert bytes_before[is_back[:, chunk] == 1].max() == pytest.approx(in_backward[chunk], abs=1e-9)
-        most_of_rank.append((found.counts("kept").sum(axis=1) + left_counts.sum(axis=1)).max())
+        most_of_rank.append((kept_counts.sum(axis=1) + left_counts.sum(axis=1)).max())
     assert most_of_rank == peak_activations(schedule, ranks, microbatches, chunks).tolist()
 
 
@@ -189,8 +192,7 @@ def test_memory_of_separate_weight_gradients_equals_the_paper(small: Make) -> No
     fields = (GPT, *ON, "batch=32", training(precision="fp16"))
     sbh, parts = 512 * (32 / 16) * 1024, 5 * 16 * 512 / 1024
     for schedule in ("zb_h1", "zb_h2"):
-        found = fullest_passes(schedule, 4, 1, 16)
-        counts = np.concatenate([found.counts("kept"), found.counts("left")], axis=1)
+        counts = fullest_passes(schedule, 4, 1, 16, 1).candidates[:, 0, 3:]
         expected = max(4 * (allocated * (34 + parts) + left * 32) for allocated, left in counts.tolist())
         allocated = memory(small(*fields, hybrid(stages=4, microbatches=16, schedule=schedule))).ranks[1]
         assert allocated.holders_bytes["activations"] / sbh == pytest.approx(expected, rel=0.1)
@@ -414,7 +416,7 @@ def test_chunks_of_different_size_are_counted_separately(small: Make) -> None:
     strategy = hybrid(stages=2, chunks=2, schedule="interleaved_1f1b", microbatches=8, balance="[1, 1, 1, 13]")
     allocated = memory(small(GPT, *ON, BARE, "batch=16", strategy, training(precision="fp16", recompute="full")))
     sbh = 512 * 2 * 1024
-    counts = fullest_passes("interleaved_1f1b", 2, 1, 8, (0, 1)).counts("kept")
+    counts = fullest_passes("interleaved_1f1b", 2, 1, 8, 2).candidates[:, :, 3]
     assert allocated.ranks[1].holders_bytes["activations"] / sbh == pytest.approx(
         max(2 * one + 2 * 13 * other for one, other in counts.tolist()), rel=0.02
     )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.simulator.common.consistency import Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
+from scaleproof.simulator.common.parameter_server import Asp, Bsp, ConsistencyModel, Ssp, WorkQuota
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import Timeline, simulate
 from scaleproof.simulator.engine.variation import Variation

@@ -9,7 +9,7 @@ from scaleproof.simulator.common.errors import InputError, NotFoundError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.published.clusters import cluster_of
 from scaleproof.simulator.published.tables import Cells, Row, find_row, read_table
-from scaleproof.simulator.published.training_runs import Described, described, software_of, text_of
+from scaleproof.simulator.published.training_runs import RowScenario, described, software_of, text_of
 from scaleproof.simulator.scenario.load import load
 from tests.validator.verdicts import in_bulk
 
@@ -20,7 +20,7 @@ SAMPLE = sorted({*range(0, len(ROWS), 25), *FIRSTS.values()})
 FEW = sorted(FIRSTS.values())
 
 
-def described_or_none(row: Row) -> Described | None:
+def described_or_none(row: Row) -> RowScenario | None:
     """The described row, or None if it lacks required cells."""
     try:
         return described(row)

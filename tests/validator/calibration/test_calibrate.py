@@ -17,14 +17,14 @@ from scaleproof.simulator.model import Mlp
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration import gpu_sizes
-from scaleproof.validator.calibration.calibrate import _Observed, calibrate, probe
+from scaleproof.validator.calibration.calibrate import _ProbeRecord, calibrate, probe
 from scaleproof.validator.calibration.cluster_file.from_points import described
 from scaleproof.validator.calibration.fit import device
 from scaleproof.validator.calibration.plan import DEVICE, NAMES, ProbePlan, Task, groups_of, tasks
 from scaleproof.validator.calibration.sites import Site
 from scaleproof.validator.calibration.sites import site as placed
 from scaleproof.validator.launch import rank
-from scaleproof.validator.launch.launch import Ended, JobOptions
+from scaleproof.validator.launch.launch import JobOptions, RankResult
 from scaleproof.validator.launch.rank_environment import ContactLostError
 from scaleproof.validator.launch.status_board import Board, Status
 from scaleproof.validator.measure import MeasureOptions
@@ -43,11 +43,11 @@ class PretendedRanks:
     def first(self, count: int) -> PretendedRanks:
         return self
 
-    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[Ended]:
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[RankResult]:
         recorded: list[bytes] = []
         rank._here[:] = [rank.Rank(0, 1, torch.device("cpu"), Status(Board.private(), 0), recorded.append)]
         try:
-            return [Ended(function(*args), b"".join(recorded))]
+            return [RankResult(function(*args), b"".join(recorded))]
         finally:
             rank._here.clear()
 
@@ -121,8 +121,8 @@ def fail_once_more(budget_s: float) -> Any:
 
 def test_a_line_that_is_cut_off_is_not_a_result() -> None:
     whole = json.dumps([[], "here", {"elapsed_s": 1.0}]).encode() + b"\n"
-    assert [one.machine for one in _Observed.all_of(whole + whole[:7])] == ["here"]
-    assert _Observed.all_of(b"") == []
+    assert [one.machine for one in _ProbeRecord.all_of(whole + whole[:7])] == ["here"]
+    assert _ProbeRecord.all_of(b"") == []
 
 
 def test_no_probe_runs_after_the_ranks_lost_contact() -> None:

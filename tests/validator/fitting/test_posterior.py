@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
@@ -45,7 +44,7 @@ def test_every_constant_has_a_prior_with_a_reason() -> None:
 
 @pytest.mark.parametrize(("cluster", "deviation"), [("dgx-h100", 0.10), ("gb300-nvl72", 0.15), ("netlab-200mbit", 0.20)])
 def test_kernels_are_as_uncertain_as_the_device(cluster: str, deviation: float) -> None:
-    clusters = [load(REFERENCE, ["cluster=dgx-h100"]).cluster, load_cluster(catalog.find_part("cluster", cluster, Path()))]
+    clusters = [load(REFERENCE, ["cluster=dgx-h100"]).cluster, load_cluster(cluster)]
     constant = constant_named("kernel_scale").on(clusters)
     assert constant.prior.factor == pytest.approx(deviation)
     assert pickle.loads(pickle.dumps(constant)) == constant

@@ -123,7 +123,7 @@ def test_peak_memory_of_a_stage_is_predicted(
     updates = build_optimizer("momentum", module.parameters(), 0.01)
     inputs = batch_of(scenario)[0].chunk(8)
     slopes = [torch.zeros_like(module(part)) for part in inputs]
-    ahead = int(fullest_passes(schedule, 2, 0, 8).most[0])
+    ahead = int(fullest_passes(schedule, 2, 0, 8, 1).most[0])
 
     def step() -> None:
         outputs = [module(part) for part in inputs[:ahead]]
@@ -277,7 +277,7 @@ def test_peak_memory_of_published_pipelines_is_predicted(row: dict[str, str]) ->
                 "kind": "gpt", "layers": layers, "hidden": hidden, "heads": {2304: 24, 4096: 32}[hidden], "vocabulary": 50304,
                 "sequence": int(row["seq_len"]), "dropout": True, "flash": False, "tied": True,
             },
-            "cluster": load_cluster(catalog.find_part("cluster", "selene-a100", Path())),
+            "cluster": load_cluster("selene-a100"),
             "framework": framework.model_copy(update={"memory": behaviour}),
             "strategy": {
                 "kind": "hybrid", "stages": stages, "microbatches": int(row["microbatches"]),
@@ -293,7 +293,7 @@ def test_peak_memory_of_published_pipelines_is_predicted(row: dict[str, str]) ->
 
 def test_tested_models_equal_the_shipped_ones() -> None:
     for name, fields in (("gpt-mini", GPT_MINI), ("mlp-mini", MLP_MINI)):
-        shipped = load_model(catalog.find_part("model", name, Path()))
+        shipped = load_model(catalog.find_part("model", name))
         assert {field: getattr(shipped, field) for field in fields} == fields
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import Generator
 
-from scaleproof.validator.record.clock_correction import Correction, Reading, RoundTrip, between, read
+from scaleproof.validator.record.clock_correction import ClockReading, Correction, RoundTrip, between, read
 
 ROUNDS = 32
 
@@ -84,7 +84,7 @@ def test_asymmetric_delays_stay_within_the_stated_error() -> None:
 
 
 def test_a_correction_is_linear_between_its_readings() -> None:
-    correction = between(Reading(10.0, 5.0, 0.1), Reading(20.0, 6.0, 0.3))
+    correction = between(ClockReading(10.0, 5.0, 0.1), ClockReading(20.0, 6.0, 0.3))
 
     assert correction == Correction(10.0, 5.0, pytest.approx(0.1), 0.3, pytest.approx(0.04))
     assert correction.of(15.0) == pytest.approx(20.5)

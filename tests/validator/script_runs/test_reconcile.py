@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.validator.capture.command_line import Started
+from scaleproof.validator.capture.command_line import ScriptCommand
 from scaleproof.validator.capture.job import Script
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 from scaleproof.validator.script_runs.reconcile import ScriptFiles, ScriptOptions, reconcile_script
@@ -33,7 +33,9 @@ for step in range(6):
 
 def reconciled(script: Script, folder: Path) -> ReconciledCase:
     options = ScriptOptions("local", "cpu-2core", 2, steps=3)
-    return reconcile_script(Started(script), options, ScriptFiles(folder / "script.zip", folder / "place.yaml"), lambda _: None)
+    return reconcile_script(
+        ScriptCommand(script), options, ScriptFiles(folder / "script.zip", folder / "place.yaml"), lambda _: None
+    )
 
 
 @pytest.mark.full

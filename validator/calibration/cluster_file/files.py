@@ -56,7 +56,7 @@ def read_base(reference: str, with_device: bool = False) -> Base:
 
     with_device: write out its device, even if that has the name of a shipped one.
     """
-    path = catalog.find_part("cluster", reference, Path())
+    path = catalog.find_part("cluster", reference)
     cluster = load_cluster(path)
     located = yaml_file.read(path)
     if with_device or str(located.data.get("device")) not in catalog.names("devices"):
@@ -105,7 +105,7 @@ def points_path(path: Path) -> Path:
 
 def with_earlier(reference: str, rows: Sequence[Point]) -> list[Point]:
     """Points in the table of the cluster that `reference` names, without those measured again, followed by `rows`."""
-    table = points_path(catalog.find_part("cluster", reference, Path()))
+    table = points_path(catalog.find_part("cluster", reference))
     earlier = tables.read(table) if rows and table.exists() else []
     again = {(row.probe, row.what, row.group, row.size, row.ranks) for row in rows}
     return [one for one in earlier if (one.probe, one.what, one.group, one.size, one.ranks) not in again] + list(rows)

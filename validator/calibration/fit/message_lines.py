@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from scaleproof.validator.calibration.fit.curve_fitting.choice import PIECEWISE
-from scaleproof.validator.calibration.fit.curve_fitting.curves import Bounds, Fitted, fit_curve
+from scaleproof.validator.calibration.fit.curve_fitting.curves import Bounds, FittedCurve, fit_curve
 from scaleproof.validator.calibration.fit.curve_fitting.samples import bimodal
 from scaleproof.validator.probe.points import Point
 
@@ -38,7 +38,7 @@ class Line:
     times do not show one. cores_busy: by large messages.
     """
 
-    fitted: Fitted
+    fitted: FittedCurve
     latency_s: float
     latency_interval_s: Bounds
     bandwidth_Bps: float
@@ -120,7 +120,7 @@ def _stream_rate(streams: Sequence[Point]) -> tuple[float, Bounds] | None:
     return middle, (min(low, middle * (1 - _LEAST)), max(high, middle * (1 + _LEAST)))
 
 
-def _bandwidths(fitted: Fitted, points: Sequence[Point]) -> tuple[float, Bounds]:
+def _bandwidths(fitted: FittedCurve, points: Sequence[Point]) -> tuple[float, Bounds]:
     """Rate in bytes/s and its 90 % interval for one pair: the uncertainty of the fit times the differences between pairs."""
     largest = max(point.size for point in points)
     fast, slow = _pair_range(points, lambda size: size == largest)

@@ -55,7 +55,7 @@ def check(out: Path, dry: bool, limit_s: float | None, site: Path | None, again:
         cluster = load_cluster(out / CLUSTER_FILE)
         known = shipped(cluster.device.name)
         fit_kernels(ledger, out / CLUSTER_FILE, known)
-        reconciled = _Reconciled(ledger, planned, known)
+        reconciled = _PartReconciliation(ledger, planned, known)
         reconciled.add(plan.FIRST)
         reconciled.add(plan.FAMILIES)
         measure_shared(ledger, planned)
@@ -118,7 +118,7 @@ def measure_shared(ledger: Ledger, planned: Plan) -> None:
 
 
 @dataclass
-class _Reconciled:
+class _PartReconciliation:
     """Scenarios that are reconciled part by part. device: the shipped one. files: of the parts so far, all of which are on the
     page of the last one."""
 

@@ -13,7 +13,7 @@ from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.scenario.strategies import AnyStrategy
 from scaleproof.validator.calibration.gpu_check import scenarios
 from scaleproof.validator.calibration.gpu_check.scenarios import Fields, Trainings
-from scaleproof.validator.launch.preflight.checks import PRECISIONS
+from scaleproof.validator.launch.preflight.capabilities import PRECISIONS
 
 CALIBRATE: Final = "calibrate"
 DEVICE: Final = "device"

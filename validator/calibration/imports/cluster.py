@@ -21,7 +21,7 @@ from scaleproof.validator.calibration.gpus import ASSUMED_LATENCY, nominal_Bps, 
 from scaleproof.validator.calibration.imports.reading import ImportNotes, ImportResult, Machines
 
 if TYPE_CHECKING:
-    from scaleproof.validator.calibration.fit.curve_fitting.curves import Fitted
+    from scaleproof.validator.calibration.fit.curve_fitting.curves import FittedCurve
     from scaleproof.validator.calibration.fit.curve_fitting.shapes import Segment
     from scaleproof.validator.probe.points import Point
 
@@ -46,7 +46,7 @@ class FittedCollective:
     sizes: list[float]
     seconds: list[tuple[float, ...]]
     pieces: tuple[Segment, ...]
-    fitted: Fitted | None
+    fitted: FittedCurve | None
     error: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ def _measured(op: Op, ranks: int, nodes: int, points: list[Point], notes: Import
     return FittedCollective(op, ranks, nodes, sizes, seconds, segments, fitted)
 
 
-def _line_of_messages(group: str, medians: Sequence[tuple[float, float]], seconds: Sequence[tuple[float, ...]]) -> Fitted:
+def _line_of_messages(group: str, medians: Sequence[tuple[float, float]], seconds: Sequence[tuple[float, ...]]) -> FittedCurve:
     """Latency and bandwidth of messages between two ranks, with intervals: those of a link."""
     from scaleproof.validator.calibration.fit.curve_fitting.choice import ALPHA_BETA, PIECEWISE
     from scaleproof.validator.calibration.fit.curve_fitting.curves import fit_curve

@@ -20,7 +20,7 @@ from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import Batch
-from scaleproof.validator.calibration.fit.curve_fitting.convergence import Reached
+from scaleproof.validator.calibration.fit.curve_fitting.convergence import RunToTarget
 from scaleproof.validator.train.steps import warmup_steps
 
 Mode = Literal["synchronous", "stale_synchronous", "asynchronous"]
@@ -73,12 +73,12 @@ class Trial:
         return asdict(self)
 
 
-class Chosen(NamedTuple):
+class BestRateRuns(NamedTuple):
     """Runs of a setting with its best learning rate that reached the target. missed: number of runs that did not. behind: mean
     staleness of the gradients, in updates. is_at_the_end: whether the rate is the smallest or the largest one tried."""
 
     rate: float
-    runs: tuple[Reached, ...]
+    runs: tuple[RunToTarget, ...]
     missed: int
     behind: float
     is_at_the_end: bool
@@ -162,19 +162,19 @@ def train(
         yield tried(setting, rate, seed, measure(trained), trained, target)
 
 
-def chosen(trials: Sequence[Trial]) -> dict[Setting, Chosen]:
+def chosen(trials: Sequence[Trial]) -> dict[Setting, BestRateRuns]:
     """For each setting, the runs with its best rate: the one with which the most runs reach the target, and of these the one
     with the fewest updates (geometric mean). Settings that never reach the target have no runs."""
-    best_of: dict[Setting, Chosen] = {}
+    best_of: dict[Setting, BestRateRuns] = {}
     for setting in dict.fromkeys(trial.setting for trial in trials):
         rates = sorted({trial.rate for trial in trials if trial.setting == setting})
         by_rate = {rate: [trial for trial in trials if trial.setting == setting and trial.rate == rate] for rate in rates}
         best = min(rates, key=lambda rate: _cost(by_rate[rate]))
         steps = [trial.updates for trial in by_rate[best] if trial.updates is not None]
-        runs = tuple(Reached(setting.batch, setting.staleness, updates) for updates in steps)
+        runs = tuple(RunToTarget(setting.batch, setting.staleness, updates) for updates in steps)
         behind = float(np.mean([trial.behind for trial in by_rate[best]]))
         at_the_end = len(rates) > 1 and best in (rates[0], rates[-1])
-        best_of[setting] = Chosen(best, runs, len(by_rate[best]) - len(runs), behind, at_the_end)
+        best_of[setting] = BestRateRuns(best, runs, len(by_rate[best]) - len(runs), behind, at_the_end)
     return best_of
 
 
@@ -184,6 +184,6 @@ def _cost(trials: Sequence[Trial]) -> tuple[int, float]:
     return len(trials) - len(logs), float(np.mean(logs)) if logs else math.inf
 
 
-def by_setting(best_of: Mapping[Setting, Chosen]) -> dict[str, tuple[Reached, ...]]:
+def by_setting(best_of: Mapping[Setting, BestRateRuns]) -> dict[str, tuple[RunToTarget, ...]]:
     """Runs that reached the target, by setting, for fitting."""
     return {str(setting): best.runs for setting, best in best_of.items() if best.runs}

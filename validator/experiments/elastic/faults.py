@@ -47,7 +47,7 @@ _SLOW: Final = "200 Mbit/s"
 _TIMEOUT_S: Final = 120.0
 
 
-class Undisturbed(NamedTuple):
+class UndisturbedTimes(NamedTuple):
     """Measurements from which predictions are made."""
 
     pieces: Pieces
@@ -69,18 +69,18 @@ def inject_faults(kinds: Sequence[str], folder: Path, report: Report) -> list[Fa
     return outcomes
 
 
-def workers_job(folder: Path, every: int = _EVERY) -> Job:
+def workers_job(folder: Path) -> Job:
     """Job of three workers, or two of them, that train on the same samples."""
     reference, overrides = _WORKERS
     by_ranks = {workers: load(reference, [f"strategy.workers={workers}", *overrides]) for workers in (2, 3)}
-    return _checked(Job(folder, by_ranks, every))
+    return _checked(Job(folder, by_ranks, _EVERY))
 
 
-def server_job(folder: Path, every: int = _EVERY) -> Job:
+def server_job(folder: Path) -> Job:
     """Job of two workers and their server, which is on the last host."""
     reference, overrides = _SERVERS
     scenario = load(reference, overrides)
-    return _checked(Job(folder, {scenario.strategy.ranks: scenario}, every))
+    return _checked(Job(folder, {scenario.strategy.ranks: scenario}, _EVERY))
 
 
 def _checked(job: Job) -> Job:
@@ -155,7 +155,7 @@ def _link(report: Report) -> FaultOutcome:
     return FaultOutcome("a link slowed", text, rows, *_judged(run.verified), warning="; ".join(run.warnings))
 
 
-def _undisturbed(job: Job, lab: Netlab, report: Report, train: Callable[[], list[LoggedEvent]]) -> Undisturbed:
+def _undisturbed(job: Job, lab: Netlab, report: Report, train: Callable[[], list[LoggedEvent]]) -> UndisturbedTimes:
     report(f"starting a process of {job.scenario.name} by itself")
     starts = [launching.alone(job, lab, job.ranks - 1) for _ in range(_STARTS)]
     alone = ProcessTimes(*(statistics.median(times_s) for times_s in zip(*map(astuple, starts), strict=True)))
@@ -163,7 +163,7 @@ def _undisturbed(job: Job, lab: Netlab, report: Report, train: Callable[[], list
     # the starts have written logs too
     for path in job.folder.iterdir():
         path.unlink()
-    return Undisturbed(measured.pieces(train()), alone)
+    return UndisturbedTimes(measured.pieces(train()), alone)
 
 
 def _outcome(

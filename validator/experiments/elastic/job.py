@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scaleproof.simulator.cluster.perturbations import EVEN
-from scaleproof.simulator.common.consistency import SYNCHRONOUS
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.parameter_server import SYNCHRONOUS
 from scaleproof.simulator.parallelism import DataParallel, ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.preflight.checks import check_trainable

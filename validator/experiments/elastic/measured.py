@@ -50,7 +50,7 @@ class Pieces:
 
 def loss(events: Sequence[LoggedEvent]) -> Loss:
     """Lost time of the one fault of a run. Raises RunError if something else failed too."""
-    killed = _only(events, "injector", "killed")
+    killed = _kill(events)
     step = resumed_from(events)
     saved_s = max(event.at_s for event in events if event.what == "saved" and event.step == step and event.at_s < killed.at_s)
     after = [event for event in events if event.at_s >= killed.at_s]
@@ -65,7 +65,7 @@ def loss(events: Sequence[LoggedEvent]) -> Loss:
 
 def resumed_from(events: Sequence[LoggedEvent]) -> int:
     """Step of the checkpoint from which ranks continued. Raises RunError if they did not."""
-    killed = _only(events, "injector", "killed")
+    killed = _kill(events)
     ready = [event for event in events if event.what == "ready" and event.at_s >= killed.at_s]
     if not ready:
         raise RunError("no rank continued after the kill; give the run more steps")
@@ -115,8 +115,9 @@ def step_s(events: Sequence[LoggedEvent], job: Job, after: bool = False) -> floa
     return statistics.median(times_s)
 
 
-def _only(events: Sequence[LoggedEvent], by: str, what: str) -> LoggedEvent:
-    matching = [event for event in events if (event.by, event.what) == (by, what)]
-    if len(matching) != 1:
-        raise RunError(f"the run ended before anything was {what}; give it more steps")
-    return matching[0]
+def _kill(events: Sequence[LoggedEvent]) -> LoggedEvent:
+    """The event at which the injector killed a process."""
+    kills = [event for event in events if (event.by, event.what) == ("injector", "killed")]
+    if len(kills) != 1:
+        raise RunError("the run ended before anything was killed; give it more steps")
+    return kills[0]

@@ -21,7 +21,7 @@ from scaleproof.validator.experiments.elastic.job import Job
 from scaleproof.validator.experiments.elastic.records import EventLog
 from scaleproof.validator.launch import rank
 from scaleproof.validator.strategy.base import Trainer
-from scaleproof.validator.strategy.data_parallel.microbatched import Microbatched
+from scaleproof.validator.strategy.data_parallel.microbatched import MicrobatchedReplica
 from scaleproof.validator.strategy.parameter_server.server import Server
 from scaleproof.validator.strategy.parameter_server.worker import Worker
 
@@ -78,7 +78,7 @@ class Keeper:
 
     def _read_by(self) -> range:
         """Ranks whose files this rank reads: those of the saving rank if one saves for all, otherwise its own."""
-        if isinstance(self._trainer, Microbatched):
+        if isinstance(self._trainer, MicrobatchedReplica):
             return self._job.holders
         return range(self._rank, self._rank + 1) if self._rank in self._job.holders else range(0)
 
@@ -92,7 +92,7 @@ class Keeper:
 def _state(trainer: Trainer) -> dict[str, Any]:
     if isinstance(trainer, Server):
         return {str(part.bucket): (part.value.detach(), part.optimizer.state_dict()) for part in trainer.parts}
-    assert isinstance(trainer, Microbatched), "others do not save"
+    assert isinstance(trainer, MicrobatchedReplica), "others do not save"
     parameters = {name: value.detach() for name, value in trainer.parameters().items()}
     return {"parameters": parameters, "optimizer": trainer.optimizer.state_dict()}
 
@@ -105,7 +105,7 @@ def _restore(trainer: Trainer, state: Mapping[str, Any]) -> None:
             part.value.copy_(value)
             part.optimizer.load_state_dict(optimizer)
         return
-    assert isinstance(trainer, Microbatched), "others do not read"
+    assert isinstance(trainer, MicrobatchedReplica), "others do not read"
     for name, value in trainer.parameters().items():
         value.copy_(state["parameters"][name])
     trainer.optimizer.load_state_dict(state["optimizer"])

@@ -18,7 +18,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.experiments.planted.kinds import PlantedFault
 from scaleproof.validator.experiments.planted.loading import train_with_late_batches
 from scaleproof.validator.launch.job import Host
-from scaleproof.validator.launch.launch import Ended, JobOptions, LocalRanks
+from scaleproof.validator.launch.launch import JobOptions, LocalRanks, RankResult
 from scaleproof.validator.measure import MeasureOptions, check, measure_on
 from scaleproof.validator.netlab.compatibility import lab_cluster
 from scaleproof.validator.netlab.lab import Netlab
@@ -49,7 +49,7 @@ class _LateRanks(LocalRanks):
 
     loading_s: Mapping[int, float]
 
-    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[Ended]:
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[RankResult]:
         """Trains with late batches."""
         return super().run(train_with_late_batches, (dict(self.loading_s), *args), options)
 

@@ -56,7 +56,7 @@ def prove_fit(
     def measure_truth(case: ProvingCase) -> Run:
         return measure_case(truth.applied(case))
 
-    given, unseen = (_Kept(folder / part, known, measure_truth, report) for part in ("given", "unseen"))
+    given, unseen = (_KeptCases(folder / part, known, measure_truth, report) for part in ("given", "unseen"))
     cases = draw.given()
     for outcome in given.proved(cases, patience_s):
         if outcome.measured_s is None:
@@ -78,7 +78,7 @@ def _as_predicted(outcome: CaseOutcome, predicted: Run) -> CaseOutcome:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _KeptCases:
     """Measurements of cases whose runs are kept in a folder, as `measure` keeps them."""
 
     folder: Path

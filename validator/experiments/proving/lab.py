@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import QUANTITIES, Interval
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.validator.calibration.calibrate import calibrate
 from scaleproof.validator.calibration.cluster_file.files import description, write
@@ -76,7 +75,7 @@ def calibrated(folder: Path | None, known: bool, budget_s: float, report: Callab
 
     Raises RunError if this machine cannot build a lab.
     """
-    nominal = load_cluster(catalog.find_part("cluster", _DESCRIPTION, Path()))
+    nominal = load_cluster(_DESCRIPTION)
     path = folder / _FILE if folder else None
     if path is not None and known and path.exists():
         return CalibratedLab(nominal, load_cluster(path))

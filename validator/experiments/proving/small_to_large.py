@@ -9,17 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import slowed
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.experiments.proving.cases import Draw, ProvingCase
 from scaleproof.validator.experiments.proving.models import Compute
-from scaleproof.validator.experiments.proving.plain import PLAIN
+from scaleproof.validator.experiments.proving.small_catalogue import PLAIN
 
 # Numbers of hosts of the runs that are given.
 GIVEN_HOSTS: Final = (2, 3, 4)
@@ -31,7 +29,7 @@ _SLOWDOWNS: Final = (1.05, 1.6)
 
 def nominal(rate_Bps: float, compute: Compute) -> Cluster:
     """The lab with links of a rate as its cluster file describes it. Ranks that compute share the cores of this machine."""
-    cluster = load_cluster(catalog.find_part("cluster", _CLUSTER, Path()))
+    cluster = load_cluster(_CLUSTER)
     assert cluster.network is not None
     cluster = cluster.model_copy(
         update={"name": "netlab", "network": cluster.network.model_copy(update={"bandwidth_Bps": rate_Bps})}

@@ -23,7 +23,7 @@ from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision
-from scaleproof.validator.strategy.data_parallel.microbatched import Microbatched, weight_of
+from scaleproof.validator.strategy.data_parallel.microbatched import MicrobatchedReplica, weight_of
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.mesh import divided
 from scaleproof.validator.strategy.layout.team import Team
@@ -33,7 +33,7 @@ from scaleproof.validator.train.data import Batch
 SHARDING: Final = ("shard", "replica")
 
 
-class FullySharded(Microbatched):
+class FullySharded(MicrobatchedReplica):
     """A worker with a shard of every layer."""
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:

@@ -11,7 +11,7 @@ from scaleproof.validator.strategy.data_parallel.gradient_precision import Accum
 from scaleproof.validator.train.data import Batch, share_of
 
 
-class Microbatched(WholeModel):
+class MicrobatchedReplica(WholeModel):
     """A worker that does not communicate; subclasses do."""
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:

@@ -16,7 +16,7 @@ from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.data_parallel.buckets import Bucket, BucketedAllreduce, EarlyAllreduce
 from scaleproof.validator.strategy.data_parallel.fully_sharded import SHARDING, FullySharded
 from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision
-from scaleproof.validator.strategy.data_parallel.microbatched import Microbatched, weight_of
+from scaleproof.validator.strategy.data_parallel.microbatched import MicrobatchedReplica, weight_of
 from scaleproof.validator.strategy.data_parallel.sharded_states import Sharding
 from scaleproof.validator.strategy.data_parallel.threaded_sum import SumThread, bucket_sum_of
 from scaleproof.validator.strategy.layout.mesh import divided
@@ -27,7 +27,7 @@ from scaleproof.validator.train.data import Batch
 def create(context: Context, strategy: DataParallel) -> Trainer:
     """The trainer of this rank's worker."""
     if strategy.workers == 1:
-        return Microbatched(context, strategy)
+        return MicrobatchedReplica(context, strategy)
     if context.scenario.training.zero:
         return (FullySharded if context.scenario.training.zero == 3 else ShardedWorker)(context, strategy)
     # DistributedDataParallel uses one precision for gradients
@@ -35,7 +35,7 @@ def create(context: Context, strategy: DataParallel) -> Trainer:
     return Ddp(context, strategy) if by_ddp else OwnBuckets(context, strategy)
 
 
-class OwnBuckets(Microbatched):
+class OwnBuckets(MicrobatchedReplica):
     """Sums buckets after the backward pass, or with `overlap` during that of the last microbatch."""
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:
@@ -64,7 +64,7 @@ class OwnBuckets(Microbatched):
         super().close()
 
 
-class ShardedWorker(Microbatched):
+class ShardedWorker(MicrobatchedReplica):
     """Shards optimizer states over workers, and with ZeRO's stage 2 gradients."""
 
     updates_parameters = False
@@ -91,7 +91,7 @@ class ShardedWorker(Microbatched):
         super().close()
 
 
-class Ddp(Microbatched):
+class Ddp(MicrobatchedReplica):
     """DistributedDataParallel sums buckets during the backward pass."""
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:

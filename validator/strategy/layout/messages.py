@@ -28,14 +28,14 @@ def pass_on(team: Team, leaving: Tensor, arriving: Tensor) -> list[dist.Work]:
     return dist.batch_isend_irecv([receives, dist.P2POp(dist.isend, leaving, team.ahead, team.group)])
 
 
-class Awaited(Protocol):
+class Waitable(Protocol):
     """What can be waited for."""
 
     def wait(self) -> object:
         """Returns once it is complete."""
 
 
-def wait_all(messages: Iterable[Awaited]) -> None:
+def wait_all(messages: Iterable[Waitable]) -> None:
     """Returns once all messages have been sent or received."""
     for message in messages:
         message.wait()

@@ -50,10 +50,10 @@ class RingAttention:
             if arriving is not None:
                 own = arriving.wait()
 
-    def send_on(self, tensor: Tensor) -> _Arriving:
+    def send_on(self, tensor: Tensor) -> _TensorInTransit:
         """Starts to send to the next rank and to receive from the previous one."""
         theirs = torch.empty_like(tensor)
-        return _Arriving(self._collectives, theirs, tensor, pass_on(self.team, tensor, theirs))
+        return _TensorInTransit(self._collectives, theirs, tensor, pass_on(self.team, tensor, theirs))
 
     def _mask(self, source: int) -> _Mask:
         """All queries attend to the front part of earlier ranks; queries of the back part attend to all of later ranks."""
@@ -62,7 +62,7 @@ class RingAttention:
         return _Mask(_ALL, slice(self.part)) if source < self.team.place else _Mask(slice(self.part, None), _ALL)
 
 
-class _Arriving(NamedTuple):
+class _TensorInTransit(NamedTuple):
     """A tensor in transit from the previous rank, while another is in transit to the next."""
 
     collectives: PassCollectives
@@ -102,7 +102,7 @@ class _RingAttention(torch.autograd.Function):
         # the term that is equal for all scores of a query
         common = (of_mixed * mixed).sum(-1, keepdim=True)
         of_query, scale = torch.zeros_like(query), 1 / math.sqrt(query.shape[-1])
-        arriving: _Arriving | None = None
+        arriving: _TensorInTransit | None = None
         for mask, block in ring.blocks(own.detach().contiguous()):
             (key, value), queries = block[..., mask.keys, :].unsqueeze(3), query[..., mask.queries, :]
             shares = (_scores(queries, key, mask.causal) - log_sum[..., mask.queries].unsqueeze(-1)).exp()

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
-from scaleproof.simulator.common.consistency import Bsp, Clocks, ConsistencyModel, Ssp
+from scaleproof.simulator.common.parameter_server import Bsp, Clocks, ConsistencyModel, Ssp
 
 
 class PushOrder(ABC):

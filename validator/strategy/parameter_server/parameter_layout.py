@@ -10,7 +10,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from scaleproof.simulator.common.consistency import SYNCHRONOUS
+from scaleproof.simulator.common.parameter_server import SYNCHRONOUS
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.buckets import fill

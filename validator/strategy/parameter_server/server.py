@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from scaleproof.simulator.common.consistency import SYNCHRONOUS
+from scaleproof.simulator.common.parameter_server import SYNCHRONOUS
 from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.validator.record.recorder import Recorder

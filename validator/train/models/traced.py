@@ -24,7 +24,7 @@ from scaleproof.simulator.model.tracing.user_function import UserModel, checked,
 from scaleproof.validator.train.models.wiring import DATA, Tie, Wire, Wiring
 
 
-class Divided(NamedTuple):
+class ModuleLayers(NamedTuple):
     """A module as layers. prelude: computes, from all tensors of a batch, further ones that layers read as data; or None."""
 
     layers: Sequence[nn.Module]
@@ -67,7 +67,7 @@ def user_model(source: str, seed: int, dtype: torch.dtype) -> UserModel:
     return user
 
 
-def divided(source: str, user: UserModel, samples: int) -> Divided:
+def divided(source: str, user: UserModel, samples: int) -> ModuleLayers:
     """The layers of a user's module for batches of `samples`. Raises InputError where it cannot be divided."""
     whole = WithLoss(source, user)
     examples = tuple(_repeated(one, samples) for one in (*user.inputs, *user.targets))
@@ -139,7 +139,7 @@ class _Division:
         self._layer = dict(self._layers({name: number for number, names in enumerate(modules) for name in names}))
         self._prelude = self._shared_by_data()
 
-    def result(self) -> Divided:
+    def result(self) -> ModuleLayers:
         """The layers with their wiring."""
         derived = {node: len(self._data) + place for place, node in enumerate(self._read_prelude())}
         wire_of: dict[fx.Node, Wire] = {node: Wire(DATA, place) for place, node in enumerate(self._data)}
@@ -153,7 +153,7 @@ class _Division:
             layers.append(self._module(own, read, outputs[number]))
             wiring.append(tuple(wire_of[node] for node in read))
         prelude = self._module([n for n in self._nodes if n in self._prelude], self._data, list(derived)) if derived else None
-        return Divided(layers, wiring, list(_ties(layers)), prelude, len(derived))
+        return ModuleLayers(layers, wiring, list(_ties(layers)), prelude, len(derived))
 
     def _layers(self, number_of: Mapping[str, int]) -> Iterator[tuple[fx.Node, int]]:
         """The layer of each operator: that of its module, or of the one that ran last. Attributes have that of their reader."""

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
-from scaleproof.simulator.common.consistency import SYNCHRONOUS
+from scaleproof.simulator.common.parameter_server import SYNCHRONOUS
 from scaleproof.simulator.model.layers import has_operator
 from scaleproof.simulator.parallelism import LocalSgd, ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.verify.reference import compressed, experts, periodic, plain, server_log
+from scaleproof.validator.verify.reference import compressed, experts, full_batch, periodic, server_log
 
 # Maps a scenario and each rank's notes (`Trainer.notes`, in rank order) to the parameters that ranks should end with, by
 # 'layer number.name'.
@@ -49,5 +49,5 @@ def rule_of(scenario: Scenario) -> Rule:
     if strategy.plan.node_limit is not None and scenario.compute == "real":
         return Rule("one process that limits the nodes of a token's experts", experts.train)
     if has_operator(scenario.model, "batch") and strategy.workers * strategy.microbatches > 1:
-        return Rule("one process that normalises each worker's microbatch by itself", plain.train)
-    return Rule("one process on the whole batch", plain.train)
+        return Rule("one process that normalises each worker's microbatch by itself", full_batch.train)
+    return Rule("one process on the whole batch", full_batch.train)

@@ -55,18 +55,18 @@ def combine_of(scenario: Scenario, parameter: Tensor, number: int) -> Combine:
     """The way in which workers' gradients of a parameter are combined. number: that of the parameter, which seeds PowerSGD."""
     match scenario.strategy.plan.compression:
         case Fp16():
-            return Rounded(torch.float16)
+            return HalfPrecisionSum(torch.float16)
         case Bf16():
-            return Rounded(torch.bfloat16)
+            return HalfPrecisionSum(torch.bfloat16)
         case TopK(share=share):
-            return Picked(math.ceil(share * parameter.numel()))
+            return TopKSum(math.ceil(share * parameter.numel()))
         case PowerSgd(rank=rank):
             rows = _rows(parameter, scenario.compute == "paced")
             columns = parameter.numel() // rows
             rank = min(rank, rows, columns)
             # PyTorch's hook: factors are sent if they have less than half of what the tensor has
             if 2 * rank * (rows + columns) < rows * columns:
-                return Iterated(rows, columns, rank, number)
+                return PowerSgdSum(rows, columns, rank, number)
     return sum_of
 
 
@@ -95,7 +95,7 @@ def _rows(parameter: Tensor, paced: bool) -> int:
     return max(rows for rows in range(1, math.isqrt(elements) + 1) if elements % rows == 0)
 
 
-class Rounded:
+class HalfPrecisionSum:
     """Gradients are rounded to 16 bits by each worker and summed in 16 bits."""
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -113,7 +113,7 @@ class Rounded:
         return total.to(dtype)
 
 
-class Picked:
+class TopKSum:
     """Each worker sends the `count` values that are largest, and keeps the others for later."""
 
     def __init__(self, count: int) -> None:
@@ -133,7 +133,7 @@ class Picked:
         return sizes >= sizes.flatten().sort(descending=True).values[self.count - 1]
 
 
-class Iterated:
+class PowerSgdSum:
     """PowerSGD: one power iteration per step on the sum of the workers' matrices, each with its error so far added."""
 
     def __init__(self, rows: int, columns: int, rank: int, number: int) -> None:

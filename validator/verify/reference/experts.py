@@ -13,7 +13,7 @@ from torch import Tensor
 
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.train.models.mixture import LocalExperts, Mixture
-from scaleproof.validator.verify.reference import plain
+from scaleproof.validator.verify.reference import full_batch
 from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 _TYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, None: None}
@@ -30,8 +30,8 @@ def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str
             if is_rounded(scenario):
                 _round(module.experts, there, back)
             if plan.node_limit is not None:
-                module.choose = _Limited(_nodes(scenario, module.count), plan.node_limit, module.active)
-    return plain.train_in(process, plain.skipped_steps(notes))
+                module.choose = _NodeLimitedRouting(_nodes(scenario, module.count), plan.node_limit, module.active)
+    return full_batch.train_in(process, full_batch.skipped_steps(notes))
 
 
 def _round(experts: LocalExperts, there: torch.dtype | None, back: torch.dtype | None) -> None:
@@ -53,7 +53,7 @@ class _Rounded(torch.autograd.Function):
 
 
 @dataclass(frozen=True)
-class _Limited:
+class _NodeLimitedRouting:
     """Routes a token to the `active` largest experts of the `limit` best nodes. node_of: node of each expert."""
 
     node_of: Tensor
@@ -76,7 +76,7 @@ class _Limited:
 def _nodes(scenario: Scenario, experts: int) -> Tensor:
     """The node of each expert, counted from the first one with any."""
     plan, devices = scenario.strategy.plan, scenario.cluster.node.devices
-    ranks = plan.grid(devices).experts(plan.expert, plan.expert_tensor).reshape(-1, plan.expert)[0]
+    ranks = plan.grid(devices).experts().reshape(-1, plan.expert)[0]
     changes = np.diff(ranks // devices, prepend=ranks[0] // devices) != 0
     return torch.from_numpy(np.cumsum(changes)).repeat_interleave(experts // plan.expert)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from scaleproof.simulator.parallelism import LocalSgd
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.train.data import Batch, share_of, whole_batches
-from scaleproof.validator.verify.reference import plain
+from scaleproof.validator.verify.reference import full_batch
 from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 
@@ -62,7 +62,7 @@ class PeriodicWorker:
 def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Tensor]:
     """The mean of all workers' parameters after all periods. Takes memory for all workers."""
     strategy = cast(LocalSgd, scenario.strategy)
-    workers = [PeriodicWorker(scenario, plain.skipped_steps([note])) for note in notes]
+    workers = [PeriodicWorker(scenario, full_batch.skipped_steps([note])) for note in notes]
     outer, before = OUTERS[strategy.outer], _zero_changes(workers)
     for batches in _periods(scenario, strategy.period):
         changes = [worker.train(batches, share_of(scenario, number)) for number, worker in enumerate(workers)]

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from scaleproof.simulator.common.consistency import Bsp, Ssp
+from scaleproof.simulator.common.parameter_server import Bsp, Ssp
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.train.data import worker_batches

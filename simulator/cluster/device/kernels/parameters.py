@@ -13,19 +13,20 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from scaleproof.simulator.cluster.device.kernels.cpu_core import SerialCosts
-from scaleproof.simulator.cluster.device.kernels.rates import (
+from scaleproof.simulator.cluster.device.kernels.attention import (
     BEST_ATTENTION,
     AttentionRates,
-    MixtureRates,
-    ProductPrecision,
-    ProductRates,
     best_attention_rates,
     generation_attention_rates,
+)
+from scaleproof.simulator.cluster.device.kernels.cpu_core import SerialCosts
+from scaleproof.simulator.cluster.device.kernels.products import (
+    ProductPrecision,
+    ProductRates,
     generation_product_rates,
     of_twice_the_bytes,
-    slower,
 )
+from scaleproof.simulator.cluster.device.kernels.rates import MixtureRates, slower
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Seconds, Watts
@@ -104,9 +105,6 @@ class Kernels(Spec):
         {},
         description="rates of fused mixtures of experts by precision, of serving software",
     )
-
-    def __hash__(self) -> int:
-        return hash((self.generation, self.processors, self.tile_share, self.sustained_share, self.memory_share, self.launch_s))
 
     def product_rates(self, precision: str) -> ProductRates | None:
         """Rates of products at a precision, the device's own or its generation's; None if neither were measured."""

@@ -9,16 +9,16 @@ import pytest
 
 from scaleproof.reports.charts.chart import Boxes, Line
 from scaleproof.reports.charts.studies import maps as study_maps
-from scaleproof.reports.read.study import Studied, studied
+from scaleproof.reports.read.study import StudyTable, studied
 from scaleproof.reports.read.study_folder import read
 
 
 @pytest.fixture(scope="module")
-def study(swept: Path) -> Studied:
+def study(swept: Path) -> StudyTable:
     return studied(read(swept))
 
 
-def test_the_map_has_a_cell_for_each_pair_and_shows_the_lead(study: Studied) -> None:
+def test_the_map_has_a_cell_for_each_pair_and_shows_the_lead(study: StudyTable) -> None:
     chart = study_maps.crossover(study)
     assert chart is not None
     cells = [mark for mark in chart.views[0].marks if isinstance(mark, Boxes)]
@@ -30,7 +30,7 @@ def test_the_map_has_a_cell_for_each_pair_and_shows_the_lead(study: Studied) -> 
     assert study_maps.crossover(replace(study, circumstances=())) is None
 
 
-def test_small_leads_count_as_ties(study: Studied) -> None:
+def test_small_leads_count_as_ties(study: StudyTable) -> None:
     rates = study.points["rate"].where(study.points["line"] != "servers", 1.0)
     tied = replace(study, points=study.points.assign(rate=rates.where(rates == 1.0, 1.009)))
     chart = study_maps.crossover(tied)
@@ -43,7 +43,7 @@ def test_small_leads_count_as_ties(study: Studied) -> None:
     assert study_maps._map_finding([("a", "even"), ("a", "+5 %")]) == "a is the fastest everywhere"
 
 
-def test_no_point_dominates_the_pareto_front(study: Studied) -> None:
+def test_no_point_dominates_the_pareto_front(study: StudyTable) -> None:
     charts = study_maps.pareto(study)
     assert [chart.name for chart in charts] == ["pareto-memory", "pareto-cost"]
     for chart in charts:
@@ -55,7 +55,7 @@ def test_no_point_dominates_the_pareto_front(study: Studied) -> None:
             assert not any(a < x and b < y for a, b in others)
 
 
-def test_a_study_of_one_point_has_no_maps(study: Studied) -> None:
+def test_a_study_of_one_point_has_no_maps(study: StudyTable) -> None:
     one = replace(study, points=study.points[:1])
     assert study_maps.crossover(one) is None
     assert study_maps.pareto(one) == []

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from scaleproof.simulator.analysis.collective.curves import (
@@ -10,18 +8,16 @@ from scaleproof.simulator.analysis.collective.curves import (
     PredictedSize,
     drawn_sizes,
     predicted_curve,
-    seconds_on_group,
 )
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster.collectives.groups import Group
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_cluster
 
-CLUSTER = load_cluster(catalog.find_part("cluster", "dgx-h100", Path()))
+CLUSTER = load_cluster("dgx-h100")
 
 
 def test_a_curve_is_the_collective_time_inside_its_interval() -> None:
-    points = predicted_curve(seconds_on_group("all_reduce", Group.of(16, 8)), CLUSTER, 2, [2**30, 2**10, 2**20])
+    points = predicted_curve("all_reduce", Group.of(16, 8), CLUSTER, [2**30, 2**10, 2**20])
     assert [point.size_bytes for point in points] == [2**10, 2**20, 2**30]
     for point in points:
         assert point.seconds == collective_time("all_reduce", point.size_bytes, 16, CLUSTER)

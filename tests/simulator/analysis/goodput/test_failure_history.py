@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.simulator.analysis.goodput.failure_history import NodeSupply, simulate
+from scaleproof.simulator.analysis.goodput.failure_history import FailureHistory, FailureMix, FailureSimulation, NodeSupply
 from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes, optimum_s, ratio
-from scaleproof.simulator.analysis.goodput.time_shares import PARTS, TimeShares
 from tests.simulator.analysis.goodput.jobs import USUAL, PlainSizes, followed, of_nodes, of_the_job, times
 
 DAY_S = 86400.0
@@ -23,9 +23,14 @@ PLANNED = times(planned_per_s=4 / DAY_S, planned_s=1200.0)
 
 def shares(
     job: InterruptionTimes, supply: NodeSupply = ALWAYS, sizes: PlainSizes | None = None, days: float = 20, samples: int = 100
-) -> TimeShares:
-    history = simulate(job, of_nodes(job), supply, sizes or PlainSizes(), days * DAY_S, samples)  # type: ignore[arg-type]
-    return TimeShares(history, job)
+) -> FailureHistory:
+    return simulate(job, of_nodes(job), supply, sizes or PlainSizes(), days * DAY_S, samples)
+
+
+def simulate(
+    job: InterruptionTimes, chances: FailureMix, supply: NodeSupply, sizes: PlainSizes, end_s: float, samples: int, **more: Any
+) -> FailureHistory:
+    return FailureSimulation(job, chances, supply, sizes, end_s, samples, **more).run()  # type: ignore[arg-type]
 
 
 def near(found: np.ndarray, expected: float, bias: float = 2e-3) -> bool:
@@ -87,14 +92,14 @@ def test_shrinking_beats_waiting_for_long_repairs() -> None:
     parts = shrinks.parts(3600.0)
     assert parts["fewer workers"].mean() > 0.1
     assert parts["waiting for nodes"].mean() < 0.01
-    assert shrinks.history.growths.mean() > 1
+    assert shrinks.growths.mean() > 1
 
 
 def test_remaining_nodes_continue_if_a_node_is_never_repaired() -> None:
     """Each failure takes a tenth of the speed, of nodes that fail one by one; after the last there is nothing."""
     job = times(failures_per_s=1e-3, detection_s=0.0, restart_s=0.0, stall_s=0.0)
     found = shares(job, NodeSupply(0, 1e9), PlainSizes(shrinks=True), days=30)
-    assert found.history.failures.max() == 10
+    assert found.failures.max() == 10
     # k nodes last 1 / (k · 1e-4) s, at k tenths of the speed: 1000 s for each number of nodes
     work_s = (found.useful(1.0) + found.parts(1.0)["fewer workers"] + found.parts(1.0)["lost work"]) * 30 * DAY_S
     expected_s = sum(1 / (nodes * 1e-4) for nodes in range(1, 11))
@@ -124,31 +129,30 @@ def test_time_shares_add_up_to_one(
 ) -> None:
     job = replace(job, failures_per_s=per_day / DAY_S)
     supply, sizes = NodeSupply(spares, repair_s), PlainSizes(shrinks=shrinks, paired=paired)
-    history = simulate(job, of_nodes(job), supply, sizes, 5 * DAY_S, 20, saved=saved)  # type: ignore[arg-type]
-    parts = TimeShares(history, job).parts(interval_s)
-    assert tuple(parts) == PARTS
+    history = simulate(job, of_nodes(job), supply, sizes, 5 * DAY_S, 20, saved=saved)
+    parts = history.parts(interval_s)
     assert sum(parts.values()) == pytest.approx(np.ones(20), abs=1e-9)
     assert all((share >= -1e-12).all() for share in parts.values())
 
 
 def test_number_of_failures_follows_the_rate() -> None:
-    history = shares(USUAL).history
+    history = shares(USUAL)
     expected = 20 * 8
     assert history.failures.mean() == pytest.approx(expected, rel=0.01)
     assert history.failures.std() == pytest.approx(math.sqrt(expected), rel=0.2)
 
 
 def test_failures_that_lose_no_node_need_no_spare() -> None:
-    history = simulate(USUAL, of_the_job(USUAL), NodeSupply(0, 1e9), PlainSizes(), 10 * DAY_S, 50)  # type: ignore[arg-type]
-    assert not history.down_s[3].any()
+    history = simulate(USUAL, of_the_job(USUAL), NodeSupply(0, 1e9), PlainSizes(), 10 * DAY_S, 50)
+    assert not history.down_s["waiting"].any()
     assert history.failures.mean() == pytest.approx(80, rel=0.05)
 
 
 def test_the_same_seed_gives_the_same_history() -> None:
     def once(seed: int) -> np.ndarray:
         sizes = PlainSizes(shrinks=True)
-        history = simulate(USUAL, of_nodes(USUAL), NodeSupply(1, 3e4), sizes, 5 * DAY_S, 20, seed)  # type: ignore[arg-type]
-        return TimeShares(history, USUAL).useful(3600.0)
+        history = simulate(USUAL, of_nodes(USUAL), NodeSupply(1, 3e4), sizes, 5 * DAY_S, 20, seed=seed)
+        return history.useful(3600.0)
 
     assert (once(1) == once(1)).all()
     assert (once(1) != once(2)).any()
@@ -158,8 +162,7 @@ def test_work_after_the_last_checkpoint_is_lost_unless_saved_at_the_end() -> Non
     """In windows of training that goes on."""
     job = times(failures_per_s=1 / 60, restart_s=3600.0)
     ends, goes_on = (
-        TimeShares(simulate(job, of_the_job(job), ALWAYS, PlainSizes(), DAY_S / 8, 20, saved=saved), job)  # type: ignore[arg-type]
-        for saved in (True, False)
+        simulate(job, of_the_job(job), ALWAYS, PlainSizes(), DAY_S / 8, 20, saved=saved) for saved in (True, False)
     )
     assert goes_on.useful(3600.0).max() == 0.0
     assert ends.useful(3600.0).max() >= 0.0
@@ -177,6 +180,6 @@ def test_simulated_and_closed_form_optimum_agree(job: InterruptionTimes) -> None
 
 def test_results_of_a_part_equal_those_samples_of_the_whole() -> None:
     found = shares(USUAL)
-    part = found.history.part(len(found.history.sample) // 4)
+    part = found.part(len(found.sample) // 4)
     assert part.samples == 25
-    assert TimeShares(part, USUAL).useful(3600.0) == pytest.approx(found.useful(3600.0)[:25])
+    assert part.useful(3600.0) == pytest.approx(found.useful(3600.0)[:25])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -16,12 +14,11 @@ from scaleproof.simulator.cluster.network.variability import (
     variability,
 )
 from scaleproof.simulator.cluster.quantities import QUANTITIES
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_cluster
 
 
 def cluster(name: str) -> Cluster:
-    return load_cluster(catalog.find_part("cluster", name, Path()))
+    return load_cluster(name)
 
 
 def varying(name: str, of: float) -> Cluster:

@@ -20,7 +20,6 @@ from scaleproof.simulator.captured.script import (
 )
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.cluster.collectives.groups import Group
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
@@ -32,7 +31,7 @@ from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.strategy.captured.program import HostCosts, assemble, longest_s
 from scaleproof.simulator.strategy.job import Job
 
-CLUSTER = load_cluster(catalog.find_part("cluster", "dgx-h100", catalog.ROOT))
+CLUSTER = load_cluster("dgx-h100")
 JOB = Job((), CLUSTER, 1, "bf16", "adam")
 NO_HOST = HostCosts(0.0, 0.0, blocks=False)
 

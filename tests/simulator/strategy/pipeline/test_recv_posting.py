@@ -7,9 +7,8 @@ import pytest
 
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import ScheduleName
-from scaleproof.simulator.strategy.pipeline.passes import EQUAL
-from scaleproof.simulator.strategy.pipeline.rank_schedule import posting_tasks, rank_schedule
-from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
+from scaleproof.simulator.strategy.pipeline.replica import posting_tasks, rank_schedule
+from scaleproof.simulator.strategy.pipeline.schedules import EQUAL, Pass, order
 
 torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
 

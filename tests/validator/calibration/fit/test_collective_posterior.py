@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -9,8 +8,7 @@ import pytest
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import modelled_costing
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
-from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust
-from scaleproof.simulator.common import catalog
+from scaleproof.simulator.cluster.collectives.settings import Adjust
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.fit.collective_posterior import (
     CollectivePosterior,
@@ -25,7 +23,7 @@ SIZES = [2.0**power for power in range(10, 31, 2)]
 
 
 def _cluster(name: str, **factors: float) -> Cluster:
-    cluster = load_cluster(catalog.find_part("cluster", name, Path()))
+    cluster = load_cluster(name)
     return cluster.model_copy(update={"collectives": cluster.collectives.model_copy(update={"adjust": Adjust(**factors)})})
 
 

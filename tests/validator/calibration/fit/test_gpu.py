@@ -11,7 +11,7 @@ import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust
+from scaleproof.simulator.cluster.collectives.settings import Adjust
 from scaleproof.simulator.cluster.device.kernels.parameters import Speed
 from scaleproof.simulator.cluster.device.kernels.products import products_s
 from scaleproof.simulator.common.errors import InputError, RunError

@@ -93,7 +93,7 @@ def test_points_are_saved_next_to_the_file(tmp_path: Path) -> None:
 
 
 def test_a_base_keeps_numbers_that_were_not_measured(tmp_path: Path) -> None:
-    base = yaml.safe_load(catalog.find_part("cluster", "dgx-h100", Path()).read_text())
+    base = yaml.safe_load(catalog.find_part("cluster", "dgx-h100").read_text())
     old = [{"op": op, "ranks": 8, "latency": "1 ms", "bandwidth": "1 GB/s"} for op in ("all_reduce", "broadcast")]
     base["collectives"] = {"measured": old}
     (tmp_path / "base.yaml").write_text(yaml.safe_dump(base))

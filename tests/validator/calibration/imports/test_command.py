@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaleproof.commands.measuring import import_
-from scaleproof.simulator.cluster.collectives.nccl.constants import Adjust
+from scaleproof.simulator.cluster.collectives.settings import Adjust
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load

@@ -13,8 +13,8 @@ import pytest
 from scaleproof.simulator.cluster.network.links import EndpointLink
 from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.run.run import Run
-from scaleproof.validator.experiments.planted import find
-from scaleproof.validator.experiments.planted.find import PlantedRuns, figures, find_faults, planted
+from scaleproof.validator.experiments.planted import detection
+from scaleproof.validator.experiments.planted.detection import PlantedRuns, figures, find_faults, planted
 from scaleproof.validator.experiments.planted.kinds import KINDS, PlantedFault, drawn
 from scaleproof.validator.experiments.planted.plant import measured, spinning
 from scaleproof.validator.measure import check
@@ -52,7 +52,7 @@ def made_up(fault: PlantedFault, with_fault: bool) -> Run:
 def quiet(monkeypatch: pytest.MonkeyPatch, *taken: float) -> None:
     """Shares of the cores' time that others take, one for each attempt."""
     left = list(taken)
-    monkeypatch.setattr(find, "Processors", lambda: SimpleNamespace(taken=lambda: left.pop(0)))
+    monkeypatch.setattr(detection, "Processors", lambda: SimpleNamespace(taken=lambda: left.pop(0)))
 
 
 @each_kind

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,7 +12,6 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.network.links import EndpointLink
 from scaleproof.simulator.cluster.network.topology import Switch
 from scaleproof.simulator.cluster.perturbations import EVEN
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.read import load_cluster
@@ -29,7 +27,7 @@ from scaleproof.validator.launch.job import needed_nodes
 
 
 def _at(rate_Bps: float, compute: Compute) -> Cluster:
-    base = load_cluster(catalog.find_part("cluster", "netlab-200mbit", Path()))
+    base = load_cluster("netlab-200mbit")
     assert base.network is not None
     return base.model_copy(update={"network": base.network.model_copy(update={"bandwidth_Bps": rate_Bps})})
 

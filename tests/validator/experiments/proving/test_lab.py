@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from scaleproof.simulator.cluster.network.links import EndpointLink
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.experiments.proving.lab import CalibratedLab
 
 
 def test_exceptions_of_probed_links_are_not_applied_to_other_rates() -> None:
-    nominal = load_cluster(catalog.find_part("cluster", "netlab-200mbit", Path()))
+    nominal = load_cluster("netlab-200mbit")
     assert nominal.network is not None
     odd = {
         "bandwidth_Bps": 24e6,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scaleproof.simulator.common.errors import RankError
 from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.validator.measure import MeasureOptions, measure
-from scaleproof.validator.verify.reference.compressed import Iterated, Picked, sum_of
+from scaleproof.validator.verify.reference.compressed import PowerSgdSum, TopKSum, sum_of
 from tests.validator import faults_data_parallel as faults
 from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
 from tests.validator.verdicts import deviation, in_bulk, paced
@@ -109,7 +109,7 @@ def test_a_rank_killed_in_an_exchange_is_named(make_scenario: MakeScenario, monk
 def test_top_k_residuals_conserve_gradients(count: int, workers: int, seed: int) -> None:
     """What was sent and what is kept add up to all gradients so far."""
     torch.manual_seed(seed)
-    picked, sent = Picked(count), torch.zeros(30, dtype=torch.float64)
+    picked, sent = TopKSum(count), torch.zeros(30, dtype=torch.float64)
     gradients = [[torch.randn(30, dtype=torch.float64) for _ in range(workers)] for _ in range(3)]
     for own in gradients:
         sent += picked(own)
@@ -121,7 +121,7 @@ def test_top_k_residuals_conserve_gradients(count: int, workers: int, seed: int)
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 2**31))
 def test_power_sgd_residuals_conserve_gradients(rank: int, workers: int, seed: int) -> None:
     torch.manual_seed(seed)
-    iterated, sent = Iterated(6, 5, rank, number=0), torch.zeros(30, dtype=torch.float64)
+    iterated, sent = PowerSgdSum(6, 5, rank, number=0), torch.zeros(30, dtype=torch.float64)
     gradients = [[torch.randn(30, dtype=torch.float64) for _ in range(workers)] for _ in range(3)]
     for own in gradients:
         sent += iterated(own)
@@ -135,6 +135,6 @@ def test_low_rank_matrices_are_sent_exactly() -> None:
     torch.manual_seed(0)
     matrix = torch.randn(8, 2, dtype=torch.float64) @ torch.randn(2, 6, dtype=torch.float64)
 
-    found = Iterated(8, 6, 2, number=0)([matrix.flatten() / 2] * 2)
+    found = PowerSgdSum(8, 6, 2, number=0)([matrix.flatten() / 2] * 2)
 
     assert math.isclose(float((found - matrix.flatten()).norm()), 0.0, abs_tol=1e-12)

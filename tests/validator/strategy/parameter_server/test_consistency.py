@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.common.consistency import Asp, Bsp, ConsistencyModel, Ssp
+from scaleproof.simulator.common.parameter_server import Asp, Bsp, ConsistencyModel, Ssp
 from scaleproof.validator.strategy.parameter_server.consistency import PushOrder, push_order
 
 CONSISTENCIES = [Bsp(0), Bsp(1), Bsp(2), Ssp(0), Ssp(1), Ssp(3), Asp()]

@@ -27,7 +27,7 @@ _REACH: Final = 12.0
 _VAGUE: Final = 0.5
 
 
-class Reached(NamedTuple):
+class RunToTarget(NamedTuple):
     """A run that reached the target. batch: samples per update. staleness: updates by others within a worker's step. steps:
     needed."""
 
@@ -69,7 +69,7 @@ class FittedConvergence:
         return [name for name, error in self.errors.items() if error > _VAGUE * values[name]]
 
 
-def fit_convergence(runs: Mapping[str, Sequence[Reached]]) -> FittedConvergence:
+def fit_convergence(runs: Mapping[str, Sequence[RunToTarget]]) -> FittedConvergence:
     """Fits the model to runs, by setting. The staleness penalty is None if no gradients were stale.
 
     Raises InputError if there are too few runs, or all have the same batch.
@@ -83,7 +83,7 @@ def fit_convergence(runs: Mapping[str, Sequence[Reached]]) -> FittedConvergence:
     return FittedConvergence(convergence.model_copy(update={"uncertainty": uncertainty}), errors, scatter, held_out)
 
 
-def _check(rows: Sequence[Reached]) -> None:
+def _check(rows: Sequence[RunToTarget]) -> None:
     if len({row.batch for row in rows if row.staleness == 0}) < _FEWEST_BATCHES:
         raise InputError("too few synchronous batch sizes reached the target for a fit; give two or more, or an easier target")
     if len(rows) <= (coefficients := len(_names(rows))):
@@ -92,12 +92,12 @@ def _check(rows: Sequence[Reached]) -> None:
         raise InputError(f"{message}; give more batches or seeds")
 
 
-def _names(rows: Sequence[Reached]) -> tuple[str, ...]:
+def _names(rows: Sequence[RunToTarget]) -> tuple[str, ...]:
     names = ("minimum_steps", "critical_batch", "staleness_penalty")
     return names if any(row.staleness > 0 for row in rows) else names[:2]
 
 
-def solve(rows: Sequence[Reached]) -> tuple[Convergence, dict[str, float], float]:
+def solve(rows: Sequence[RunToTarget]) -> tuple[Convergence, dict[str, float], float]:
     """Coefficients, their standard errors, and the scatter. rows: more than there are coefficients."""
     from scipy.optimize import least_squares
 
@@ -131,7 +131,7 @@ def solve(rows: Sequence[Reached]) -> tuple[Convergence, dict[str, float], float
     return convergence, {name: float(error) for name, error in zip(names, errors, strict=True)}, scatter
 
 
-def _held_out(runs: Mapping[str, Sequence[Reached]]) -> Iterator[HeldOut]:
+def _held_out(runs: Mapping[str, Sequence[RunToTarget]]) -> Iterator[HeldOut]:
     """Predictions for each setting by a fit to the others, if these suffice."""
     for setting, of_setting in runs.items():
         rest = [row for other, rows in runs.items() if other != setting for row in rows]

@@ -40,7 +40,7 @@ class Outlier:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedCurve:
     """A fitted curve: a message of k bytes takes latency_s + max(overhead_s, k · seconds_per_byte), or the time of its segment.
 
     latency_s: of the smallest messages. seconds_per_byte: of the largest. Intervals contain the truth with a probability of 90
@@ -76,7 +76,7 @@ def fit_curve(
     *,
     gaps: Samples = (),
     what: str = "messages",
-) -> Fitted:
+) -> FittedCurve:
     """The curve through the medians of each size's repetitions, of the model that errs least on held-out sizes.
 
     gaps: per size, seconds from one message to the next in a stream that does not wait, where measured; an overhead (LogGP)
@@ -91,7 +91,7 @@ def fit_curve(
     return _fitted(chosen.model, chosen.shape, held_out, measured)
 
 
-def _fitted(model: str, shape: Shape, held_out: Mapping[str, float], measured: _MedianRows) -> Fitted:
+def _fitted(model: str, shape: Shape, held_out: Mapping[str, float], measured: _MedianRows) -> FittedCurve:
     rows = measured.rows
     found = solve(shape.curve(rows), rows.seconds, shape.start(rows))
     kept, outliers = _without_outliers(shape, found, rows)
@@ -99,7 +99,7 @@ def _fitted(model: str, shape: Shape, held_out: Mapping[str, float], measured: _
         found = solve(shape.curve(rows.chosen(kept)), rows.seconds[kept], found)
     ends = _intervals(shape, found, measured, kept)
     last = 2 * shape.protocols - 1
-    return Fitted(
+    return FittedCurve(
         model=model,
         latency_s=float(found[0]),
         seconds_per_byte=float(found[last]),
@@ -214,7 +214,7 @@ def _wider(sizes: float) -> float:
     return float(stdtrit(free, _PERCENTILES[1] / 100)) / DEVIATIONS * math.sqrt(1 + 1 / free)
 
 
-def pieces(fitted: Fitted, sizes: Sequence[float], least_slope: float = 0.0) -> tuple[Segment, ...]:
+def pieces(fitted: FittedCurve, sizes: Sequence[float], least_slope: float = 0.0) -> tuple[Segment, ...]:
     """Line of each protocol, the first from 0 bytes on, the others from the smallest of their `sizes` on.
 
     sizes: to which the curve was fitted. If messages are faster below a break than above it, the line above would have a

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.elastic.pauses import Pause, Regroup, Saving
+from scaleproof.simulator.analysis.elastic.pauses import Pause, RecoveryTimes, Regroup, Saving
 from scaleproof.validator.experiments.elastic.job import Job
 from scaleproof.validator.experiments.elastic.launching import POLL_S as LAUNCHER_POLL_S
 from scaleproof.validator.experiments.elastic.launching import ProcessTimes
@@ -26,7 +26,7 @@ Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class TorchrunTimes:
+class TorchrunTimes(RecoveryTimes):
     """Recovery times of a job under torchrun. pieces: of an undisturbed run of as many hosts as the events lead to. alone: of a
     process of the job; agent_s: until an agent has started, both by themselves."""
 

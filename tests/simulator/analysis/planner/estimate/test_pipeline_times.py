@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.simulator.analysis.planner.estimate.closed_forms import FOLLOWED, StageTimes
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import (
+    FOLLOWED,
+    StageTimes,
     lower_bounds,
     pass_windows,
     simulate,
@@ -18,8 +19,7 @@ from scaleproof.simulator.analysis.planner.estimate.pipeline_times import (
     stages_of,
 )
 from scaleproof.simulator.parallelism.stages import ScheduleName
-from scaleproof.simulator.strategy.pipeline.passes import EQUAL, StageOrder, starts
-from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES, Pass
+from scaleproof.simulator.strategy.pipeline.schedules import EQUAL, SCHEDULES, Pass, starts
 from tests.simulator.analysis.planner.estimate.one_by_one import windows_s
 
 SIMULATED: tuple[ScheduleName, ...] = ("interleaved_1f1b", *FOLLOWED)
@@ -54,7 +54,7 @@ def test_passes_end_as_the_order_and_dependencies_say(schedule: ScheduleName) ->
     found = simulate(schedule, equal(schedule, ranks, microbatches))
     passes_by_rank = [SCHEDULES[schedule](ranks, rank, microbatches, chunks, EQUAL) for rank in range(ranks)]
     took = {Pass.FORWARD: 1.0, Pass.BACKWARD: 2.0, Pass.INPUT: 1.5, Pass.WEIGHT: 0.5}
-    began = starts(StageOrder(schedule, ranks, chunks), passes_by_rank, microbatches, took, 0.0)
+    began = starts(schedule, chunks, passes_by_rank, microbatches, took, 0.0)
     ends = [own[-1] + took[Pass(own_passes[-1, 0])] for own, own_passes in zip(began, passes_by_rank, strict=True)]
     assert found.window_s[:, 0] == pytest.approx([end - own[0] for end, own in zip(ends, began, strict=True)])
     assert (found.left_s >= 0).all()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from scaleproof.simulator.cluster import Link, Node
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
-from scaleproof.simulator.cluster.collectives.nccl import Adjust, GroupLinks, Nccl, choices, nccl_choice
+from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of
+from scaleproof.simulator.cluster.collectives.nccl.timing import choices, nccl_choice
+from scaleproof.simulator.cluster.collectives.settings import Adjust, Nccl
 
 HOPPER, BLACKWELL = Nccl(generation="hopper"), Nccl(generation="blackwell")
 INSIDE_Bps, CARD_Bps = 450e9, 50e9

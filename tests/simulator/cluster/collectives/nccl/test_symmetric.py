@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.cost import nccl_facts
 from scaleproof.simulator.cluster.collectives.groups import Op
-from scaleproof.simulator.cluster.collectives.nccl import Nccl, candidates
-from scaleproof.simulator.common import catalog
+from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates
+from scaleproof.simulator.cluster.collectives.settings import Nccl
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
 from tests.simulator.cluster.collectives.nccl.cases import BLACKWELL, HOPPER, INSIDE_Bps, choice, constants, links, seconds
@@ -29,7 +26,7 @@ REGISTERED, SYMMETRIC = (with_buffers(HOPPER, buffers) for buffers in ("register
 
 
 def cluster(name: str, **nccl: object) -> Cluster:
-    known = load_cluster(catalog.find_part("cluster", name, Path()))
+    known = load_cluster(name)
     return known.rebuilt(collectives={"nccl": nccl}) if nccl else known
 
 
@@ -108,7 +105,7 @@ def test_flags_make_ll_kernels_slow_and_nccl_leaves_them_for_larger_sizes() -> N
 
 def test_a_cluster_file_needs_no_generation_to_name_buffers() -> None:
     known = cluster("dgx-h100", buffers="symmetric")
-    assert nccl_facts(known) == SYMMETRIC
+    assert known.nccl_facts == SYMMETRIC
     plain_s, symmetric_s = (collective_time("allgather", 2**13, 8, where) for where in (cluster("dgx-h100"), known))
     assert symmetric_s < plain_s
     assert collective_time("allgather", 2**13, 8, known, "symmetric_direct") > symmetric_s

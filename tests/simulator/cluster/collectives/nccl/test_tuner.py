@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster, Link, Node
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
-from scaleproof.simulator.cluster.collectives.nccl import GroupLinks, Nccl, candidates, facts_of, rccl_facts_of
-from scaleproof.simulator.cluster.collectives.nccl.facts import PROTOCOLS
-from scaleproof.simulator.cluster.collectives.nccl.tuner import Case, Curve
+from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
+from scaleproof.simulator.cluster.collectives.nccl.tuner import Case, Curve, candidates
+from scaleproof.simulator.cluster.collectives.settings import PROTOCOLS, Nccl, facts_of
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
@@ -44,7 +42,7 @@ def seconds(size_bytes: float, links: GroupLinks, facts: Nccl, algorithm: str, o
 
 
 def cluster(name: str) -> Cluster:
-    return load_cluster(catalog.find_part("cluster", name, Path()))
+    return load_cluster(name)
 
 
 @pytest.mark.parametrize(
@@ -66,16 +64,14 @@ def test_generation_and_interconnect_are_inferred_from_the_device_name(device: s
 
 def test_devices_without_nccl_have_no_nccl_facts() -> None:
     assert facts_of("CPU core") is None
-    assert facts_of("MI300X") is None
-    assert rccl_facts_of("CPU core") is None
-    assert rccl_facts_of("H100") is None
+    assert facts_of("MI100") is None
 
 
 @pytest.mark.parametrize(
     ("device", "interconnect"), [("MI250X-64GB-GCD", "nvlink"), ("AMD Instinct MI355X", "nvlink"), ("MI210", "pcie")]
 )
 def test_an_amd_gpu_has_nccls_algorithms(device: str, interconnect: str) -> None:
-    facts = rccl_facts_of(device)
+    facts = facts_of(device)
     assert facts is not None
     assert (facts.generation, facts.interconnect) == ("cdna", interconnect)
     assert candidates("all_reduce", TWO_A100, facts) == ["ring", "tree"]

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.convergence import Convergence
-from scaleproof.validator.calibration.fit.curve_fitting.convergence import Reached, fit_convergence, solve
+from scaleproof.validator.calibration.fit.curve_fitting.convergence import RunToTarget, fit_convergence, solve
 
 BATCHES = (4, 8, 16, 32, 64, 128)
 BEHIND = (1.0, 3.0, 7.0)
 TRUTH = Convergence(minimum_steps=120, critical_batch=24, staleness_penalty=0.4)
 
 
-def runs(truth: Convergence, scatter: float = 0.0, seed: int = 0, each: int = 2) -> dict[str, list[Reached]]:
+def runs(truth: Convergence, scatter: float = 0.0, seed: int = 0, each: int = 2) -> dict[str, list[RunToTarget]]:
     """Synchronous runs with each batch, and stale ones with one of them; steps scatter lognormally."""
     generator = np.random.default_rng(seed)
     settings = {f"batch {batch}": (batch, 0.0) for batch in BATCHES} | {f"{behind} behind": (16, behind) for behind in BEHIND}
@@ -24,7 +24,7 @@ def runs(truth: Convergence, scatter: float = 0.0, seed: int = 0, each: int = 2)
     def steps(batch: float, behind: float) -> float:
         return truth.steps(batch, behind) * float(np.exp(scatter * generator.standard_normal()))
 
-    return {name: [Reached(*at, steps(*at)) for _ in range(each)] for name, at in settings.items()}
+    return {name: [RunToTarget(*at, steps(*at)) for _ in range(each)] for name, at in settings.items()}
 
 
 @settings(max_examples=10)
@@ -68,7 +68,7 @@ def test_synchronous_runs_give_no_staleness_penalty() -> None:
 def test_a_penalty_is_never_below_zero() -> None:
     """Where stale runs happen to be faster, there is none."""
     odd = runs(TRUTH, 0.02)
-    odd |= {"behind": [Reached(16, 2.0, 0.8 * TRUTH.steps(16)), Reached(16, 2.0, 0.82 * TRUTH.steps(16))]}
+    odd |= {"behind": [RunToTarget(16, 2.0, 0.8 * TRUTH.steps(16)), RunToTarget(16, 2.0, 0.82 * TRUTH.steps(16))]}
     for behind in BEHIND:
         del odd[f"{behind} behind"]
     found = fit_convergence(odd)
@@ -78,7 +78,7 @@ def test_a_penalty_is_never_below_zero() -> None:
 
 def test_poorly_determined_parameters_are_reported() -> None:
     """Far above the critical batch steps do not depend on it."""
-    far = {f"batch {batch}": [Reached(batch, 0.0, 100.0 * s) for s in (0.95, 1.06)] for batch in (10_000, 20_000, 40_000)}
+    far = {f"batch {batch}": [RunToTarget(batch, 0.0, 100.0 * s) for s in (0.95, 1.06)] for batch in (10_000, 20_000, 40_000)}
     assert "critical_batch" in fit_convergence(far).vague
 
 
@@ -92,11 +92,11 @@ def test_settings_needed_for_the_fit_are_not_held_out() -> None:
     ("given_runs", "reported"),
     [
         ({}, "too few synchronous batch sizes"),
-        ({"one": [Reached(8, 0, 100), Reached(8, 0, 101), Reached(8, 0, 99)]}, "too few synchronous batch sizes"),
-        ({"one": [Reached(8, 0, 100)], "other": [Reached(16, 0, 70)]}, "2 runs that reached the target are too few"),
-        ({"stale": [Reached(8, 1, 100), Reached(16, 1, 90)]}, "too few synchronous batch sizes"),
+        ({"one": [RunToTarget(8, 0, 100), RunToTarget(8, 0, 101), RunToTarget(8, 0, 99)]}, "too few synchronous batch sizes"),
+        ({"one": [RunToTarget(8, 0, 100)], "other": [RunToTarget(16, 0, 70)]}, "2 runs that reached the target are too few"),
+        ({"stale": [RunToTarget(8, 1, 100), RunToTarget(16, 1, 90)]}, "too few synchronous batch sizes"),
     ],
 )
-def test_too_few_runs_are_rejected(given_runs: dict[str, list[Reached]], reported: str) -> None:
+def test_too_few_runs_are_rejected(given_runs: dict[str, list[RunToTarget]], reported: str) -> None:
     with pytest.raises(InputError, match=reported):
         fit_convergence(given_runs)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.fit.curve_fitting.choice import ALPHA_BETA, LOGGP
-from scaleproof.validator.calibration.fit.curve_fitting.curves import Fitted, fit_curve
+from scaleproof.validator.calibration.fit.curve_fitting.curves import FittedCurve, fit_curve
 
 SIZES = [4.0**k for k in range(1, 13)]
 LATENCY_S, PER_BYTE_S = 2e-5, 1e-9
@@ -106,7 +106,7 @@ def test_an_overhead_is_found_in_a_stream() -> None:
     assert fitted.at(4) == pytest.approx(LATENCY_S + 1e-5, rel=0.01)
 
 
-def width(fitted: Fitted) -> float:
+def width(fitted: FittedCurve) -> float:
     """Ratio of the largest to the smallest seconds per byte of an interval."""
     low, high = fitted.seconds_per_byte_interval
     return high / low

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.validator.calibration.fit.curve_fitting.curves import Fitted, fit_curve, pieces
+from scaleproof.validator.calibration.fit.curve_fitting.curves import FittedCurve, fit_curve, pieces
 
 SIZES = [float(4**power) for power in range(2, 14)]
 BREAK = 4.0**7
 
 
-def curve(small: tuple[float, float], large: tuple[float, float]) -> Fitted:
+def curve(small: tuple[float, float], large: tuple[float, float]) -> FittedCurve:
     """Through times of messages that take one line up to a size, and another one beyond it."""
     seconds = [[(small if size <= BREAK else large)[0] + size * (small if size <= BREAK else large)[1]] * 3 for size in SIZES]
     return fit_curve(SIZES, seconds)

@@ -1,4 +1,4 @@
-"""Consistency models of parameter servers: when servers reply to a push (BSP, SSP or ASP)."""
+"""Parameter servers, predicted and real: when they reply to a push (BSP, SSP or ASP), and how many steps workers take."""
 
 from __future__ import annotations
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Space, every
-from scaleproof.simulator.analysis.planner.estimate.peak_memory import FIRST_IS_FULLEST, memory_bytes
+from scaleproof.simulator.analysis.planner.estimate.memory import memory_bytes
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.peak import FullestPasses, fullest_passes
+from scaleproof.simulator.memory.ranks import FIRST_IS_FULLEST
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
 from scaleproof.simulator.scenario.load import load
@@ -119,10 +120,10 @@ def test_memory_of_a_configuration_does_not_depend_on_others() -> None:
         assert memory_bytes(alone) == pytest.approx(memory_bytes(configurations)[[row]], rel=1e-12)
 
 
-def sums(found: FullestPasses, weights: tuple[float, ...]) -> list[float]:
-    """Largest weighted numbers of microbatches with live activations in backward passes over chunks of each group."""
-    backward = found.counts("making") + found.counts("adding")
-    return [float((found.counts("kept")[back == 1] @ weights).max()) for back in backward.T]
+def most_in_flight(flight: FullestPasses, weights: tuple[float, ...]) -> list[float]:
+    """Largest weighted numbers of microbatches with live activations in backward passes over each chunk."""
+    _, first, others, kept, _ = flight.candidates.transpose(2, 0, 1)
+    return [float((kept[back == 1] @ weights).max()) for back in (first + others).T]
 
 
 @pytest.mark.parametrize("schedule", sorted(FIRST_IS_FULLEST))
@@ -130,23 +131,23 @@ def sums(found: FullestPasses, weights: tuple[float, ...]) -> list[float]:
 def test_the_first_of_equivalent_ranks_has_the_peak_memory(schedule: ScheduleName, ranks: int, chunks: int) -> None:
     chunks = 1 if schedule in ("gpipe", "1f1b") else chunks
     for microbatches in (1, 2, ranks, 2 * ranks, 5 * ranks):
-        allocated = [sums(fullest_passes(schedule, ranks, rank, microbatches, (0,) * chunks), (1.0,)) for rank in range(ranks)]
+        flights = [fullest_passes(schedule, ranks, rank, microbatches, chunks) for rank in range(ranks)]
+        allocated = [max(most_in_flight(flight, (1.0,) * chunks)) for flight in flights]
         assert allocated == sorted(allocated, reverse=True)
 
 
 @pytest.mark.parametrize("rank", range(4))
-@pytest.mark.parametrize("weights", [(1.0, 1.0), (3.0, 1.0), (1.0, 4.0)])
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (3.0, 1.0, 1.0), (1.0, 4.0, 2.0)])
 def test_few_microbatches_give_the_peak_of_all(rank: int, weights: tuple[float, ...]) -> None:
     """Few microbatches give the peak that the order of all passes has."""
     passes = order("interleaved_1f1b", 4, 28, 3)
-    groups = np.array([0, 1, 1])
-    allocated = np.zeros(2)
-    most = np.zeros(2)
+    allocated = np.zeros(3)
+    most = np.zeros(3)
     for kind, chunk in zip(passes.kind[rank].tolist(), passes.chunk[rank].tolist(), strict=True):
         if kind == Pass.BACKWARD:
-            most[groups[chunk]] = max(most[groups[chunk]], allocated @ weights)
-        allocated[groups[chunk]] += 1 if kind == Pass.FORWARD else -1
-    assert sums(fullest_passes("interleaved_1f1b", 4, rank, 28, (0, 1, 1)), weights) == most.tolist()
+            most[chunk] = max(most[chunk], allocated @ weights)
+        allocated[chunk] += 1 if kind == Pass.FORWARD else -1
+    assert most_in_flight(fullest_passes("interleaved_1f1b", 4, rank, 28, 3), weights) == most.tolist()
 
 
 @pytest.mark.parametrize("schedule", [*LOOPED, *ZERO_BUBBLE, "zb_2p"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.simulator.captured.operators import Work, base_name, work_of
+from scaleproof.simulator.model.torch_operators import Work, base_name, work_of
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Work of a recorded operator: matrix products, attention, a convolution, or bytes that are moved; and its FLOPs.
+"""Work of PyTorch's operators by name: matrix products, attention, a convolution, or bytes that are moved; and its FLOPs.
+
+Captured scripts and traced modules read the same table.
 
 Shapes are those of the tensors that the operator reads, in the order of its arguments; PyTorch's names of operators are without
 namespace, overload and the underscore of in-place variants.
@@ -23,7 +25,7 @@ Boundness = Literal["bandwidth", "unknown"]
 _FREE: Final = re.compile(
     r"(new_)?empty(_like|_strided|_permuted)?|resize(_as)?|set|record_stream|detach|alias|view|view_as|_?reshape(_as|_alias)?"
     r"|_unsafe_view|as_strided|t|transpose|permute|movedim|expand(_as)?|unsqueeze|squeeze|slice|select|narrow|diagonal|unfold"
-    r"|(tensor_)?split|split_with_sizes|chunk|unbind|lift_fresh|is_pinned|_pin_memory"
+    r"|(tensor_)?split|split_with_sizes|chunk|unbind|lift_fresh|is_pinned|_pin_memory|_?assert_(tensor_metadata|async)"
 )
 # Operators whose time is that of the bytes which they read and write.
 _BANDWIDTH: Final = re.compile(
@@ -43,7 +45,7 @@ _BANDWIDTH: Final = re.compile(
     r"|trilu?|triu|tril|mean|sum|prod|amax|amin|aminmax|max|min|any|all|std|var(_mean)?|\w*norm|arg(max|min)|cum(sum|prod|max|min)"
     r"|(new_)?(zeros?|ones|full|eye|arange|linspace)(_like)?|zero|fill|scalar_tensor|rand(int|n|perm|om)?(_like)?|normal|uniform"
     r"|bernoulli|exponential|bincount|histc|one_hot|local_scalar_dense|_local_scalar_dense|dot|mv|addmv|vdot|addr|outer|trace"
-    r"|view_as_(real|complex)|lerp|bucketize|searchsorted|nonzero"
+    r"|view_as_(real|complex)|lerp|bucketize|searchsorted|nonzero|sort|argsort|topk|multinomial|_?unique2|grid_sampler\w*"
 )
 _SUFFIXES: Final = re.compile(r"(\.\w+)?$")
 # Scaled dot-product attention: names of its kernels, and of those whose tensors have the sequence before the heads.
@@ -102,6 +104,16 @@ def copied(moved_bytes: float, crosses: bool) -> Work:
     return Work(moved_bytes=moved_bytes, boundness="bandwidth", crosses=crosses)
 
 
+def is_free(name: str) -> bool:
+    """Whether an operator launches no kernel, by its name as `base_name` returns it."""
+    return _FREE.fullmatch(name) is not None
+
+
+def is_bound_by_bandwidth(name: str) -> bool:
+    """Whether the time of an operator is known to be that of the bytes which it reads and writes, by its base name."""
+    return _BANDWIDTH.fullmatch(name) is not None
+
+
 def base_name(name: str) -> str:
     """The name of an operator without namespace, overload and underscores at its end: 'add' of 'aten::add_.Tensor'."""
     short = name.rpartition("::")[2] if "::" in name else name.removeprefix("aten.")
@@ -115,7 +127,7 @@ def work_of(name: str, shapes: Sequence[Shape], arguments: Mapping[str, Any], mo
     and are no tensors, by their names in PyTorch. moved_bytes: that it reads and writes.
     """
     base = base_name(name)
-    if _FREE.fullmatch(base):
+    if is_free(base):
         return _NOTHING
     of_products = _PRODUCTS.get(base)
     if of_products is not None:
@@ -125,7 +137,7 @@ def work_of(name: str, shapes: Sequence[Shape], arguments: Mapping[str, Any], mo
         return _attention(base, shapes, arguments, moved_bytes)
     if forward_name.endswith("convolution") or forward_name.endswith("convolution_overrideable"):
         return _convolution(base, shapes, arguments, moved_bytes)
-    return Work(moved_bytes=moved_bytes, boundness="bandwidth" if _BANDWIDTH.fullmatch(base) else "unknown")
+    return Work(moved_bytes=moved_bytes, boundness="bandwidth" if is_bound_by_bandwidth(base) else "unknown")
 
 
 def _mm(shapes: Sequence[Shape]) -> tuple[Product, ...]:

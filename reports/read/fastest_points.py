@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Line, Mark, View
 from scaleproof.reports.charts.style import BLUE, INK, VERMILLION
-from scaleproof.reports.read.study import Studied
+from scaleproof.reports.read.study import StudyTable
 from scaleproof.simulator.common.errors import ScaleproofError, one_line
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
@@ -26,7 +26,7 @@ _LEAST: Final = 0.005
 
 
 @dataclass(frozen=True)
-class Chosen:
+class FastestPoint:
     """The fastest point of a strategy. sets: the `--set` options that turn the study's scenario into the point's."""
 
     line: str
@@ -36,7 +36,7 @@ class Chosen:
     run: Run
 
 
-def chosen(study: Studied, notes: list[str]) -> list[Chosen]:
+def chosen(study: StudyTable, notes: list[str]) -> list[FastestPoint]:
     """The fastest point of each strategy under the circumstances of the best point, the best first. Points that cannot be
     predicted again are noted."""
     best, definition = study.best, study.found.study
@@ -57,11 +57,11 @@ def chosen(study: Studied, notes: list[str]) -> list[Chosen]:
             notes.append(f"point {point['point']} cannot be predicted again: {one_line(error)}")
             continue
         sets = tuple(axis.overrides()[place] for axis, place in zip(definition.axes, places, strict=True))
-        result.append(Chosen(line, point, scenario, sets, run))
+        result.append(FastestPoint(line, point, scenario, sets, run))
     return result
 
 
-def sensitivity_of(best: Chosen, notes: list[str]) -> Sensitivity | None:
+def sensitivity_of(best: FastestPoint, notes: list[str]) -> Sensitivity | None:
     """The elasticities of the best point's throughput; None, with a note, if they cannot be computed."""
     from scaleproof.simulator.analysis.sensitivity.sensitivity import sensitivity
 

@@ -17,7 +17,7 @@ from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import COLLECTIVE_STREAM, Kind
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.rank_schedule import BEGIN, TURN, rank_schedule
+from scaleproof.simulator.strategy.pipeline.replica import BEGIN, TURN, rank_schedule
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, PassTimes, order
 from tests.simulator.programs import EVEN, ONLY_COMPUTE, compiled, exchange_s, step_s, work_s
 

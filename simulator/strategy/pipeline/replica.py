@@ -1,18 +1,19 @@
-"""Tasks of a replica's ranks: passes, and messages between pipeline stages."""
+"""A replica: the schedule of its ranks in a step, as arrays of passes or pieces of passes, and the tasks that they have: these
+passes, and messages between pipeline stages."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.collectives.cost import concurrent_collective, library_of
+from scaleproof.simulator.cluster.collectives.cost import concurrent_collective
 from scaleproof.simulator.common.communication import UNKNOWN, Collective, Communication, Dimension, number_of
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks import Framework
@@ -20,15 +21,166 @@ from scaleproof.simulator.parallelism.mesh import RankClass
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program import Path, Rows
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
+from scaleproof.simulator.strategy.data_parallel.data_loading import FIRST_SLOT
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
-from scaleproof.simulator.strategy.pipeline.rank_schedule import TURN, RankSchedule, posting_tasks
-from scaleproof.simulator.strategy.pipeline.schedules import Pass
+from scaleproof.simulator.strategy.pipeline.schedules import Pass, PassTimes, order
 from scaleproof.simulator.strategy.step_builder import JobCosts, StepBuilder
 
+Numbers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+# Slots from a task to the next of its rank; those between are for messages, gathers and sums.
+SLOTS: Final = 4
+# Kinds of tasks without a pass: the begin of a step, and the turn from forward to backward.
+BEGIN: Final = -1
+TURN: Final = -2
+# Actions of a list after a stage has all its gradients: their reduction and the reshard of parameters, sharded or not.
+_ACTIONS_WHEN_COMPLETE: Final = 2
+_OTHER: Final = -1
 _BACKWARD: Final = (Pass.BACKWARD, Pass.INPUT)
 # Phases of the kinds of pass, then of TURN and BEGIN, whose negative values index from the end.
 _PHASES: Final = np.array([Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.SEND, Phase.WAIT])
+
+
+class RankSchedule(NamedTuple):
+    """Tasks of the main streams, rank by rank in order; arrays of shape (tasks,).
+
+    rank: pipeline rank. kind: Pass, or BEGIN or TURN for tasks that only wait. stage: of the model. begin, end: indices of the
+    first layer that is passed, and of the first one that is not. cut: whether the task is a piece of a divided pass. first,
+    last: whether it is the first or the last piece of its pass. slot: scheduling hint.
+    """
+
+    rank: Numbers
+    kind: Numbers
+    stage: Numbers
+    microbatch: Numbers
+    begin: Numbers
+    end: Numbers
+    cut: Flags
+    first: Flags
+    last: Flags
+    slot: Numbers
+
+    def table(self, at: Flags, stages: int, microbatches: int, *kinds: Pass) -> Numbers:
+        """Row of the task that begins or ends (`at`: `first` or `last`) each stage's pass over each microbatch, of these kinds
+        of pass; shape (stages, microbatches)."""
+        tasks = np.flatnonzero(np.isin(self.kind, kinds) & at)
+        result = np.full((stages, microbatches), -1)
+        result[self.stage[tasks], self.microbatch[tasks]] = tasks
+        return result
+
+
+def rank_schedule(plan: Plan, cuts: Sequence[Sequence[range]], cuts_all_passes: bool, times: PassTimes) -> RankSchedule:
+    """The tasks of a plan's ranks in the order of its schedule.
+
+    cuts: for each stage of the model, the ranges of layers in forward order into which passes are divided: all passes if
+    `cuts_all_passes`; otherwise the last backward pass, which completes gradients, and the first forward pass if parameters are
+    gathered during it. Each rank begins with a task at which the step begins and the first receive is posted.
+    """
+    passes = order(plan.schedule, plan.stages, plan.microbatches, plan.chunks, times)
+    rank, column = np.nonzero(passes.slot >= 0)
+    kind, chunk, microbatch, slot = (values[rank, column] for values in passes)
+    stage = np.array(plan.stage_of)[rank, chunk]
+    cut = kind != Pass.WEIGHT if cuts_all_passes else _completes(kind, stage)
+    if plan.overlap_gather:
+        cut[np.unique(stage, return_index=True)[1]] = True
+    pieces = np.array([len(ranges) for ranges in cuts])
+    counts = np.where(cut, pieces[stage], 1)
+    pass_of = np.repeat(np.arange(len(kind)), counts)
+    piece = np.arange(len(pass_of)) - np.repeat(np.cumsum(counts) - counts, counts)
+    # a backward pass begins with the last layers
+    number = np.where(kind[pass_of] == Pass.FORWARD, piece, counts[pass_of] - 1 - piece)
+    begins, ends = np.array([(layers.start, layers.stop) for ranges in cuts for layers in ranges]).T
+    # the first and the last range that a task passes, among those of all stages
+    first = (np.cumsum(pieces) - pieces)[stage][pass_of] + number
+    last = np.where(cut[pass_of], first, first + pieces[stage][pass_of] - 1)
+    result = RankSchedule(
+        rank=rank[pass_of],
+        kind=kind[pass_of],
+        stage=stage[pass_of],
+        microbatch=microbatch[pass_of],
+        begin=begins[first],
+        end=ends[last],
+        cut=cut[pass_of],
+        first=piece == 0,
+        last=piece == counts[pass_of] - 1,
+        slot=FIRST_SLOT + SLOTS * (1 + slot[pass_of] * counts.max() + piece),
+    )
+    if plan.schedule == "gpipe" and plan.stages > 1:
+        # at the turn from forward to backward a rank waits for its sends
+        turns = np.flatnonzero((result.kind[:-1] == Pass.FORWARD) & (result.kind[1:] != Pass.FORWARD)) + 1
+        result = _with_waits(result, turns, TURN, result.slot[turns - 1] + SLOTS // 2)
+    return _with_waits(result, np.searchsorted(result.rank, np.arange(plan.stages)), BEGIN, FIRST_SLOT)
+
+
+def _completes(kind: Numbers, stage: Numbers) -> Flags:
+    """Whether a pass is the last one that computes weight gradients of a stage, and computes them together with input
+    gradients."""
+    gradient_passes = np.flatnonzero((kind == Pass.BACKWARD) | (kind == Pass.WEIGHT))
+    latest = np.full(stage.max() + 1, -1)
+    np.maximum.at(latest, stage[gradient_passes], gradient_passes)
+    result = np.zeros(len(kind), dtype=np.bool_)
+    result[latest] = kind[latest] == Pass.BACKWARD
+    return result
+
+
+def _with_waits(tasks: RankSchedule, before: Numbers, kind: int, slot: Any) -> RankSchedule:
+    """Inserts tasks that only wait in front of the tasks `before`."""
+    blank = {"kind": kind, "stage": -1, "microbatch": -1} | dict.fromkeys(("begin", "end"), 0)
+    values = {**blank, "rank": tasks.rank[before], "cut": False, "first": False, "last": False, "slot": slot}
+    return RankSchedule(**{name: np.insert(column, before, values[name]) for name, column in tasks._asdict().items()})
+
+
+def posting_tasks(schedule: RankSchedule, senders: Numbers, users: Numbers) -> Numbers:
+    """For each message, the receiver's task after which it posts the receive when torch's runtime runs the schedule.
+
+    A receive enters a rank's list of actions when the sending rank reaches the pass that produces the message. The lists of all
+    ranks are built concurrently, one entry per rank in turn; a rank whose next pass needs a message that has not been produced
+    yet is skipped (torch/distributed/pipelining/schedules.py, _add_send_recv).
+
+    senders: task that produces each message; users: task that uses it; all arrays have the same shape.
+    """
+    ends, number = np.flatnonzero(schedule.last), np.cumsum(schedule.first) - 1
+    sending_passes, receiving_passes = number[senders.ravel()].tolist(), number[users.ravel()].tolist()
+    receivers = schedule.rank[users.ravel()].tolist()
+    missing: defaultdict[int, int] = defaultdict(int)
+    sends: defaultdict[int, list[int]] = defaultdict(list)
+    for message, (sending, receiving) in enumerate(zip(sending_passes, receiving_passes, strict=True)):
+        missing[receiving] += 1
+        sends[sending].append(message)
+    lists = _lists(schedule, ends)
+    # the last task in each rank's list so far, initially the first of its schedule
+    posted_after = np.searchsorted(schedule.rank, np.arange(len(lists))).tolist()
+    result = np.empty(len(sending_passes), dtype=np.int64)
+    while any(lists):
+        for rank, remaining in enumerate(lists):
+            if not remaining or missing[remaining[0]]:
+                continue
+            entry = remaining.popleft()
+            if entry != _OTHER:
+                posted_after[rank] = int(ends[entry])
+            for message in sends[entry]:
+                result[message] = posted_after[receivers[message]]
+                missing[receiving_passes[message]] -= 1
+    return result.reshape(senders.shape)
+
+
+def _lists(schedule: RankSchedule, ends: Numbers) -> list[deque[int]]:
+    """Numbers of the passes of each rank in order, and _OTHER for other actions."""
+    completing = set(_completing_passes(schedule, ends))
+    lists: list[deque[int]] = [deque() for _ in range(int(schedule.rank[-1]) + 1)]
+    for number, task in enumerate(ends.tolist()):
+        lists[schedule.rank[task]].append(number)
+        if number in completing:
+            lists[schedule.rank[task]].extend([_OTHER] * _ACTIONS_WHEN_COMPLETE)
+    return lists
+
+
+def _completing_passes(schedule: RankSchedule, ends: Numbers) -> list[int]:
+    """Numbers of the passes that complete the gradients of a stage."""
+    gradient_passes = np.isin(schedule.kind[ends], (Pass.BACKWARD, Pass.WEIGHT))
+    return list({int(schedule.stage[ends[number]]): int(number) for number in np.flatnonzero(gradient_passes)}.values())
 
 
 class CompileContext:
@@ -88,28 +240,26 @@ class Replica:
         return self.workers.each * self.context.mesh.on_first_node(self.context.mesh.members(self.workers.rank, 0))
 
     def _add_rank(self, stage: int) -> int:
-        workers, mesh = self.workers, self.context.mesh
+        """Adds the ranks of a stage. They are named '16 workers', 'stage 0 (16 workers)', or after the first worker if workers
+        are not all equivalent."""
+        plan, workers, mesh = self.context.plan, self.workers, self.context.mesh
+        name = workers.name()
+        if plan.stages > 1:
+            first = f"worker {workers.rank} " if workers.ranks < plan.workers else ""
+            name = f"{first}stage {stage}" + (f" ({name})" if workers.ranks > 1 else "")
         members = mesh.members(workers.rank, stage)
         return self.context.builder.add_rank(
-            self._name(stage), members[0], self.places[stage][0], min(self.concurrent_senders, mesh.devices),
-            workers.ranks * len(members), members=members,
+            name, members[0], self.places[stage][0], min(self.concurrent_senders, mesh.devices), workers.ranks * len(members),
+            members=members,
         )  # fmt: skip
-
-    def _name(self, stage: int) -> str:
-        """Name of a rank class: '16 workers', 'stage 0 (16 workers)', or by its first worker if workers are not all
-        equivalent."""
-        plan, workers = self.context.plan, self.workers
-        if plan.stages == 1:
-            return workers.name()
-        first = f"worker {workers.rank} " if workers.ranks < plan.workers else ""
-        return f"{first}stage {stage}" + (f" ({workers.name()})" if workers.ranks > 1 else "")
 
     def _add_tasks(self) -> Rows:
         """Adds the passes of every stage in order; returns their rows."""
         schedule, context = self.context.schedule, self.context
         exchanges = (schedule.kind >= 0) & (schedule.kind != Pass.WEIGHT)
         return context.builder.computes(
-            np.array(self.ranks)[schedule.rank], _PHASES[schedule.kind], self._times_s, stage=self._labels(),
+            np.array(self.ranks)[schedule.rank], _PHASES[schedule.kind], self._times_s,
+            stage=schedule.stage if context.plan.stages > 1 else -1,
             microbatch=schedule.microbatch, slot=schedule.slot, first_layer=np.where(exchanges, schedule.begin, UNKNOWN),
             last_layer=np.where(exchanges, schedule.end - 1, UNKNOWN),
         )  # fmt: skip
@@ -125,7 +275,7 @@ class Replica:
         work_s += np.where(np.isin(schedule.kind, _BACKWARD) & last, _over(costs.last_backward_s, schedule), 0.0)
         exchange_s = np.where(forward, _over(costs.forward_exchange_s, schedule), _over(costs.backward_exchange_s, schedule))
         if weight.any():
-            weights_s = _over(job_costs.of(self.samples).weights_s(self.context.plan.microbatches), schedule)
+            weights_s = _over(job_costs.job_with(self.samples).weights_s(self.context.plan.microbatches), schedule)
             work_s = np.where(weight, weights_s, np.where(schedule.kind == Pass.INPUT, work_s - weights_s, work_s))
             exchange_s[weight] = 0.0
         waits = schedule.kind < 0
@@ -149,18 +299,13 @@ class Replica:
         """Whether each stage of the model, or one before it, has gradients to compute, shape (stages,)."""
         return np.array([self.context.rank_layers.has_backward(range(layers.stop)) for layers in self.context.ranges])
 
-    def _labels(self) -> NDArray[np.int64]:
-        """Stage labels of spans; −1 if there is only one stage."""
-        plan, schedule = self.context.plan, self.context.schedule
-        return schedule.stage if plan.stages > 1 else np.full_like(schedule.stage, -1)
-
     def _add_messages(self) -> Rows:
         """Adds messages with activations to the next stage and their gradients back.
 
         Returns for each task of the schedule the row of the message that it sends, −1 for none.
         """
         plan, schedule = self.context.plan, self.context.schedule
-        is_gloo = library_of(self.context.job.cluster) == "gloo"
+        is_gloo = self.context.job.cluster.library == "gloo"
         stages, counts = plan.stages * plan.chunks, (plan.stages * plan.chunks, plan.microbatches)
         rank_of = np.empty(stages, dtype=np.int64)
         rank_of[np.array(plan.stage_of)] = np.arange(plan.stages)[:, None]
@@ -177,18 +322,20 @@ class Replica:
             arguments = np.concatenate(all_senders), np.concatenate(all_receivers)
             earlier = posting_tasks(schedule, *arguments)
             all_posted = np.split(np.minimum(earlier, arguments[1] - 1), [len(crossing)])
-        messages = []
+        number, messages = number_of(Dimension.PIPELINE, Collective.SEND), []
+        # that each rank of a stage sends per microbatch, behind each layer
+        sent_bytes = self.context.job.boundary_bytes(self.samples / plan.microbatches) / (plan.tensor if plan.splits else 1)
         for (step, sources, _), senders, receivers, posted in zip(
             directions, all_senders, all_receivers, all_posted, strict=True
         ):
             if not len(sources):
                 continue
             predecessors = (senders,) if plan.overlap_sends and not is_gloo else (senders, posted)
-            boundaries = np.minimum(sources, sources + step)
-            sizes_bytes = [self._sent_bytes(boundary) for boundary in boundaries.tolist()]
+            layers = np.array([self.context.ranges[boundary][-1] for boundary in np.minimum(sources, sources + step)])
+            sizes_bytes = sent_bytes[layers].tolist()
             ends = list(zip(rank_of[sources].tolist(), rank_of[sources + step].tolist(), sizes_bytes, strict=True))
             # with virtual stages the same ranks exchange several messages
-            index_of = {end: number for number, end in enumerate(dict.fromkeys(ends))}
+            index_of = {end: place for place, end in enumerate(dict.fromkeys(ends))}
             index = np.array([index_of[end] for end in ends], dtype=np.int64)
             paths = [partial(self._path, *end) for end in index_of]
             ranks = np.array(self.ranks)
@@ -197,7 +344,7 @@ class Replica:
                 index[:, None], Phase.SEND, [self.rows[end] for end in predecessors],
                 stage=sources[:, None], microbatch=np.arange(plan.microbatches),
                 slot=np.max([schedule.slot[end] for end in predecessors], axis=0) + 1,
-                labels=self._sent_labels(boundaries, sizes_bytes),
+                labels=Communication(number, np.array(sizes_bytes)[:, None], 1, layers[:, None], layers[:, None]),
             )  # fmt: skip
             self.context.builder.follow(self.rows[receivers], rows)
             sends[senders], to[senders] = rows, rank_of[sources + step][:, None]
@@ -205,17 +352,11 @@ class Replica:
         if plan.overlap_sends:
             self._send_in_turn(sends, to)
         if is_gloo:
-            sent = tuple(np.concatenate([one.ravel() for one in each]) for each in (messages, all_senders, all_posted))
+            sent = tuple(np.concatenate([part.ravel() for part in parts]) for parts in (messages, all_senders, all_posted))
             self._pair(*sent)
             if plan.overlap_sends:
                 self._announce_ready(*sent)
         return sends
-
-    def _sent_labels(self, boundaries: Rows, sizes_bytes: Sequence[float]) -> Communication:
-        """Labels of the messages over some boundaries of stages, for all microbatches."""
-        layers = np.array([self.context.ranges[boundary][-1] for boundary in boundaries.tolist()], dtype=np.int64)[:, None]
-        number = number_of(Dimension.PIPELINE, Collective.SEND)
-        return Communication(number, np.array(sizes_bytes)[:, None], 1, layers, layers)
 
     def _send_in_turn(self, sends: Rows, to: Rows) -> None:
         """Makes messages from one rank to another follow each other, as on one stream."""
@@ -254,12 +395,6 @@ class Replica:
             announcements.append((row, int(self.rows[receives]), before if is_before else -1))
         self.context.builder.announce_ready(*np.array(announcements).T)
 
-    def _sent_bytes(self, boundary: int) -> float:
-        """Bytes that each rank of a stage sends per microbatch."""
-        plan, job = self.context.plan, self.context.job
-        whole = float(job.boundary_bytes(self.samples / plan.microbatches)[self.context.ranges[boundary][-1]])
-        return whole / plan.tensor if plan.splits else whole
-
     def _path(self, source: int, target: int, size_bytes: float, links: ResourceMap) -> Path:
         """Path of the concurrent messages of all equivalent ranks between two pipeline ranks."""
         plan, places = self.context.plan, self.places
@@ -269,7 +404,7 @@ class Replica:
         if plan.splits:
             # the shards are gathered on the receiving stage
             group = self.context.mesh.along("tensor", plan.tensor)
-            together_s = concurrent_collective("all_gather", group, links.cluster).seconds(size_bytes * plan.tensor)
+            together_s = concurrent_collective("all_gather", group, links.cluster)(size_bytes * plan.tensor)
             path = replace(path, latency_s=path.latency_s + together_s)
         return path
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.common.consistency import Clocks
+from scaleproof.simulator.common.parameter_server import Clocks
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60), st.sampled_from([0, 1, 3, math.inf]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -77,9 +77,3 @@ def figures(results: Sequence[PlantedRuns]) -> dict[str, Any]:
         "wrong": sum(len(one.wrong) for one in results),
         "runs": [vars(one) | {"named": one.named, "wrong": one.wrong} for one in results],
     }
-
-
-def by_kind(results: Sequence[PlantedRuns]) -> Iterator[tuple[str, list[PlantedRuns]]]:
-    """Results of each kind, in the order of the kinds."""
-    for kind in dict.fromkeys(one.kind for one in results):
-        yield kind, [one for one in results if one.kind == kind]

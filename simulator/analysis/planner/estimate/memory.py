@@ -1,0 +1,68 @@
+"""Memory of the fullest rank of each of many configurations: that which `simulator.memory` computes for one of them, from parts
+that many have in common."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.analysis.planner.estimate.configurations import COLUMNS, Configurations, distinct
+from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
+from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.memory.ranks import fullest_rank_bytes, rank_kinds
+from scaleproof.simulator.parallelism.plan import Plan
+from scaleproof.simulator.scenario.training import Training
+
+# Columns that decide how a layer is divided over ranks.
+_DIVISION: Final = ("tensor", "context", "expert", "expert_tensor", "sequence_parallel")
+# Schedules whose order depends on the times of passes.
+_SEARCHED: Final = ("zb_1p", "zb_2p")
+
+
+def memory_bytes(configurations: Configurations) -> NDArray[np.float64]:
+    """Bytes of the fullest rank in each configuration."""
+    total_bytes = np.empty(len(configurations))
+    for rows, placed in configurations.by_used_devices():
+        total_bytes[rows] = _memory_bytes(placed)
+    return total_bytes
+
+
+def _memory_bytes(c: Configurations) -> NDArray[np.float64]:
+    """Bytes of the fullest rank in some configurations, whose ranks use the same number of devices of each node."""
+    space = c.space
+
+    @cache
+    def training(zero: int, recompute: int) -> Training:
+        return space.scenario.training.model_copy(update={"zero": zero, "recompute": space.recompute[recompute]})
+
+    # buckets matter to memory with stage 2 of ZeRO alone, the order of axes to libraries alone
+    columns = (getattr(c, name) for name in COLUMNS if name not in ("bucket", "order"))
+    evaluated = distinct(*columns, np.where(c.zero == 2, c.bucket, 0))
+    divided: dict[tuple[int, ...], MemoryInputs] = {}
+    plans: dict[tuple[int, ...], Plan] = {}
+    rank_bytes, copies = np.empty(len(evaluated)), np.empty(len(evaluated), dtype=np.int64)
+    for number, (row, values) in enumerate(zip(evaluated.first.tolist(), c.values(evaluated.first), strict=True)):
+        division = tuple(values[name] for name in _DIVISION)
+        if division not in divided:
+            divided[division] = MemoryInputs(c.scenario(row))
+        if space.schedules[values["schedule"]] in _SEARCHED:
+            inputs = MemoryInputs(c.scenario(row))
+        else:
+            planned = tuple(value for name, value in values.items() if name != "recompute")
+            if planned not in plans:
+                plans[planned] = space.plan(values)
+            inputs = divided[division].varied(plans[planned], training(values["zero"], values["recompute"]))
+        rank_bytes[number] = fullest_rank_bytes(inputs)
+        copies[number] = any(kind.copies for kind in rank_kinds(inputs))
+
+    connected = c.distinct("tensor", "context", "expert", "workers", "stages", "order")
+    library_bytes = np.empty((2, len(connected)))
+    for number, values in enumerate(c.values(connected.first)):
+        inputs = next(iter(divided.values())).varied(space.plan(values), space.scenario.training)
+        library_bytes[:, number] = [sum(libraries_bytes(inputs, copied).values()) for copied in (False, True)]
+    scale = space.scenario.framework.memory.scale
+    result: NDArray[np.float64] = rank_bytes[evaluated.code]
+    return result + scale * library_bytes[copies[evaluated.code], connected.code]
