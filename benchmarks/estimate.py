@@ -58,7 +58,7 @@ def plans() -> None:
     for call in ("first call", "second call"):
         began_s = time.perf_counter()
         planned = plan(scenario, _PLANNED)
-        planned.configurations.take([choice.row for choice in planned.best]).response()
+        planned.configurations.response(np.array([choice.row for choice in planned.best]))
         took_s = time.perf_counter() - began_s
         count = f"{len(planned.configurations):,}"
         searched = f"{planned.replayed} replayed and {planned.predicted} predicted in {planned.search_s:.2f} s"

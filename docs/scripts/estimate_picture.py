@@ -14,10 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Patch
 
 from scaleproof.simulator.analysis.planner.estimate import every
-from scaleproof.simulator.analysis.planner.estimate.closed_forms import StageTimes, windows
-from scaleproof.simulator.analysis.planner.estimate.factorize import distinct
+from scaleproof.simulator.analysis.planner.estimate.configurations import distinct
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerTimes
-from scaleproof.simulator.analysis.planner.estimate.pipeline_times import simulate
+from scaleproof.simulator.analysis.planner.estimate.pipeline_times import StageTimes, simulate, windows
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
@@ -66,12 +65,12 @@ def flow(ax: Axes) -> None:
     ax.axis("off")
     size = 21.0, 8.0
     total, shapes = f"{number['configurations']:,}", f"{number['shapes']:,} shapes"
-    box(ax, 11, 17, size, ("configurations", f"{total} rows of columns\nconfigurations, factorize"))
+    box(ax, 11, 17, size, ("configurations", f"{total} rows of columns\nconfigurations"))
     box(ax, 37, 28, size, ("layer times", f"{number['layers']:,} distinct combinations\nlayer_times"))
-    box(ax, 37, 17, size, ("messages", "by route and size\ntransfer_times"))
+    box(ax, 37, 17, size, ("messages", "by route and size\ntransfers"))
     box(ax, 37, 6, size, ("gradient synchronisation", "patterns × groups of ranks\ngradient_sync"))
-    box(ax, 63, 22.5, size, ("passes of a step", f"{number['passes']:,} rows of {shapes}\nclosed_forms, pipeline_times"))
-    box(ax, 63, 6, size, ("collectives of a step", f"{number['sync']:,} rows of {shapes}\nshape_times"))
+    box(ax, 63, 22.5, size, ("passes of a step", f"{number['passes']:,} rows of {shapes}\npipeline_times"))
+    box(ax, 63, 6, size, ("collectives of a step", f"{number['sync']:,} rows of {shapes}\nstep_times"))
     box(ax, 89, 15, size, ("step times", f"expected and least, {total} each\nstep_times"))
     for y in (28, 17, 6):
         arrow(ax, (22, 17), (26, y))

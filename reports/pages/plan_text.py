@@ -12,8 +12,8 @@ from scaleproof.simulator.common.units import counted, format_percent, format_ra
 from scaleproof.simulator.uncertainty.pairwise import SURE, order_words, probability_words
 
 if TYPE_CHECKING:
-    from scaleproof.simulator.analysis.planner.bounded_search import PlanChoice
     from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
+    from scaleproof.simulator.analysis.planner.search import PlanChoice
 
 _BETTER: Final[dict[Objective, str]] = {
     "time": "is faster",

@@ -98,12 +98,12 @@ def _fastest(scenario: Scenario, gpus: int) -> Iterator[Scenario]:
     except InputError:
         # the model or the framework has no hybrid layout on these GPUs
         return
-    found = Candidates.all_of(*parts)
+    found = Candidates(tuple(parts))
     if not len(found):
         return
     most_bytes = most_fitting_bytes(scenario.cluster.device.capacity_bytes, memory_error(scenario))
     rows = np.flatnonzero(found.memory_bytes() <= most_bytes)
-    by_time = rows[np.argsort(found.times().expected_s[rows], kind="stable")]
+    by_time = rows[np.argsort(found.times(rows).expected_s, kind="stable")]
     # what limits the fastest layouts may not be what limits the target
     similar = by_time[np.argsort(_distance(parts, scenario)[by_time], kind="stable")]
     chosen = [row for some in (by_time, similar) for row in found.first_of_degrees(some)[:_MOST_OF_SIZE]]

@@ -8,8 +8,7 @@ from typing import Any, Final
 from scaleproof.reports.explorer.controls.layouts import settings_between
 from scaleproof.reports.explorer.responses.sentences import layout, rate
 from scaleproof.reports.pages.plan_text import fits_words
-from scaleproof.simulator.analysis.planner.bounded_search import PlanChoice
-from scaleproof.simulator.analysis.planner.search import plan
+from scaleproof.simulator.analysis.planner.search import PlanChoice, plan
 from scaleproof.simulator.common.units import format_bytes, format_number
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed

@@ -3,7 +3,7 @@ servers, and refined ones."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -33,55 +33,38 @@ _MINOR: Final = ("bucket_bytes", "order")
 
 @dataclass(frozen=True)
 class Candidates:
-    """Rows of configurations from several parts.
-
-    parts: hybrid configurations of each framework, those with servers, and refined ones. numbers: by row, the number of its
-    configuration in the concatenated parts.
-    """
+    """Configurations of several parts, whose rows are numbered one part after another."""
 
     parts: tuple[Part, ...]
-    numbers: Numbers
-
-    @classmethod
-    def all_of(cls, *parts: Part) -> Candidates:
-        """One row for each configuration of some parts."""
-        return cls(parts, np.arange(sum(map(len, parts))))
-
-    def __len__(self) -> int:
-        return len(self.numbers)
 
     @cached_property
     def _begins(self) -> Numbers:
-        """The number of the first configuration of each part."""
-        counts = np.array([len(part) for part in self.parts])
-        begins: Numbers = np.cumsum(counts) - counts
-        return begins
+        """The first row of each part, and the number of all rows."""
+        return np.cumsum([0, *map(len, self.parts)])
 
-    def _part_of(self, numbers: Any) -> Numbers:
-        """The index of the part of each number."""
-        parts: Numbers = np.searchsorted(np.cumsum([len(part) for part in self.parts]), numbers, side="right")
-        return parts
+    def __len__(self) -> int:
+        return int(self._begins[-1])
 
-    def take(self, rows: Any) -> Candidates:
-        """Some of the rows, in this order."""
-        numbers, new_numbers = np.unique(self.numbers[rows], return_inverse=True)
-        part_of = self._part_of(numbers)
-        parts = [part.take(numbers[part_of == i] - self._begins[i]) for i, part in enumerate(self.parts)]
-        return Candidates(tuple(parts), new_numbers)
+    def _by_part(self, rows: Numbers) -> Iterator[tuple[Numbers, Part, Numbers]]:
+        """For each part that has some of the rows: their indices, the part, and their rows in it."""
+        part_of = np.searchsorted(self._begins, rows, side="right") - 1
+        for number in np.unique(part_of).tolist():
+            at = np.flatnonzero(part_of == number)
+            yield at, self.parts[number], rows[at] - self._begins[number]
+
+    def _locate(self, row: int) -> tuple[Part, int]:
+        """The part that has a row, and its row in it."""
+        ((_, part, (number,)),) = self._by_part(np.array([row]))
+        return part, int(number)
 
     def has_servers(self) -> NDArray[np.bool_]:
         """Whether each row has parameter servers, shape (rows,)."""
-        is_served = np.array([isinstance(part, ServerConfigurations) for part in self.parts])
-        result: NDArray[np.bool_] = is_served[self._part_of(self.numbers)]
-        return result
-
-    def is_served(self, row: int) -> bool:
-        """Whether a row has parameter servers."""
-        return isinstance(self._part(row)[0], ServerConfigurations)
+        is_served = [isinstance(part, ServerConfigurations) for part in self.parts]
+        return np.repeat(is_served, [len(part) for part in self.parts])
 
     def row(self, row: int) -> dict[str, Any]:
         """The configuration of a row, by the names of scenario fields."""
-        part, number = self._part(row)
+        part, number = self._locate(row)
         return part.row(number)
 
     def kind(self, row: int) -> Hashable:
@@ -96,13 +79,11 @@ class Candidates:
         def of(part: Part) -> Numbers:
             if isinstance(part, ServerConfigurations):
                 return np.zeros(len(part), dtype=np.int64)
-            result: Numbers = np.ravel_multi_index(
-                tuple(getattr(part, name) for name in MODEL_PARALLEL), (_MOST_DEGREES,) * len(MODEL_PARALLEL)
-            )
-            return result
+            columns = tuple(getattr(part, name) for name in MODEL_PARALLEL)
+            degrees: Numbers = np.ravel_multi_index(columns, (_MOST_DEGREES,) * len(MODEL_PARALLEL))
+            return degrees
 
-        degrees: Numbers = np.concatenate([of(part) for part in self.parts])[self.numbers]
-        return degrees
+        return np.concatenate([of(part) for part in self.parts])
 
     def first_of_degrees(self, rows: Numbers) -> list[int]:
         """The first of the rows of each combination of degrees of model parallelism, in the order of the rows."""
@@ -112,50 +93,52 @@ class Candidates:
 
     def scenario(self, row: int) -> Scenario:
         """The scenario of a row. Raises FieldError where it is not valid."""
-        part, number = self._part(row)
+        part, number = self._locate(row)
         return part.scenario(number)
-
-    def _part(self, row: int) -> tuple[Part, int]:
-        number = int(self.numbers[row])
-        index = int(self._part_of(number))
-        return self.parts[index], number - int(self._begins[index])
 
     @property
     def base(self) -> Scenario:
         """The scenario that the configurations vary."""
         return self.parts[0].space.scenario
 
-    def response(self) -> LinearResponse:
-        """The response of the estimated step times to uncertain quantities, from estimates on slower clusters."""
+    def response(self, rows: Numbers) -> LinearResponse:
+        """The response of the estimated step times of some rows to uncertain quantities, from estimates on slower clusters."""
         cluster = self.base.cluster
 
         def slower_s(slowdowns: dict[str, float]) -> Amounts:
-            return self._on(slowed(cluster, slowdowns)).times().expected_s
+            return self.times(rows, slowed(cluster, slowdowns)).expected_s
 
         case = case_of_scenario(self.base)
-        return linear_response(self.times().expected_s, slower_s, uncertain(cluster), cluster, case)
+        return linear_response(self.times(rows).expected_s, slower_s, uncertain(cluster), cluster, case)
 
-    def _on(self, cluster: Cluster) -> Candidates:
-        """The same configurations on another cluster."""
-
-        def on(part: Part) -> Part:
-            scenario = part.space.scenario.model_copy(update={"cluster": cluster})
-            return replace(part, space=replace(part.space, scenario=scenario))  # type: ignore[arg-type]
-
-        return replace(self, parts=tuple(map(on, self.parts)))
-
-    def times(self) -> StepTimes:
-        """Estimated seconds of a step, and its lower bound, by row."""
-        found = (part.step_times() if isinstance(part, ServerConfigurations) else step_times(part) for part in self.parts)
-        return StepTimes(*(np.concatenate(column)[self.numbers] for column in zip(*found, strict=True)))
+    def times(self, rows: Numbers, cluster: Cluster | None = None) -> StepTimes:
+        """Estimated seconds of a step, and its lower bound, of some rows. cluster: in place of their own."""
+        expected_s, least_s = np.empty((2, len(rows)))
+        for at, part, numbers in self._by_part(rows):
+            some = part.take(numbers) if cluster is None else _on(part.take(numbers), cluster)
+            expected_s[at], least_s[at] = some.step_times() if isinstance(some, ServerConfigurations) else step_times(some)
+        return StepTimes(expected_s, least_s)
 
     def memory_bytes(self) -> Amounts:
         """Estimated bytes of the training rank with the most memory, by row."""
-        found = [part.memory_bytes() if isinstance(part, ServerConfigurations) else memory_bytes(part) for part in self.parts]
-        memory: Amounts = np.concatenate(found)[self.numbers]
-        return memory
+        parts = (part.memory_bytes() if isinstance(part, ServerConfigurations) else memory_bytes(part) for part in self.parts)
+        return np.concatenate([np.empty(0), *parts])
+
+    def fully_recomputed(self) -> Numbers:
+        """For each row, the one with full recomputation that is otherwise equal; the row itself where there is none."""
+        rows = np.arange(len(self))
+        for begin, part in zip(self._begins.tolist(), self.parts, strict=False):
+            if isinstance(part, Configurations):
+                own = rows[begin : begin + len(part)]
+                own[:] = np.where(part.fully_recomputed >= 0, begin + part.fully_recomputed, own)
+        return rows
 
     def nodes(self) -> Numbers:
         """Number of nodes that each row needs."""
-        nodes: Numbers = np.concatenate([part.nodes() for part in self.parts])[self.numbers]
-        return nodes
+        return np.concatenate([part.nodes() for part in self.parts])
+
+
+def _on(part: Part, cluster: Cluster) -> Part:
+    """The same configurations on another cluster."""
+    scenario = part.space.scenario.model_copy(update={"cluster": cluster})
+    return replace(part, space=replace(part.space, scenario=scenario))  # type: ignore[arg-type]

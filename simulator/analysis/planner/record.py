@@ -8,9 +8,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from scaleproof.simulator.analysis.planner.bounded_search import PlanChoice
 from scaleproof.simulator.analysis.planner.objectives import Objective
-from scaleproof.simulator.analysis.planner.search import PlanResult
+from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
 from scaleproof.simulator.memory import capacity_bytes, memory
 from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.simulator.parallelism.option_rules import has_effect
@@ -70,8 +69,8 @@ class PlanRow(_Record):
 
 
 class TooLarge(_Record):
-    """A configuration that would be faster than the best but does not fit. estimated_s: of a step. holders_bytes: by holder, of
-    the rank with the most memory."""
+    """A configuration that would be faster than the best but does not fit, though in twice the memory. estimated_s: of a step.
+    holders_bytes: by holder, of the rank with the most memory."""
 
     configuration: dict[str, Any]
     estimated_s: float
@@ -190,7 +189,7 @@ def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str 
     configurations, best = planned.configurations, planned.best
     base, first = configurations.base, best[0]
     choices = [*best, *filter(None, (planned.runner_up, planned.riskier))]
-    response = configurations.take([choice.row for choice in choices]).response()
+    response = configurations.response(np.array([choice.row for choice in choices]))
     rows = [_row(planned, response, choices, number) for number in range(len(choices))]
     return PlanRecord(
         version=version,
@@ -276,8 +275,8 @@ def _front_point(planned: PlanResult, row: int) -> FrontPoint:
 
 
 def _too_large(planned: PlanResult) -> Iterator[TooLarge]:
-    """Yields the fastest configurations that do not fit and are estimated to be faster than the best, one for each combination
-    of degrees of model parallelism."""
+    """Yields the fastest configurations that do not fit, but in twice the memory, and are estimated to be faster than the best,
+    one for each combination of degrees of model parallelism."""
     configurations, best_s = planned.configurations, planned.expected_s[planned.best[0].row]
     rows = np.flatnonzero((planned.memory_bytes > planned.room.capacity_bytes) & (planned.expected_s < best_s))
     ordered = rows[np.argsort(planned.expected_s[rows], kind="stable")]

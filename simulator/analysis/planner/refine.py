@@ -45,7 +45,8 @@ def refined(candidates: Candidates, expected_s: Times, memory_bytes: Times, capa
             promising += ((row, number) for row in in_part if row.guess_s < _GUESS * best_s)
     promising = sorted(promising)[:_MAX_REFINED]
     parts = ((part, [row for row, number in promising if candidates.parts[number] is part]) for part in candidates.parts)
-    return Candidates.all_of(*(_finer(part, rows) for part, rows in parts if rows and isinstance(part, Configurations)))
+    finer = (_finer(part, rows) for part, rows in parts if rows and isinstance(part, Configurations))
+    return Candidates(tuple(finer))
 
 
 class _Promising(NamedTuple):
@@ -65,17 +66,10 @@ def _promising(part: Configurations, expected_s: Times, memory_bytes: Times, cap
 
     Time and memory are interpolated linearly between no recomputation and full recomputation.
     """
-    full = [number for number, recompute in enumerate(part.space.recompute) if recompute.kind == "full"]
-    if not full:
-        return
-    code = part.distinct(*(name for name in COLUMNS if name != "recompute")).code
-    is_full = part.recompute == full[0]
-    # the row with full recomputation of configurations that are otherwise identical
-    full_row = np.full(int(code.max()) + 1, -1)
-    full_row[code[is_full]] = np.flatnonzero(is_full)
-    rows = np.flatnonzero(~is_full & (memory_bytes > capacity_bytes) & (full_row[code] >= 0))
-    rows = rows[memory_bytes[full_row[code[rows]]] <= capacity_bytes]
-    recomputed = full_row[code[rows]]
+    full_row, is_full = part.fully_recomputed, part.fully_recomputed == np.arange(len(part))
+    rows = np.flatnonzero(~is_full & (memory_bytes > capacity_bytes) & (full_row >= 0))
+    rows = rows[memory_bytes[full_row[rows]] <= capacity_bytes]
+    recomputed = full_row[rows]
     share = (memory_bytes[rows] - capacity_bytes) / (memory_bytes[rows] - memory_bytes[recomputed])
     guess_s = expected_s[rows] + share * (expected_s[recomputed] - expected_s[rows])
     kind, seen = part.distinct(*(name for name in COLUMNS if name not in ("recompute", "bucket", "order"))).code, set[int]()

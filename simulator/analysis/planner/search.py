@@ -1,26 +1,31 @@
 """The best configuration for an objective, with a proof of optimality.
 
-Every valid configuration is estimated, and finer recomputation is added where more memory would make a configuration faster.
-Those that fit with enough probability are then predicted in the order of their lower bounds until no other one can be better.
-Of configurations that differ in bucket size or rank order alone only the best is returned.
+`plan` enumerates every valid configuration, computes its memory, estimates the step time and a lower bound of it unless far
+more memory is needed than there is, and adds finer recomputation where more memory would make a configuration faster. Those
+that fit with enough probability are then predicted in the order of their lower bounds until no other one can be better.
+
+A configuration has up to three bounds, each closer to its prediction and more costly than the one before: that of its estimate;
+its replay as if no messages shared links, or the time that its most used link needs, as sharing only lengthens; and its
+prediction with shared links, which is its value. Of configurations that differ in bucket size or rank order alone only the best
+is returned.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.bounded_search import BoundedSearch, PlanChoice
 from scaleproof.simulator.analysis.planner.candidates import Candidates
-from scaleproof.simulator.analysis.planner.estimate import every
-from scaleproof.simulator.analysis.planner.estimate.closed_forms import CLOSED, FOLLOWED
+from scaleproof.simulator.analysis.planner.estimate import StepTimes, every
 from scaleproof.simulator.analysis.planner.estimate.parameter_servers import valid_server_configurations
+from scaleproof.simulator.analysis.planner.estimate.pipeline_times import CLOSED, FOLLOWED
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.refine import refined
 from scaleproof.simulator.analysis.planner.space import STRATEGIES, server_space, spaces
@@ -29,12 +34,25 @@ from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
 from scaleproof.simulator.common.spec import MAX_WIDTH
 from scaleproof.simulator.common.units import format_bytes
+from scaleproof.simulator.engine import (
+    NEGLIGIBLE,
+    NONE,
+    Timeline,
+    Variation,
+    busiest_s,
+    replay,
+    shares_negligibly,
+    simulate_steady,
+)
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import capacity_bytes
 from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.parallelism.stages import ScheduleName
-from scaleproof.simulator.prediction.accounting import tokens_per_sample
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.prediction.accounting import accounted, tokens_per_sample
+from scaleproof.simulator.program import Program
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import FITS, memory_error, most_fitting_bytes
 from scaleproof.simulator.uncertainty.unmodelled import unmodelled
@@ -43,8 +61,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Times = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+# Configurations that need more than this multiple of a device, and would not fit by recomputation, are not estimated.
+_MOST_MEMORY: Final = 2.0
 # Where nothing fits so surely, the probability is lowered to what something reaches, in steps of this size.
 _FITS_STEP: Final = 0.05
+# A replay takes between a hundredth of a second and some seconds, a prediction with shared links up to ten times as long; a
+# plan that needs more of either is reported as not proved.
+_MOST_REPLAYS: Final = 300
+_MOST_PREDICTIONS: Final = 60
+# Number of further configurations that are replayed where none can be proved to be the best.
+_MOST_UNPROVED: Final = 60
+# Largest number of kinds of configurations that are replayed first for each that is returned: where links are shared, estimates
+# may be far off.
+_REPLAYED_PER_CHOICE: Final = 2
+# Number of nodes of networks with different links up to which replays compile them.
+_MOST_FOLDED: Final = 256
+# Number of riskier configurations that are predicted.
+_MOST_RISKIER: Final = 3
 
 
 class MemoryRoom(NamedTuple):
@@ -74,15 +109,35 @@ class MemoryRoom(NamedTuple):
 
 
 @dataclass(frozen=True)
+class PlanChoice:
+    """A configuration with its prediction.
+
+    row: its row in the candidates. value: of the objective; less is better. memory_bytes: of the rank with the most memory.
+    fits_probability: that this fits the device; None where the error of predicted memory is not known.
+    """
+
+    row: int
+    scenario: Scenario
+    run: Run
+    value: float
+    memory_bytes: float
+    fits_probability: float | None
+
+    def __repr__(self) -> str:
+        return repr(self.run)
+
+
+@dataclass(frozen=True)
 class PlanResult:
     """The best configurations and what the search considered.
 
-    expected_s, memory_bytes: estimated step time and memory of the fullest rank of each configuration. room: what they may
-    allocate; fitting: number of configurations that fit into it. best: predicted configurations, the best first. runner_up: the
-    best with other degrees of model parallelism; None if all have the same. riskier: the best of those that fit with a lower
-    probability, if it is better. proved: whether no other configuration that fits is better by prediction. replayed, predicted:
-    number of configurations. front: rows on the Pareto front of estimated time and memory. framework_is_default: whether
-    neither the scenario nor the caller named frameworks. estimate_s, search_s: run time of the two phases in seconds.
+    expected_s, memory_bytes: estimated step time and memory of the fullest rank of each configuration; times are infinite
+    where far more memory is needed. room: what they may allocate; fitting: number of configurations that fit into it.
+    best: predicted configurations, the best first. runner_up: the best with other degrees of model parallelism; None if all
+    have the same. riskier: the best of those that fit with a lower probability, if it is better. proved: whether no other
+    configuration that fits is better by prediction. replayed, predicted: number of configurations. front: rows on the Pareto
+    front of estimated time and memory. framework_is_default: whether neither the scenario nor the caller named frameworks.
+    estimate_s, search_s: run time of the two phases in seconds.
     """
 
     objective: Objective
@@ -170,29 +225,38 @@ def plan(
             f"no configuration trains {scenario.total_samples} samples per step on {ranks} ranks; change batch, or the ranks"
         )
     report_progress(f"estimating {len(candidates):,} configurations")
-    estimated = _Estimated.of(candidates)
-    least_bytes, leanest = float(estimated.memory_bytes.min()), candidates.scenario(int(estimated.memory_bytes.argmin()))
+    memory_bytes = candidates.memory_bytes()
+    least_bytes, leanest = float(memory_bytes.min()), candidates.scenario(int(memory_bytes.argmin()))
     room = MemoryRoom.of(least_bytes, leanest, memory, fits)
     if least_bytes > room.limit_bytes:
         raise InputError(_nothing_fits(len(candidates), least_bytes, room, leanest))
-    refinements = refined(candidates, estimated.expected_s, estimated.memory_bytes, room.limit_bytes)
-    if len(refinements):
-        estimated = estimated.extended(_Estimated.of(refinements))
-        candidates = Candidates.all_of(*candidates.parts, *refinements.parts)
-    expected_s, lower_bound_s, memory_bytes = estimated
+    estimated = _estimate(candidates, memory_bytes, room)
+    finer = refined(candidates, estimated.expected_s, memory_bytes, room.limit_bytes)
+    finer_bytes = finer.memory_bytes()
+    estimated = StepTimes(*map(np.append, estimated, _estimate(finer, finer_bytes, room)))
+    candidates, memory_bytes = Candidates(candidates.parts + finer.parts), np.append(memory_bytes, finer_bytes)
     estimate_s = time.perf_counter() - began_s
+    search = BoundedSearch(candidates, objective, estimated, memory_bytes, top, report_progress)
     rows = np.flatnonzero(memory_bytes <= room.limit_bytes)
-    search = BoundedSearch(candidates, objective, memory_bytes, top, report_progress)
     # nothing is proved of times that are not modelled
-    proved = search.run(rows, expected_s, lower_bound_s) and not unmodelled(scenario)
+    proved = search.run(rows) and not unmodelled(scenario)
     risky = np.flatnonzero((memory_bytes > room.limit_bytes) & (memory_bytes <= room.capacity_bytes))
-    best, riskier = search.best(), search.riskier(risky, expected_s, lower_bound_s)
+    best, riskier = search.best(), search.riskier(risky)
     return PlanResult(
-        objective, candidates, expected_s, memory_bytes, room, len(rows), best[:top], search.runner_up(), riskier, proved,
-        search.replayed, search.predicted,
-        estimate_s, time.perf_counter() - began_s - estimate_s, _front(rows, expected_s, memory_bytes),
-        frameworks is None and scenario.framework_is_default,
+        objective, candidates, estimated.expected_s, memory_bytes, room, len(rows), best[:top], search.runner_up(), riskier,
+        proved, search.replayed, search.predicted, estimate_s, time.perf_counter() - began_s - estimate_s,
+        _front(rows, estimated.expected_s, memory_bytes), frameworks is None and scenario.framework_is_default,
     )  # fmt: skip
+
+
+def _estimate(candidates: Candidates, memory_bytes: Times, room: MemoryRoom) -> StepTimes:
+    """Estimated step times and their lower bounds; infinite where far more memory is needed than there is, even if all
+    activations are recomputed."""
+    estimated = StepTimes(*np.full((2, len(candidates)), np.inf))
+    fits_recomputed = memory_bytes[candidates.fully_recomputed()] <= room.limit_bytes
+    rows = np.flatnonzero((memory_bytes <= _MOST_MEMORY * room.capacity_bytes) | fits_recomputed)
+    estimated.expected_s[rows], estimated.least_s[rows] = candidates.times(rows)
+    return estimated
 
 
 def _nothing_fits(count: int, least_bytes: float, room: MemoryRoom, leanest: Scenario) -> str:
@@ -205,23 +269,6 @@ def _nothing_fits(count: int, least_bytes: float, room: MemoryRoom, leanest: Sce
         return f"{message}; give more ranks"
     settings = " ".join(f"--set '{setting}'" for setting in remedy.split())
     return f"{message}; give more ranks, or offload states, which plans do not search: {settings}"
-
-
-class _Estimated(NamedTuple):
-    """Estimates by configuration: seconds of a step, its lower bound, and bytes of the rank with the most memory."""
-
-    expected_s: Times
-    lower_bound_s: Times
-    memory_bytes: Times
-
-    @classmethod
-    def of(cls, candidates: Candidates) -> Self:
-        """The estimates of some configurations."""
-        return cls(*candidates.times(), candidates.memory_bytes())
-
-    def extended(self, others: Self) -> Self:
-        """These estimates followed by others."""
-        return type(self)(*(np.concatenate(both) for both in zip(self, others, strict=True)))
 
 
 def _kinds(scenario: Scenario, servers: int | None, strategies: Collection[str] | None) -> Collection[str]:
@@ -253,7 +300,7 @@ def _candidates(
     hybrids = spaces(scenario, ranks, schedules, frameworks)
     hybrids = hybrids if "hybrid" in kinds else [replace(hybrids[0], ranks=())]
     served = server_space(scenario, ranks, servers if "parameter_server" in kinds else 0, frameworks)
-    return Candidates.all_of(*map(every, hybrids), valid_server_configurations(served))
+    return Candidates((*map(every, hybrids), valid_server_configurations(served)))
 
 
 def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection[str]) -> None:
@@ -283,3 +330,178 @@ def _front(rows: NDArray[np.int64], expected_s: Times, memory_bytes: Times) -> t
     least_bytes = np.minimum.accumulate(memory_bytes[order])
     better = np.append(True, memory_bytes[order][1:] < least_bytes[:-1])
     return tuple(order[better].tolist())
+
+
+class BoundedSearch:
+    """Predicts configurations, and keeps the best of those that differ in bucket size or rank order alone."""
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        objective: Objective,
+        estimated: StepTimes,
+        memory_bytes: Times,
+        top: int,
+        report_progress: Callable[[str], None],
+    ) -> None:
+        self._candidates, self._objective, self._memory_bytes = candidates, objective, memory_bytes
+        self._top, self._progress = top, report_progress
+        self._best: dict[Hashable, PlanChoice] = {}
+        self._exact: dict[int, Run] = {}
+        self._nodes = candidates.nodes()
+        # the objective of each row, expected and at least
+        self._expected, self._least = map(self._values, estimated)
+        self.replayed = self.predicted = 0
+
+    def run(self, rows: Numbers) -> bool:
+        """Predicts configurations until none of the rest can be the best; returns False where that would take too many.
+
+        Those expected to be the best come first, to have a value to compare with.
+        """
+        by_expected = rows[np.argsort(self._expected[rows], kind="stable")]
+        replayed = self._replay_likely(by_expected)
+        predicted = self._first(replayed)
+        for row in predicted:
+            self._keep(self.prediction(row))
+        left = by_expected[~np.isin(by_expected, [row for _, row in replayed])]
+        return self._prove(left, [(bound, row) for bound, row in replayed if row not in predicted])
+
+    def _prove(self, rows: Numbers, replayed: list[tuple[float, int]]) -> bool:
+        """Replays and predicts the rest by increasing lower bound until none can be better than the best; returns False where
+        too many have lower bounds below its value, of which the first ones are tried.
+
+        rows: not replayed yet, the best expected ones first. replayed: a heap of bounds and rows that are not predicted yet.
+        """
+        least = self._least
+        rows = rows[least[rows] < self.best()[0].value]
+        if len(rows) > _MOST_REPLAYS:
+            for row in rows[:_MOST_UNPROVED].tolist():
+                heapq.heappush(replayed, (self._replayed(row), row))
+            self._predict_below(np.inf, replayed)
+            return False
+        for row in rows[np.argsort(least[rows], kind="stable")].tolist():
+            if not self._predict_below(least[row], replayed):
+                return False
+            if least[row] >= self.best()[0].value:
+                return True
+            heapq.heappush(replayed, (self._replayed(row), row))
+        return self._predict_below(np.inf, replayed)
+
+    def _predict_below(self, limit: float, replayed: list[tuple[float, int]]) -> bool:
+        """Predicts the replayed configurations whose bounds are below the limit and below the best value, least first; returns
+        False at the limit of predictions. replayed: a heap of bounds and rows."""
+        while replayed and replayed[0][0] < min(limit, self.best()[0].value):
+            if self.predicted >= _MOST_PREDICTIONS:
+                return False
+            self._keep(self.prediction(heapq.heappop(replayed)[1]))
+        return True
+
+    def _replay_likely(self, rows: Numbers) -> list[tuple[float, int]]:
+        """Replays the first of each of the first kinds of configurations that can be among those returned, and the first with
+        other degrees of model parallelism. Returns bounds and rows, the least bound first.
+
+        rows: the best expected ones first.
+        """
+        bounds: list[tuple[float, int]] = []
+        kinds = set[Hashable]()
+        for row in rows.tolist():
+            if (kind := self._candidates.kind(row)) in kinds:
+                continue
+            kinds.add(kind)
+            if len(bounds) < self._top or self._least[row] < sorted(bounds)[self._top - 1][0]:
+                bounds.append((self._replayed(row), row))
+            if len(kinds) == _REPLAYED_PER_CHOICE * self._top:
+                break
+        known = {row for _, row in bounds}
+        others = (row for row in self._candidates.first_of_degrees(rows)[:2] if row not in known)
+        return sorted([*bounds, *((self._replayed(row), row) for row in others)])
+
+    def _first(self, replayed: list[tuple[float, int]]) -> list[int]:
+        """The first of the replayed configurations, and the first with other degrees of model parallelism."""
+        rows = np.array([row for _, row in replayed])
+        return list(dict.fromkeys([*rows[: self._top].tolist(), *self._candidates.first_of_degrees(rows)[:2]]))
+
+    def riskier(self, rows: Numbers) -> PlanChoice | None:
+        """The best of some configurations that fit with a lower probability, if it is better than the best of the search."""
+        best = self.best()[0].value
+        rows = rows[self._least[rows] < best]
+        rows = rows[np.argsort(self._expected[rows], kind="stable")]
+        kinds = {self._candidates.kind(row): row for row in rows[::-1].tolist()}
+        riskier: PlanChoice | None = None
+        for bound, row in sorted((self._replayed(row), row) for row in list(kinds.values())[::-1][:_MOST_RISKIER]):
+            if bound < best and (choice := self.prediction(row)).value < best:
+                riskier, best = choice, choice.value
+        return riskier
+
+    def _values(self, seconds: Times, rows: Numbers | slice = slice(None)) -> Times:
+        """Lower bounds of the objective for steps of these durations, of some rows or all."""
+        if self._objective == "time":
+            return seconds
+        cluster = self._candidates.base.cluster
+        least_W = cluster.node.power_W if cluster.node.idle_power_W is None else cluster.node.idle_power_W
+        per_s = least_W if self._objective == "energy" else cluster.node_USD_per_s(least_W)
+        assert per_s is not None
+        return seconds * self._nodes[rows] * per_s
+
+    def _replayed(self, row: int) -> float:
+        """A lower bound of the objective: as if nothing were shared, or if the most used resource were busy all the time. Where
+        sharing is negligible, it is the prediction, which is kept."""
+        self._progress(f"replaying {layout(self._candidates.row(row))}")
+        scenario, busy_s, is_exact = self._candidates.scenario(row), 0.0, False
+        # equivalent links of large networks are folded for the engine that shares them, which takes longer than the replay
+        shares_links = scenario.cluster.is_uniform or scenario.cluster.nodes <= _MOST_FOLDED
+        served = bool(scenario.strategy.servers)
+
+        def simulate(program: Program, steps: int, variation: Variation = NONE) -> Timeline:
+            nonlocal busy_s, is_exact
+            if served:
+                # requests to parameter servers may overtake each other, which replay does not model
+                is_exact = True
+                return simulate_steady(program, steps, variation)
+            timeline = replay.simulate(program, steps, variation)
+            if shares_links:
+                busy_s = busiest_s(program) / scenario.strategy.program_steps / (1 + NEGLIGIBLE)
+                is_exact = not program.resources.tenancies and shares_negligibly(timeline, variation)
+            return timeline
+
+        run = accounted(timed(scenario, simulate=simulate, shares_links=shares_links), scenario)
+        self.replayed += 1
+        if is_exact:
+            self._exact[row] = run
+        return max(self._value(run), float(self._values(np.array([busy_s]), np.array([row]))[0]))
+
+    def prediction(self, row: int) -> PlanChoice:
+        """A configuration with its prediction."""
+        self._progress(f"predicting {layout(self._candidates.row(row))}")
+        scenario, memory_bytes = self._candidates.scenario(row), float(self._memory_bytes[row])
+        run = self._exact.pop(row, None) or accounted(timed(scenario), scenario)
+        self.predicted += 1
+        error = memory_error(scenario)
+        fits = error and error.below(scenario.cluster.device.capacity_bytes / memory_bytes)
+        return PlanChoice(row, scenario, run, self._value(run), memory_bytes, fits)
+
+    def _keep(self, choice: PlanChoice) -> None:
+        kind = self._candidates.kind(choice.row)
+        known = self._best.get(kind)
+        if known is None or (choice.value, choice.row) < (known.value, known.row):
+            self._best[kind] = choice
+
+    def _value(self, run: Run) -> float:
+        """The objective of a run: seconds, US dollars or joules of a step."""
+        if self._objective == "time":
+            return run.step_time_s
+        if self._objective != "energy":
+            assert run.cost_USD is not None
+            return run.cost_USD["per_step"]
+        assert run.energy_J is not None
+        return run.energy_J["per_step"] / self._candidates.base.cluster.pue
+
+    def best(self) -> tuple[PlanChoice, ...]:
+        """One configuration of each kind that was predicted, the best first."""
+        return tuple(sorted(self._best.values(), key=lambda one: (one.value, one.row)))
+
+    def runner_up(self) -> PlanChoice | None:
+        """The best configuration whose degrees of model parallelism differ from those of the best."""
+        first, *others = self.best()
+        degrees = self._candidates.degrees
+        return next((one for one in others if degrees[one.row] != degrees[first.row]), None)

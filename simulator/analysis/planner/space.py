@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from scaleproof.simulator.analysis.planner.estimate import Space
-from scaleproof.simulator.analysis.planner.estimate.closed_forms import CLOSED
 from scaleproof.simulator.analysis.planner.estimate.parameter_servers import PLACEMENTS, ServerSpace
+from scaleproof.simulator.analysis.planner.estimate.pipeline_times import CLOSED
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.model.layers import Layer, Shard, block_range

@@ -36,11 +36,11 @@ class LayerCollectives:
 
     def group(self, axis: Axis) -> Group:
         """The ranks of a collective along an axis; the slowest of all such groups."""
-        plan, mesh = self.plan, self.mesh
+        mesh = self.mesh
         if axis == "expert":
-            return mesh.expert_group(plan.expert, plan.expert_tensor)
+            return mesh.expert_group()
         if axis == "expert_tensor":
-            return mesh.along("tensor", plan.expert_tensor or mesh.tensor)
+            return mesh.along("tensor", mesh.expert_tensor or mesh.tensor)
         return mesh.along(axis, mesh.tensor if axis == "tensor" else mesh.context)
 
     def exposed_s(self, layer: Layer, samples: float, job: Job) -> list[tuple[LayerPass, Exchange, float]]:

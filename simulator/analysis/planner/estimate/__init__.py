@@ -5,7 +5,7 @@ docs/background/how-it-estimates.md explains how it works.
 """
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Space, every
-from scaleproof.simulator.analysis.planner.estimate.peak_memory import memory_bytes
+from scaleproof.simulator.analysis.planner.estimate.memory import memory_bytes
 from scaleproof.simulator.analysis.planner.estimate.step_times import StepTimes, step_times
 
 __all__ = ["Configurations", "Space", "StepTimes", "every", "memory_bytes", "step_times"]

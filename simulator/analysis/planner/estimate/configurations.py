@@ -6,12 +6,11 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.factorize import Distinct, Numbers, combined, distinct, taken
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.model.layers import Counted, Layer, Shard, block_range
@@ -26,10 +25,17 @@ from scaleproof.simulator.scenario.framework_choice import default_framework, pl
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import Batch, gradient_sizes
 
+Numbers = NDArray[np.int64]
+# Up to this many possible keys per row a table of all keys is faster than sorting the rows; keys are below the other number.
+_DENSE: Final = 8
+_MOST_KEYS: Final = 2**62
 # One configuration by the names of columns.
 Values = Mapping[str, int]
 # Options of hybrids that plans neither search nor keep, as estimates do not model them.
 _NOT_ESTIMATED: Final = ("kind", "servers", "balance", "micro_batch_size", "scatter", "shard_over", "compression")
+# Columns that are fields of plans.
+_PLANNED: Final = ("workers", "stages", "chunks", "tensor", "context", "expert", "microbatches")
+_DEFAULTS: Final = Plan()
 # Columns that decide which options apply.
 _RULED: Final = ("tensor", "context", "expert", "stages", "workers", "sequence_parallel", "zero", "microbatches")
 
@@ -106,14 +112,14 @@ class Space:
 
     def plan(self, values: Values) -> Plan:
         """The plan of a configuration, as its scenario's strategy returns it."""
-        options, bucket_bytes = self.options(values), self.buckets_bytes[values["bucket"]]
-        return Plan.model_construct(
-            workers=values["workers"], stages=values["stages"], chunks=values["chunks"], tensor=values["tensor"],
-            context=values["context"], expert=values["expert"], expert_tensor=values["expert_tensor"] or None,
-            order=self.orders[values["order"]], sequence_parallel=bool(values["sequence_parallel"]),
-            microbatches=values["microbatches"], schedule=self.schedules[values["schedule"]], bucket_bytes=bucket_bytes,
-            **options,
-        )  # fmt: skip
+        given: dict[str, Any] = {name: values[name] for name in _PLANNED}
+        given |= {
+            "expert_tensor": values["expert_tensor"] or None, "order": self.orders[values["order"]],
+            "sequence_parallel": bool(values["sequence_parallel"]), "schedule": self.schedules[values["schedule"]],
+            "bucket_bytes": self.buckets_bytes[values["bucket"]], **self.options(values),
+        }  # fmt: skip
+        # a copy of defaults takes a fifth of the time of making them again
+        return _DEFAULTS.model_copy(update=given)
 
     def default_framework(self, zero: int, **degrees: int) -> Framework:
         """The default framework of a hybrid with these degrees."""
@@ -128,92 +134,89 @@ class Space:
             return None
 
 
-class _Column:
-    """A column of configurations, gathered from the half that contains it on first access."""
+class Distinct(NamedTuple):
+    """Codes of rows that are equal in some columns. code: of each row, from 0 on. first: a row with each code."""
 
-    def __set_name__(self, owner: type[Configurations], name: str) -> None:
-        self._name = name
+    code: Numbers
+    first: Numbers
 
-    def __get__(self, found: Configurations, owner: type[Configurations]) -> Numbers:
-        values = taken(found.half(self._name)[self._name], found.place(self._name))
-        # caches it in the instance
-        found.__dict__[self._name] = values
-        return values
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+def distinct(*columns: Numbers) -> Distinct:
+    """Codes of rows, from columns of one length that contain whole numbers from 0 on."""
+    key, count = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for column in columns:
+        size = int(column.max(initial=0)) + 1
+        if count * size > _MOST_KEYS:
+            key = np.unique(key, return_inverse=True)[1]
+            count = len(key)
+        key = key * size + column
+        count *= size
+    if count > _DENSE * len(key):
+        _, first, code = np.unique(key, return_index=True, return_inverse=True)
+        return Distinct(code, first)
+    row = np.full(count, -1)
+    # numpy keeps the last row that is written for each key
+    row[key] = np.arange(len(key))
+    occurs = row >= 0
+    return Distinct((np.cumsum(occurs) - 1)[key], row[occurs])
 
 
 @dataclass(frozen=True, eq=False)
 class Configurations:
     """Columns of equal length. `schedule`, `recompute`, `bucket` and `order` are indices of the space's lists. samples: per
-    microbatch. expert_tensor: 0 for None.
-
-    Millions of configurations are combinations of few halves: `shapes`, how a model and its samples are divided, and `rests`,
-    all other choices. shape, rest: for each configuration, its row in the columns of each half.
-    """
+    microbatch. expert_tensor: 0 for None."""
 
     space: Space
-    shapes: Mapping[str, Numbers]
-    rests: Mapping[str, Numbers]
-    shape: Numbers
-    rest: Numbers
-
-    tensor = _Column()
-    context = _Column()
-    expert = _Column()
-    expert_tensor = _Column()
-    stages = _Column()
-    chunks = _Column()
-    workers = _Column()
-    samples = _Column()
-    microbatches = _Column()
-    schedule = _Column()
-    zero = _Column()
-    recompute = _Column()
-    sequence_parallel = _Column()
-    bucket = _Column()
-    order = _Column()
+    tensor: Numbers
+    context: Numbers
+    expert: Numbers
+    expert_tensor: Numbers
+    stages: Numbers
+    workers: Numbers
+    sequence_parallel: Numbers
+    chunks: Numbers
+    samples: Numbers
+    schedule: Numbers
+    microbatches: Numbers
+    zero: Numbers
+    recompute: Numbers
+    bucket: Numbers
+    order: Numbers
 
     @classmethod
     def of(cls, space: Space, rows: Sequence[Values]) -> Self:
         """The configurations of some rows."""
-        shapes, rests = (
-            {name: np.array([row[name] for row in rows], dtype=np.int64) for name in names} for names in (_SHAPE, _REST)
-        )
-        return cls(space, shapes, rests, np.arange(len(rows)), np.arange(len(rows)))
+        return cls(space, *(np.array([row[name] for row in rows], dtype=np.int64) for name in COLUMNS))
 
     def __len__(self) -> int:
-        return len(self.shape)
-
-    def half(self, name: str) -> Mapping[str, Numbers]:
-        """The half that contains a column."""
-        return self.rests if name in _REST else self.shapes
-
-    def place(self, name: str) -> Numbers:
-        """The row of each configuration in that half."""
-        return self.rest if name in _REST else self.shape
+        return len(self.tensor)
 
     def take(self, rows: Any) -> Configurations:
         """The configurations in some rows."""
-        return Configurations(self.space, self.shapes, self.rests, self.shape[rows], self.rest[rows])
+        return Configurations(self.space, *(getattr(self, name)[rows] for name in COLUMNS))
 
     def values(self, rows: Numbers) -> Iterator[Values]:
         """Yields the configurations in some rows."""
-        columns = [taken(self.half(name)[name], taken(self.place(name), rows)).tolist() for name in COLUMNS]
+        columns = [getattr(self, name)[rows].tolist() for name in COLUMNS]
         return (dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True))
 
     def distinct(self, *names: str) -> Distinct:
         """Codes of configurations that are equal in some columns."""
-        return self.distinct_by_codes(
-            *(self._codes(half, [name for name in names if name in half]) for half in (self.shapes, self.rests))
-        )
+        return distinct(*(getattr(self, name) for name in names))
 
-    def distinct_by_codes(self, shapes: Numbers, rests: Numbers) -> Distinct:
-        """Codes of configurations whose halves' rows have equal codes."""
-        return combined([(shapes, self.shape), (rests, self.rest)])
-
-    def _codes(self, half: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:
-        """Codes of the rows of a half by some of its columns."""
-        columns = [half[name] for name in names] or [np.zeros(len(half["tensor" if half is self.shapes else "zero"]), np.int64)]
-        return distinct(*columns).code
+    @cached_property
+    def fully_recomputed(self) -> Numbers:
+        """For each configuration, the row of the otherwise equal one with full recomputation; -1 where there is none."""
+        full = [number for number, recompute in enumerate(self.space.recompute) if recompute.kind == "full"]
+        code = self.distinct(*(name for name in COLUMNS if name != "recompute")).code
+        row_of = np.full(int(code.max(initial=0)) + 1, -1)
+        is_full = np.isin(self.recompute, full[:1])
+        row_of[code[is_full]] = np.flatnonzero(is_full)
+        rows: Numbers = row_of[code]
+        return rows
 
     @cached_property
     def used_devices(self) -> Numbers:
@@ -281,22 +284,18 @@ class Configurations:
 
 
 _DEGREES: Final = ("tensor", "context", "expert", "expert_tensor", "stages", "workers", "sequence_parallel")
-_NONE: Final = np.empty(0, dtype=np.int64)
-_REST: Final = ("zero", "recompute", "bucket", "order")
-_SHAPE: Final = (
-    "tensor", "context", "expert", "expert_tensor", "stages", "workers", "sequence_parallel", "chunks", "samples", "schedule",
-    "microbatches",
-)  # fmt: skip
-COLUMNS: Final = (*_SHAPE, *_REST)
+COLUMNS: Final = (*_DEGREES, "chunks", "samples", "schedule", "microbatches", "zero", "recompute", "bucket", "order")
 
 
 def every(space: Space) -> Configurations:
-    """All valid configurations of a space.
+    """All valid configurations of a space: degrees of parallelism, with each way to divide samples and to order passes, and
+    each combination of the other choices.
 
     ZeRO and buckets are not varied where no gradients are summed, nor chunks where a schedule has one chunk per rank.
     """
-    rests = np.array(list(itertools.product(*_rest_axes(space))), dtype=np.int64).T
-    shapes, suiting = [np.empty((0, len(_SHAPE)), dtype=np.int64)], [_NONE]
+    indices = (range(len(choices)) for choices in (space.recompute, space.buckets_bytes, space.orders))
+    others = np.array(list(itertools.product(space.zero, *indices)), dtype=np.int64)
+    blocks = [np.empty((0, len(COLUMNS)), dtype=np.int64)]
     passes: dict[tuple[int, int, int, int], Numbers] = {}
     for degrees, layers in _degrees(space):
         first, last = block_range(layers)
@@ -306,19 +305,11 @@ def every(space: Space) -> Configurations:
         key = degrees["stages"], degrees["workers"], last - first + ends, least
         if key not in passes:
             passes[key] = _passes(space, *key)
-        own = np.tile([*degrees.values()], (len(passes[key]), 1))
-        shapes.append(np.hstack([own, passes[key]]))
-        suiting += [np.flatnonzero(_suits(space, degrees, layers, rests))] * len(own)
-    # contiguous columns, which numpy takes from without a copy
-    shaped = np.ascontiguousarray(np.concatenate(shapes).T)
-    columns = dict(zip(_SHAPE, shaped, strict=True)), dict(zip(_REST, rests, strict=True))
-    shape = np.repeat(np.arange(len(suiting) - 1), [len(own) for own in suiting[1:]])
-    return Configurations(space, *columns, shape, np.concatenate(suiting))
-
-
-def _rest_axes(space: Space) -> Iterator[Sequence[int]]:
-    yield space.zero
-    yield from (range(len(choices)) for choices in (space.recompute, space.buckets_bytes, space.orders))
+        suited = others[_suits(space, degrees, layers, others.T)]
+        count = len(passes[key]) * len(suited)
+        own = np.tile([*degrees.values()], (count, 1))
+        blocks.append(np.hstack([own, np.repeat(passes[key], len(suited), axis=0), np.tile(suited, (len(passes[key]), 1))]))
+    return Configurations(space, *np.ascontiguousarray(np.concatenate(blocks).T))
 
 
 def _suits(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], rests: Numbers) -> NDArray[np.bool_]:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Space, Values
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerTimes, StageCut
-from scaleproof.simulator.analysis.planner.estimate.transfer_times import SecondsOf, TransferTimes
+from scaleproof.simulator.analysis.planner.estimate.transfers import SecondsOf, TransferTimes
 from scaleproof.simulator.cluster.collectives.groups import Group, LinkLevel, Op
 from scaleproof.simulator.parallelism.mesh import DeviceMesh
 from scaleproof.simulator.parallelism.plan import Plan
@@ -124,11 +124,10 @@ class SyncTimes:
 
     def _groups_of(self, values: Values) -> _Groups:
         grid = self._layers.grid(values)
-        expert, expert_tensor = values["expert"], values["expert_tensor"] or None
         concurrent = grid.on_first_node([grid.rank(0, 0) + i * grid.stride("tensor") for i in range(grid.tensor)])
         groups = {"replicas": (grid.replicas_of(0), concurrent)}
-        if expert > 1 or (expert_tensor or grid.tensor) < grid.tensor:
-            groups["experts"] = _expert_replicas(grid, expert, expert_tensor)
+        if grid.expert > 1 or (grid.expert_tensor or grid.tensor) < grid.tensor:
+            groups["experts"] = _expert_replicas(grid)
         return _Groups(groups, self._transfers.sharing(grid, concurrent), {})
 
     def _stage(self, pattern: _Pattern, groups: _Groups, zero: int) -> StageSync:
@@ -157,7 +156,7 @@ class SyncTimes:
         """Seconds of the sum over the first and the last stage of the weights that they share."""
         if not rank_layers.copied:
             return 0.0
-        (grid, senders), job = self._layers.placement(values), self._layers.base
+        grid, senders, job = self._layers.grid(values), self._layers.place(values).senders, self._layers.base
         share = grid.workers * grid.context if values["zero"] >= 2 else 1
         group = Group.of([grid.rank(0, rank) for rank in (0, grid.stages - 1)], grid.devices)
         size_bytes = rank_layers.copied * job.reduced_bytes / share
@@ -198,9 +197,9 @@ def _collectives(parameters: Iterable[tuple[int, int]], size: int) -> dict[tuple
     return Counter((name, float(count * size)) for name, count in itertools.chain.from_iterable(pairs) if count)
 
 
-def _expert_replicas(grid: DeviceMesh, expert: int, expert_tensor: int | None) -> tuple[Group, int]:
+def _expert_replicas(grid: DeviceMesh) -> tuple[Group, int]:
     """The ranks with the first part of the experts, and the number of such groups on the same nodes."""
-    ranks, *_ = grid.expert_replicas(0, expert, expert_tensor)
-    stage = grid.experts(expert, expert_tensor)[0]
+    ranks, *_ = grid.expert_replicas(0)
+    stage = grid.experts()[0]
     on_node = stage // grid.devices == ranks[0] // grid.devices
     return Group.of(ranks, grid.devices), int(on_node.sum()) // grid.on_first_node(ranks)

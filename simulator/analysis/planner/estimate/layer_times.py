@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Values
-from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers
+from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Numbers, Values
 from scaleproof.simulator.cluster.collectives.cost import concurrent_collective
 from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, Shard, cut_into_stages
 from scaleproof.simulator.parallelism.mesh import DeviceMesh
@@ -55,26 +54,22 @@ class StageCut:
         return result
 
 
-class RankPlacement(NamedTuple):
-    """A mesh of devices. senders: number of ranks on a node that have the same stage, and send at the same time."""
-
-    grid: DeviceMesh
-    senders: int
-
-    @classmethod
-    def of(cls, plan: Plan, job: Job) -> RankPlacement:
-        """The placement of a plan's ranks."""
-        grid = plan.grid(job.cluster.node.devices)
-        return cls(grid, worker_classes(plan, job)[0].each * grid.on_first_node(grid.members(0, 0)))
-
-
 class Place(NamedTuple):
-    """Where stages are: distance between ranks with consecutive stages, ranks that send at the same time, and additional
-    seconds of their messages between nodes."""
+    """Where stages are: distance between ranks with consecutive stages, ranks of a node that have the same stage and send at
+    the same time, and additional seconds of their messages between nodes."""
 
     stride: int
     senders: int
     stall_s: float
+
+    @classmethod
+    def of(cls, plan: Plan, job: Job) -> Place:
+        """The place of a plan's ranks."""
+        grid = plan.grid(job.cluster.node.devices)
+        # if the stride is a node or more, every stage is on another node
+        stride = min(grid.stride("stages"), grid.devices) if job.cluster.is_uniform else grid.stride("stages")
+        senders = worker_classes(plan, job)[0].each * grid.on_first_node(grid.members(0, 0))
+        return cls(stride, senders, job.framework.stall_s(grid.nodes))
 
 
 class LayerTimes:
@@ -124,22 +119,16 @@ class LayerTimes:
     def grid(self, values: Values) -> DeviceMesh:
         """The mesh of a configuration's ranks."""
         devices, order = self.base.cluster.node.devices, self._space.orders[values["order"]]
-        return DeviceMesh(values["workers"], values["stages"], values["tensor"], values["context"], devices, order)
-
-    def placement(self, values: Values) -> RankPlacement:
-        """The placement of a configuration's ranks."""
-        key = "placement", *(values[name] for name in ("tensor", "context", "workers", "stages", "order"))
-        if key not in self._known:
-            self._known[key] = RankPlacement.of(self._space.plan(values), self.base)
-        placement: RankPlacement = self._known[key]
-        return placement
+        sizes = {name: values[name] for name in ("workers", "stages", "tensor", "context", "expert")}
+        return DeviceMesh(**sizes, devices=devices, order=order, expert_tensor=values["expert_tensor"] or None)
 
     def place(self, values: Values) -> Place:
         """The place of a configuration's ranks."""
-        cluster, (grid, senders) = self.base.cluster, self.placement(values)
-        stride, stall_s = grid.stride("stages"), self.base.framework.stall_s(grid.nodes)
-        # if the stride is a node or more, every stage is on another node
-        return Place(min(stride, cluster.node.devices) if cluster.is_uniform else stride, senders, stall_s)
+        key = "place", *(values[name] for name in ("tensor", "context", "workers", "stages", "order"))
+        if key not in self._known:
+            self._known[key] = Place.of(self._space.plan(values), self.base)
+        place: Place = self._known[key]
+        return place
 
     def _number(self, values: Values) -> int:
         """The number of the passes of a configuration."""

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.closed_forms import StageTimes
-from scaleproof.simulator.analysis.planner.estimate.pipeline_times import stages_of
+from scaleproof.simulator.analysis.planner.estimate.pipeline_times import StageTimes, stages_of
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
 

@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.simulator.analysis.planner.estimate.closed_forms import LayerGatherTimes, StageTimes, windows, with_gathers
-from scaleproof.simulator.analysis.planner.estimate.pipeline_times import imbalance_s
+from scaleproof.simulator.analysis.planner.estimate.pipeline_times import (
+    LayerGatherTimes,
+    StageTimes,
+    imbalance_s,
+    windows,
+    with_gathers,
+)
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from tests.simulator.analysis.planner.estimate.one_by_one import windows_s
 

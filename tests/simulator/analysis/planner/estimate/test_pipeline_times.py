@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.simulator.analysis.planner.estimate.closed_forms import FOLLOWED, StageTimes
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import (
+    FOLLOWED,
+    StageTimes,
     lower_bounds,
     pass_windows,
     simulate,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.analysis.planner.estimate import Configurations, every, step_times
-from scaleproof.simulator.analysis.planner.estimate.closed_forms import FOLLOWED
+from scaleproof.simulator.analysis.planner.estimate.pipeline_times import FOLLOWED
 from scaleproof.simulator.analysis.planner.estimate.step_times import one_rank_s
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.common.errors import FieldError

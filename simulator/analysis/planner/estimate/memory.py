@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
-from scaleproof.simulator.analysis.planner.estimate.factorize import distinct, taken
+from scaleproof.simulator.analysis.planner.estimate.configurations import COLUMNS, Configurations, distinct
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import fullest_rank_bytes, rank_kinds
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.scenario.training import Training
 
 # Columns that decide how a layer is divided over ranks.
@@ -32,18 +32,17 @@ def memory_bytes(configurations: Configurations) -> NDArray[np.float64]:
 
 def _memory_bytes(c: Configurations) -> NDArray[np.float64]:
     """Bytes of the fullest rank in some configurations, whose ranks use the same number of devices of each node."""
-    space, rests = c.space, c.rests
+    space = c.space
 
     @cache
     def training(zero: int, recompute: int) -> Training:
         return space.scenario.training.model_copy(update={"zero": zero, "recompute": space.recompute[recompute]})
 
     # buckets matter to memory with stage 2 of ZeRO alone, the order of axes to libraries alone
-    bucket = np.where(rests["zero"] == 2, rests["bucket"], 0)
-    evaluated = c.distinct_by_codes(
-        np.arange(len(c.shapes["tensor"])), distinct(rests["zero"], rests["recompute"], bucket).code
-    )
+    columns = (getattr(c, name) for name in COLUMNS if name not in ("bucket", "order"))
+    evaluated = distinct(*columns, np.where(c.zero == 2, c.bucket, 0))
     divided: dict[tuple[int, ...], MemoryInputs] = {}
+    plans: dict[tuple[int, ...], Plan] = {}
     rank_bytes, copies = np.empty(len(evaluated)), np.empty(len(evaluated), dtype=np.int64)
     for number, (row, values) in enumerate(zip(evaluated.first.tolist(), c.values(evaluated.first), strict=True)):
         division = tuple(values[name] for name in _DIVISION)
@@ -52,7 +51,10 @@ def _memory_bytes(c: Configurations) -> NDArray[np.float64]:
         if space.schedules[values["schedule"]] in _SEARCHED:
             inputs = MemoryInputs(c.scenario(row))
         else:
-            inputs = divided[division].varied(space.plan(values), training(values["zero"], values["recompute"]))
+            planned = tuple(value for name, value in values.items() if name != "recompute")
+            if planned not in plans:
+                plans[planned] = space.plan(values)
+            inputs = divided[division].varied(plans[planned], training(values["zero"], values["recompute"]))
         rank_bytes[number] = fullest_rank_bytes(inputs)
         copies[number] = any(kind.copies for kind in rank_kinds(inputs))
 
@@ -62,5 +64,5 @@ def _memory_bytes(c: Configurations) -> NDArray[np.float64]:
         inputs = next(iter(divided.values())).varied(space.plan(values), space.scenario.training)
         library_bytes[:, number] = [sum(libraries_bytes(inputs, copied).values()) for copied in (False, True)]
     scale = space.scenario.framework.memory.scale
-    result: NDArray[np.float64] = taken(rank_bytes, evaluated.code)
-    return result + scale * library_bytes[taken(copies, evaluated.code), connected.code]
+    result: NDArray[np.float64] = rank_bytes[evaluated.code]
+    return result + scale * library_bytes[copies[evaluated.code], connected.code]
