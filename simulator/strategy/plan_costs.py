@@ -8,7 +8,6 @@ from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.strategy.data_parallel.contention import Contention
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.model_parallel.expert import Dispatch
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
 from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
 
@@ -27,11 +26,8 @@ def pass_times(plan: Plan, job: Job) -> PassTimes:
 def with_collectives(plan: Plan, job: Job) -> Job:
     """The job with the collectives of a plan's ranks within their passes, and the contention of collectives next to passes."""
     mesh = plan.grid(job.cluster.node.devices)
-    names = ("node_limit", "deduplicated", "dispatch_precision", "combine_precision")
-    dispatch = Dispatch(**{name: getattr(plan, name) for name in names}, overlap=plan.overlap_experts)
-    collectives = LayerCollectives(mesh, plan.overlap_tensor, dispatch)
     return replace(
-        job, exchange=collectives, contend=Contention.of_replicas(plan, mesh, job),
+        job, exchange=LayerCollectives(plan, mesh), contend=Contention.of_replicas(plan, mesh, job),
         ranks=plan.ranks, group=plan.model_parallel_size, pipelined_ranks=plan.pipelined_ranks(mesh.devices),
         splits_backward=plan.schedule not in WHOLE,
     )  # fmt: skip

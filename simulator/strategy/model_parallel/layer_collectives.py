@@ -9,13 +9,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import (
-    CostOf,
-    DurationBySize,
     concurrent_collective,
     costing,
-    direct_costing,
     rendezvous_s,
 )
 from scaleproof.simulator.cluster.collectives.groups import Group, LinkLevel, Op
@@ -24,32 +20,28 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Axis, Exchange
 from scaleproof.simulator.model.recompute import again
 from scaleproof.simulator.parallelism.mesh import DeviceMesh
+from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program.costs import PassCommunication
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.model_parallel import context, tensor
+from scaleproof.simulator.strategy.model_parallel import context, expert, tensor
 from scaleproof.simulator.strategy.model_parallel.compute_budget import ComputeBudget, LayerPass, Overlap
-from scaleproof.simulator.strategy.model_parallel.expert import PLAIN, Dispatch, Span, ranks_of
 
 
 @dataclass(frozen=True)
 class LayerCollectives:
-    """Collectives among ranks that share layers.
+    """Collectives among the ranks of a plan that share layers. mesh: of the plan."""
 
-    overlap_tensor: whether collectives of tensor-parallel ranks are divided into pieces that overlap with the products before
-    or after them (arXiv 2305.06942). dispatch: options of expert all-to-alls.
-    """
-
+    plan: Plan
     mesh: DeviceMesh
-    overlap_tensor: bool = False
-    dispatch: Dispatch = PLAIN
 
     def group(self, axis: Axis) -> Group:
         """The ranks of a collective along an axis; the slowest of all such groups."""
+        mesh = self.mesh
         if axis == "expert":
-            return self.mesh.expert_group()
+            return mesh.expert_group()
         if axis == "expert_tensor":
-            return self.mesh.along("tensor", self.mesh.expert_tensor or self.mesh.tensor)
-        return self.mesh.along(axis, self.mesh.tensor if axis == "tensor" else self.mesh.context)
+            return mesh.along("tensor", mesh.expert_tensor or mesh.tensor)
+        return mesh.along(axis, mesh.tensor if axis == "tensor" else mesh.context)
 
     def exposed_s(self, layer: Layer, samples: float, job: Job) -> list[tuple[LayerPass, Exchange, float]]:
         """Exposed seconds of each of a layer's collectives, for `samples` samples; those that recomputation repeats come last.
@@ -62,7 +54,7 @@ class LayerCollectives:
         if job.recompute.kind != "none":
             repeated = layer.exchanges if job.recompute.kind == "full" else again(layer, job.recompute).exchanges
             passes += [(LayerPass.AGAIN, exchange) for exchange in repeated if not exchange.backward]
-        exposed_s = np.array([self._collective_s(exchange, samples, job) for _, exchange in passes], dtype=object)
+        exposed_s = np.array([self._collective_s(exchange, samples, job) for _, exchange in passes], dtype=np.float64)
         overlaps = {
             place: overlap for place, exchange in enumerate(passes) if (overlap := self._overlap(*exchange, job)) is not None
         }
@@ -76,18 +68,18 @@ class LayerCollectives:
                 least_s = exposed_s[places] * [overlaps[place].least for place in places]
                 rest_s = exposed_s[places] - least_s
                 exposed_s[places] = least_s + rest_s * budget.hide(rest_s.sum(), among)
-        return [(*exchange, seconds) for exchange, seconds in zip(passes, exposed_s, strict=True)]
+        return [(*exchange, seconds) for exchange, seconds in zip(passes, exposed_s.tolist(), strict=True)]
 
-    def by_links_s(self, layer: Layer, samples: float, job: Job) -> NDArray[Any]:
+    def by_links_s(self, layer: Layer, samples: float, job: Job) -> NDArray[np.float64]:
         """Seconds of a layer's collectives, and those of them that are exposed, by the links that limit them and by pass;
         shape (levels, 2, passes). Hidden ones count for the passes that hide them."""
-        result = np.full((len(LinkLevel), 2, len(LayerPass)), 0.0, dtype=object)
+        result = np.zeros((len(LinkLevel), 2, len(LayerPass)))
         for pass_, exchange, exposed_s in self.exposed_s(layer, samples, job):
             level, hidden_s = LinkLevel.of(self.group(exchange.axis)), self._collective_s(exchange, samples, job) - exposed_s
             result[level, :, pass_] += exposed_s
-            if exchange.routed is not None and self.dispatch.overlap:
+            if exchange.routed is not None and self.plan.overlap_experts:
                 forward_s, backward_s, _ = job.layer_passes_s(layer, samples)
-                shares = np.array([forward_s, backward_s], dtype=object) / (forward_s + backward_s)
+                shares = np.array([forward_s, backward_s]) / (forward_s + backward_s)
                 result[level, 0, : LayerPass.AGAIN] += hidden_s * shares
             else:
                 result[level, 0, pass_] += hidden_s
@@ -97,22 +89,15 @@ class LayerCollectives:
         """Seconds of a collective with no compute next to it."""
         size_bytes, routed = self.message_bytes(exchange, samples, job), exchange.routed
         if routed is not None:
-            if self.dispatch.deduplicated:
-                between = self._concurrent("alltoall", "between nodes", job.cluster, direct_costing)
-                inside = self._concurrent("alltoall", "inside a node", job.cluster, direct_costing)
-                token_bytes = size_bytes / routed.active
-                return self.dispatch.deduplicated_s(token_bytes, routed, self.group("expert"), between, inside)
-            return self._concurrent("alltoall", "expert", job.cluster)(size_bytes)
-        cost_of = context.cost_of(exchange) if exchange.axis == "context" else costing
-        collective_s = self._concurrent(cast(Op, exchange.op), exchange.axis, job.cluster, cost_of)(size_bytes)
-        if job.framework.rendezvous:
-            collective_s += rendezvous_s(self.group(exchange.axis), job.cluster)
-        return collective_s
+            return expert.all_to_all_s(self.plan, routed, size_bytes, self.group("expert"), job.cluster)
+        group, cost_of = self.group(exchange.axis), context.cost_of(exchange) if exchange.axis == "context" else costing
+        collective_s = concurrent_collective(cast(Op, exchange.op), group, job.cluster, cost_of)(size_bytes)
+        return collective_s + (rendezvous_s(group, job.cluster) if job.framework.rendezvous else 0.0)
 
     def _overlap(self, pass_: LayerPass, exchange: Exchange, job: Job) -> Overlap | None:
         """The compute that a collective of a pass overlaps with; None if the pass waits for all of it."""
         if exchange.axis == "expert":
-            return self.dispatch.overlapped(pass_, job)
+            return expert.overlap(pass_, self.plan, job)
         if exchange.axis == "context":
             return context.overlap(pass_, exchange, job)
         pieces = self.group(exchange.axis).size if self.in_pieces(exchange) else 1
@@ -120,20 +105,14 @@ class LayerCollectives:
 
     def in_pieces(self, exchange: Exchange) -> bool:
         """Whether a collective is divided into pieces that overlap with the product before or after it."""
-        return self.overlap_tensor and tensor.is_divisible(exchange)
+        return self.plan.overlap_tensor and tensor.is_divisible(exchange)
 
     def message_bytes(self, exchange: Exchange, samples: float, job: Job) -> float:
         """Bytes of a collective's whole buffer."""
         routed, element_bytes = exchange.routed, job.element_bytes
         if routed is not None:
-            element_bytes = self.dispatch.element_bytes(routed, element_bytes)
+            element_bytes = expert.element_bytes(self.plan, routed, element_bytes)
         return exchange.elements * samples * element_bytes
-
-    def _concurrent(self, op: Op, among: Axis | Span, cluster: Cluster, cost_of: CostOf = costing) -> DurationBySize:
-        """Seconds by size of a collective of the ranks along an axis, or of a span of the expert ranks."""
-        is_span = among in ("between nodes", "inside a node")
-        group = ranks_of(cast(Span, among), self.group("expert")) if is_span else self.group(cast(Axis, among))
-        return concurrent_collective(op, group, cluster, cost_of)
 
 
 def pass_communication(job: Job, microbatches: int) -> PassCommunication:

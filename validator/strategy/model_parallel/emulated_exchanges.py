@@ -21,6 +21,7 @@ from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Exchange
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.model_parallel import expert
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
 from scaleproof.simulator.strategy.plan_costs import with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
@@ -61,7 +62,7 @@ class EmulatedExchanges:
         def begin(exchanges: Sequence[Exchange], x: Tensor) -> Tensor:
             for exchange in exchanges:
                 moving = self._begin(exchange, len(x))
-                if exchange.hidden or (exchange.routed is not None and self._layout.dispatch.overlap):
+                if exchange.hidden or (exchange.routed is not None and self._layout.plan.overlap_experts):
                     begun.extend(moving)
                 else:
                     for one in moving:
@@ -80,14 +81,14 @@ class EmulatedExchanges:
     def _begin(self, exchange: Exchange, samples: int) -> list[_PendingExchange]:
         """Starts the collectives of an exchange, which move concurrently; of one in pieces, the first piece."""
         self._begun += 1
-        routed, dispatch = exchange.routed, self._layout.dispatch
+        routed, plan = exchange.routed, self._layout.plan
         if routed is None:
             return [self._begin_on(exchange.axis, exchange.op, self._first_elements(exchange, samples), self._dtype)]
-        wire = wire_of(dispatch.combine_precision if routed.combines else dispatch.dispatch_precision) or self._dtype
-        if not dispatch.deduplicated:
+        wire = wire_of(plan.combine_precision if routed.combines else plan.dispatch_precision) or self._dtype
+        if not plan.deduplicated:
             return [self._begin_on("expert", "alltoall", exchange.elements * samples, wire)]
         copy = exchange.elements * samples / routed.active
-        copies = zip(("between", "inside"), dispatch.copies(routed, self._layout.group("expert")), strict=True)
+        copies = zip(("between", "inside"), expert.copies(plan, routed, self._layout.group("expert")), strict=True)
         return [self._begin_on(hop, "alltoall", math.ceil(copy * count), wire) for hop, count in copies]
 
     def _begin_others(self, exchange: Exchange, samples: int) -> list[_PendingExchange]:
