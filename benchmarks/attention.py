@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from scaleproof.simulator.cluster.device.kernels.attention import AttentionWork, attention_s
+from scaleproof.simulator.cluster.device.kernels.attention import AttentionRates, AttentionWork, attention_s
 from scaleproof.simulator.cluster.device.kernels.parameters import Speed
-from scaleproof.simulator.cluster.device.kernels.rates import AttentionRates
 from scaleproof.simulator.scenario.read import load_device
 
 Values = NDArray[np.float64]

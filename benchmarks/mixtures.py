@@ -21,7 +21,8 @@ from typing import Final
 import numpy as np
 
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.cluster.device.kernels.rates import AttentionRates, MixtureRates
+from scaleproof.simulator.cluster.device.kernels.attention import AttentionRates
+from scaleproof.simulator.cluster.device.kernels.rates import MixtureRates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
 from scaleproof.validator.kernels import attention

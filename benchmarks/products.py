@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.kernels.rates import ProductRates
+from scaleproof.simulator.cluster.device.kernels.products import ProductRates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
 from scaleproof.validator.kernels.data_sheet import DataSheet, MeasuredProducts, fit_constants

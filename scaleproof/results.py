@@ -100,17 +100,12 @@ class RankedPlans(PlanResult):
     def _repr_html_(self) -> str:
         unit = "tokens" if all(choice.run.tokens for choice in self.best) else "samples"
         titles = ("", "configuration", "step time", f"{unit}/s", "MFU", "memory per rank", "fits")
-        rows = [(str(place), *self._row(choice)) for place, choice in enumerate(self.best[:_MOST_ROWS], start=1)]
+        rows = [
+            (str(place), layout(self.configurations.row(choice.row)), *_plan_texts(choice.run, choice))
+            for place, choice in enumerate(self.best[:_MOST_ROWS], start=1)
+        ]
         sure = "the first is proved to be the best" if self.proved else "not proved to be the best"
         return html.page(f"{len(self.configurations):,} configurations by {self.objective}; {sure}", html.table(titles, rows))
-
-    def _row(self, choice: PlanChoice) -> tuple[str, ...]:
-        run = choice.run
-        mfu = "" if run.mfu is None else format_percent(run.mfu)
-        rate = format_number(run.tokens_per_s or run.samples_per_s)
-        memory = format_bytes(choice.memory_bytes), fits_words(choice)
-        texts = format_time_s(run.step_time_s), rate, mfu, *memory
-        return layout(self.configurations.row(choice.row)), *texts
 
     @naming_extras()
     def plot(self) -> Figure:
@@ -136,18 +131,11 @@ class PlansBySize:
     def _repr_html_(self) -> str:
         unit = next((plan.unit for plan, _ in self._best()), "samples")
         titles = ("GPUs", "best configuration", "step time", f"{unit}/s", "MFU", "memory per rank", "fits")
-        rows = [(f"{plan.gpus:,}", layout(row.configuration), *self._texts(row)) for plan, row in self._best()]
+        rows = [(f"{plan.gpus:,}", layout(row.configuration), *_plan_texts(row, row)) for plan, row in self._best()]
         return html.page(headline(self.plans), html.table(titles, rows))
 
     def _best(self) -> list[tuple[PlanRecord, PlanRow]]:
         return [(plan, plan.best[0]) for plan in self.plans if not plan.problem]
-
-    @staticmethod
-    def _texts(row: PlanRow) -> tuple[str, ...]:
-        mfu = "" if row.mfu is None else format_percent(row.mfu)
-        rate = format_number(row.tokens_per_s or row.samples_per_s)
-        memory = format_bytes(row.memory_bytes), fits_words(row)
-        return format_time_s(row.step_time_s), rate, mfu, *memory
 
     @naming_extras()
     def to_frame(self) -> pd.DataFrame:
@@ -358,6 +346,13 @@ class ReconciliationResult:
 
         runs = [(case.scenario.name, run) for case in self.cases for run in (case.predicted, case.measured) if run]
         return _figure(breakdown([Bar(name, run.origin, run) for name, run in runs]), "nothing was measured")
+
+
+def _plan_texts(speed: Run | PlanRow, memory: PlanChoice | PlanRow) -> tuple[str, ...]:
+    """Step time, throughput, MFU, memory per rank and whether it fits, of a plan."""
+    mfu = "" if speed.mfu is None else format_percent(speed.mfu)
+    rate = format_number(speed.tokens_per_s or speed.samples_per_s)
+    return format_time_s(speed.step_time_s), rate, mfu, format_bytes(memory.memory_bytes), fits_words(memory)
 
 
 def _values(result: Any) -> dict[str, Any]:

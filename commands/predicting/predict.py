@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,16 +35,6 @@ def mount(commands: Any) -> None:
     predict.add("--trace FILE", "write the timeline as Chrome trace JSON (for Perfetto)", type=Path)
 
 
-def _allocator(scenario: Scenario) -> tuple[dict[str, Any], str]:
-    """What the caching allocator reserves, as plain numbers and as text."""
-    from scaleproof.commands.text.memory import describe_allocator
-    from scaleproof.simulator.memory.allocator import allocator_use
-
-    fixed, expandable = (allocator_use(scenario, expandable=segments) for segments in (False, True))
-    plain = {"fixed_segments": fixed.plain(), "expandable_segments": expandable.plain()}
-    return plain, describe_allocator(fixed, expandable)
-
-
 def write(scenario: Scenario, run: Run, folder: Path) -> None:
     """Writes a scenario and its predicted run to a folder, as a page needs them."""
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
@@ -56,7 +47,7 @@ def write(scenario: Scenario, run: Run, folder: Path) -> None:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.run import describe, describe_evidence, describe_steps, describe_totals
+    from scaleproof.commands.text.run import describe
     from scaleproof.simulator.predict import predict
     from scaleproof.simulator.uncertainty.error_model import RAW
 
@@ -69,21 +60,38 @@ def _predict(options: argparse.Namespace) -> int:
         from scaleproof.simulator.run import chrome_trace
 
         chrome_trace.write(run, options.trace)
-    data, text = run.summary(), describe(run)
+    details = list(_details(options, scenario, run))
+    print_result(
+        options,
+        lambda: run.summary() | {name: value for data, _ in details for name, value in data.items()},
+        lambda: "".join([describe(run), *(text for _, text in details)]),
+    )
+    return ExitCode.OUT_OF_MEMORY if run.fits is False and not options.allow_oom else ExitCode.DONE
+
+
+def _details(options: argparse.Namespace, scenario: Scenario, run: Run) -> Iterator[tuple[dict[str, Any], str]]:
+    """What options request in addition to the run, as plain data and as text."""
     if options.steps:
-        text = f"{text}\n{describe_steps(run)}"
+        from scaleproof.commands.text.run import describe_steps
+
+        # the run has the data
+        yield {}, f"\n{describe_steps(run)}"
     if options.memory:
-        data["allocator"], allocator_text = _allocator(scenario)
-        text = f"{text}\n{allocator_text}"
+        from scaleproof.commands.text.memory import describe_allocator
+        from scaleproof.simulator.memory.allocator import allocator_use
+
+        fixed, expandable = (allocator_use(scenario, expandable=segments) for segments in (False, True))
+        allocator = {"fixed_segments": fixed.plain(), "expandable_segments": expandable.plain()}
+        yield {"allocator": allocator}, f"\n{describe_allocator(fixed, expandable)}"
     if options.tokens:
+        from scaleproof.commands.text.run import describe_totals
         from scaleproof.simulator.run.totals import TrainingTotals
 
         totals = TrainingTotals.of_run(run, options.tokens, scenario.cluster.electricity.carbon_kg_per_J)
-        data["training"], text = totals.plain(), f"{text}\n{describe_totals(totals)}"
+        yield {"training": totals.plain()}, f"\n{describe_totals(totals)}"
     if options.evidence:
+        from scaleproof.commands.text.run import describe_evidence
         from scaleproof.simulator.analysis.evidence import evidence
 
         found = evidence(scenario)
-        data["evidence"], text = found.plain(), f"{text}\n\n{describe_evidence(found)}"
-    exit_code = ExitCode.OUT_OF_MEMORY if run.fits is False and not options.allow_oom else ExitCode.DONE
-    return print_result(options, lambda: data, lambda: text) or exit_code
+        yield {"evidence": found.plain()}, f"\n\n{describe_evidence(found)}"

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster.device.device import Device, Precision, is_narrow
-from scaleproof.simulator.cluster.device.kernels.attention import running
+from scaleproof.simulator.cluster.device.kernels.attention import AttentionRates, running, shipped_attention_rates
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels
 from scaleproof.simulator.cluster.device.kernels.passes import forward_kernels, passes_s
 from scaleproof.simulator.cluster.device.kernels.products import seconds
-from scaleproof.simulator.cluster.device.kernels.rates import AttentionRates, shipped_attention_rates
 from scaleproof.simulator.model.operators import Attention, Matmul, Operator
 
 # 5th and 95th percentile of the logarithm of measured over predicted time where no rates are known: assumptions.

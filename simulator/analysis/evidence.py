@@ -6,9 +6,11 @@ import csv
 import functools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import TypeAdapter
 
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import naming_extras
@@ -153,12 +155,7 @@ def description(scenario: Scenario) -> dict[str, Any] | None:
 def published_runs() -> tuple[PublishedRun, ...]:
     """All published transformer runs that were scored."""
     with FILE.open(newline="", encoding="utf-8") as file:
-        return tuple(_run(row) for row in csv.DictReader(file))
-
-
-def _run(row: Mapping[str, str]) -> PublishedRun:
-    read: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "bool": lambda text: text == "True", "str": str}
-    return PublishedRun(**{field.name: read[str(field.type)](row[field.name]) for field in fields(PublishedRun)})
+        return TypeAdapter(tuple[PublishedRun, ...]).validate_python(list(csv.DictReader(file)))
 
 
 def _distance(about: Mapping[str, Any], run: PublishedRun) -> float:

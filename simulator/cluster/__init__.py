@@ -8,8 +8,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from scaleproof.simulator.cluster.collectives.nccl.constants import transports
-from scaleproof.simulator.cluster.collectives.settings import CollectiveSettings, with_generation
+from scaleproof.simulator.cluster.collectives.nccl.constants import default_transport, transports
+from scaleproof.simulator.cluster.collectives.settings import CollectiveSettings, Library, Nccl, facts_of, with_generation
 from scaleproof.simulator.cluster.device.device import Device, Optimizer, Precision, optimizer_bytes
 from scaleproof.simulator.cluster.network.links import Link, Node, without_nics
 from scaleproof.simulator.cluster.quantities import QUANTITIES, Interval
@@ -181,6 +181,35 @@ class Cluster(Spec):
         """What messages and collectives depend on: a device's speed only where it copies what collectives move."""
         device = self.device if self.computes_on_processors else self.device.name
         return Interconnect((self.network, self.node, self.nodes, self.collectives, self.shared_cores, device), self)
+
+    @cached_property
+    def library(self) -> Library:
+        """The library that chooses the algorithms of collectives."""
+        if self.collectives.library is not None:
+            return self.collectives.library
+        if self.nccl_facts:
+            return "nccl"
+        return "gloo" if self.node.cores is not None else "fastest"
+
+    @property
+    def nccl_facts(self) -> Nccl | None:
+        """Parameters of NCCL's or RCCL's model: its own, else those for its device's name; None if they are unknown."""
+        return self.collectives.nccl or facts_of(self.device.name)
+
+    @cached_property
+    def nccl(self) -> Nccl | None:
+        """Parameters of NCCL's model if NCCL or RCCL is the library, else None. Raises FieldError if they are unknown."""
+        if self.library != "nccl":
+            return None
+        if self.nccl_facts is None:
+            message = f"NCCL's model does not know {self.device.name}; give collectives.nccl, or another library"
+            raise FieldError(("cluster", "collectives", "library"), message)
+        return self.nccl_facts
+
+    @cached_property
+    def transport(self) -> str:
+        """Name of the transport between nodes: the network's own, else the usual one of such a network."""
+        return self.network.transport or default_transport(self.network, self.node) if self.network else "infiniband"
 
     @property
     def is_uniform(self) -> bool:

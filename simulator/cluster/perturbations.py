@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, Self
 
 import numpy as np
@@ -72,6 +73,14 @@ class SpellsOfRanks(Spells):
     """Intervals that concern some ranks. ranks: all if absent."""
 
     ranks: Ranks | None = None
+
+    @functools.cached_property
+    def _members(self) -> frozenset[int]:
+        return frozenset(self.ranks or ())
+
+    def concerns(self, rank: int) -> bool:
+        """Whether the intervals are those of a rank."""
+        return self.ranks is None or rank in self._members
 
 
 class Noise(SpellsOfRanks):
@@ -198,9 +207,9 @@ class Perturbations(Spec):
     def pace(self, rank: int) -> Pace:
         """Speed profile of a rank."""
         cycles = []
-        for kind, rules in enumerate(self._timed):
+        for kind, rules in enumerate((self.throttled, self.noise)):
             for i, one in enumerate(rules):
-                if one.ranks is None or rank in self._members[kind, i]:
+                if one.concerns(rank):
                     speed = 1 / one.slowdown if isinstance(one, Throttled) else 0.0
                     cycles.append(one.cycle(speed, self.drawn_phase(kind, i, rank)))
         return tuple(cycles)
@@ -210,28 +219,20 @@ class Perturbations(Spec):
         return float(np.random.default_rng([self.seed, *numbers]).random())
 
     @functools.cached_property
-    def _members(self) -> dict[tuple[int, int], frozenset[int]]:
-        return {(kind, i): frozenset(one.ranks or ()) for kind, rules in enumerate(self._timed) for i, one in enumerate(rules)}
-
-    @property
-    def _timed(self) -> tuple[Sequence[SpellsOfRanks], ...]:
-        return self.throttled, self.noise
-
-    @functools.cached_property
-    def _slowdowns(self) -> dict[int, float]:
-        found: dict[int, float] = {}
+    def _slowdowns(self) -> Mapping[int, float]:
+        slowdowns: defaultdict[int, float] = defaultdict(lambda: 1.0)
         for straggler in self.stragglers:
             for rank in set(straggler.ranks):
-                found[rank] = found.get(rank, 1.0) * straggler.slowdown
-        return found
+                slowdowns[rank] *= straggler.slowdown
+        return slowdowns
 
     @functools.cached_property
-    def _delays_s(self) -> dict[int, float]:
-        found: dict[int, float] = {}
+    def _delays_s(self) -> Mapping[int, float]:
+        delays_s: defaultdict[int, float] = defaultdict(float)
         for late in self.late:
             for rank in set(late.ranks):
-                found[rank] = found.get(rank, 0.0) + late.delay_s
-        return found
+                delays_s[rank] += late.delay_s
+        return delays_s
 
 
 EVEN: Final = Perturbations()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field
 
-from scaleproof.simulator.cluster.collectives.cost import chosen_nccl
 from scaleproof.simulator.cluster.device.device import kernels_deviation
 from scaleproof.simulator.cluster.device.kernels.rates import slower
 from scaleproof.simulator.cluster.network.variability import slowest_path_deviation
@@ -208,7 +207,7 @@ _SHARE: Final = (parse_share, format_share)
 
 def _timed_collectives(cluster: Cluster) -> float | None:
     """A share of 1 for clusters whose collectives are measured or timed as NCCL's, else None."""
-    return 1.0 if cluster.collectives.measured or chosen_nccl(cluster) is not None else None
+    return 1.0 if cluster.collectives.measured or cluster.nccl is not None else None
 
 
 def _collectives_prior(cluster: Cluster) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -40,10 +41,20 @@ def simulate_steady(program: Program, steps: int, variation: Variation = NONE, s
         return events.simulate(program, steps, variation, sample)
     if program.resources.tenancies:
         return events.simulate(program, steps, variation, sample, continues=True)
-    timeline = replay.simulate(program, steps, variation, sample)
+    return _with_sharing(replay.simulate(program, steps, variation, sample), variation, sample)
+
+
+def simulate_steady_together(programs: Sequence[Program], steps: int, start_s: Times) -> Iterator[Timeline]:
+    """Times programs as `simulate_steady` does, but by one replay. Arguments and errors: see `replay.simulate_together`."""
+    for timeline in replay.simulate_together(programs, steps, start_s):
+        yield _with_sharing(timeline, Variation(start_s=start_s))
+
+
+def _with_sharing(timeline: Timeline, variation: Variation, sample: int = 0) -> Timeline:
+    """Replay's timeline of a program that continues afterwards; that of events if sharing is not negligible."""
     if shares_negligibly(timeline, variation, sample):
         return timeline
-    return events.simulate(program, steps, variation, sample, continues=True)
+    return events.simulate(timeline.program, len(timeline.start_s), variation, sample, continues=True)
 
 
 def shares_negligibly(timeline: Timeline, variation: Variation = NONE, sample: int = 0) -> bool:
@@ -51,10 +62,13 @@ def shares_negligibly(timeline: Timeline, variation: Variation = NONE, sample: i
 
     Not if all steps are shorter than a resource is busy for one: delays of first order may vanish in waits that sharing fills.
     """
+    longer = longer_s(timeline)
+    if not longer.any():
+        return True
     ends_s = timeline.step_ends_s()
     if busiest_s(timeline.program) > (1 + NEGLIGIBLE) * np.diff(ends_s, prepend=0.0).max():
         return False
-    longer, most_s = longer_s(timeline), NEGLIGIBLE * ends_s[-1]
+    most_s = NEGLIGIBLE * ends_s[-1]
     if order_of(timeline.program).along_s(longer) <= most_s:
         return True
     return bool(later_s(timeline, longer, variation, sample) <= most_s)
@@ -65,13 +79,11 @@ def later_s(timeline: Timeline, longer: Times, variation: Variation = NONE, samp
 
     longer: see `longer_s`; a delay counts once along each path, and not where the path waits anyway.
     """
-    if not longer.any():
-        return 0.0
     longer_timeline = replay.simulate_longer(timeline.program, longer, variation, sample)
     return float(longer_timeline.step_ends_s()[-1] - timeline.step_ends_s()[-1])
 
 
 __all__ = [
     "NEGLIGIBLE", "NONE", "Timeline", "Variation", "busiest_s", "events", "is_contended", "later_s", "longer_s",
-    "replay", "shares_negligibly", "simulate", "simulate_steady",
+    "replay", "shares_negligibly", "simulate", "simulate_steady", "simulate_steady_together",
 ]  # fmt: skip

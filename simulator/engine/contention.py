@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.common.csr import in_order
 from scaleproof.simulator.engine.durations import Times, rates
-from scaleproof.simulator.engine.levels import servers_of
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.program.table import distinct
@@ -41,14 +40,21 @@ def longer_s(timeline: Timeline) -> Times:
     incast, the capacity falls with the number of users. First order: delayed tasks may meet others, which is ignored.
     """
     program, resources = timeline.program, timeline.program.resources
+    routes, alone, count = distinct(program), rates(program), len(resources.names)
+    # resources that suffice even if all tasks run at the same time are skipped; those of one step, if steps do not overlap
+    begins_s, ends_s = (side[:, program.route > 0] for side in (timeline.start_s, timeline.end_s))
+    overlaps = begins_s.size > 0 and (begins_s[1:].min(axis=1) < ends_s[:-1].max(axis=1)).any()
+    task, resource, users = routes.used(program.route)
+    share = alone[task] * users / resources.capacity[resource]
+    steps = len(begins_s) if overlaps else 1
+    most_share, most_users = (steps * np.bincount(resource, column, count).astype(np.float64) for column in (share, users))
+    may_be_short = _demand(most_share, most_users, resources.incast) > 1 + _ROUNDING
+    if not may_be_short.any():
+        return np.zeros(timeline.start_s.shape)
     moving = _moving(timeline)
     task = moving.instance % len(program)
-    stretch, resource, users = distinct(program).used(program.route[task])
-    share = rates(program)[task[stretch]] * users / resources.capacity[resource]
-    # resources that suffice even if all tasks run at the same time are skipped
-    count = len(resources.names)
-    most_share, most_users = (np.bincount(resource, column, count).astype(np.float64) for column in (share, users))
-    may_be_short = _demand(most_share, most_users, resources.incast) > 1 + _ROUNDING
+    stretch, resource, users = routes.used(program.route[task])
+    share = alone[task[stretch]] * users / resources.capacity[resource]
     uses = _Uses(moving.begin_s[stretch], moving.end_s[stretch], stretch, resource, share, users)
     uses = uses.take(np.flatnonzero(may_be_short[resource]))
     # by resource and then by begin: if no neighbours overlap, nothing does
@@ -116,9 +122,9 @@ def _moving(timeline: Timeline) -> _Moving:
     instance = [(np.arange(len(timeline.start_s))[:, None] * tasks + sharing).ravel()]
     begin_s = [(timeline.start_s[:, sharing] + program.latency_s[sharing]).ravel()]
     end_s = [timeline.end_s[:, sharing].ravel()]
-    for server in servers_of(program):
-        stretches = timeline.server_busy[server.rank]
-        first = server.tasks[np.argmin(timeline.start_s[:, server.tasks], axis=1)]
+    for rank, stretches in timeline.server_busy.items():
+        requests = np.flatnonzero((program.kind == Kind.SERVE) & (program.rank == rank))
+        first = requests[np.argmin(timeline.start_s[:, requests], axis=1)]
         step = np.array([busy.step for busy in stretches], dtype=np.int64)
         instance.append(step * tasks + first[step])
         begin_s.append(np.array([busy.start_s for busy in stretches]))

@@ -31,9 +31,9 @@ _NEVER: Final = float("nan")
 def simulate(program: Program, steps: int, variation: Variation = NONE, sample: int = 0, continues: bool = False) -> Timeline:
     """Times `steps` steps of a program, which overlap as its streams allow; deterministic.
 
-    continues: whether a static program continues afterwards, so that the last step shares with the next one. In a program that
-    is not static, ranks begin steps until its units are used up, or else `steps` steps each on average; tasks that never begin
-    have no times (NaN). sample: index of the variation's sample.
+    In a program that is not static, ranks begin steps until its units are used up, or else `steps` steps each on average; tasks
+    that never begin have no times (NaN). sample: index of the variation's sample. continues: whether a static program continues
+    afterwards, so that its last step shares with the next one.
     """
     simulation = _EventSimulation(program, steps + continues, _amounts(program, variation, sample), variation.start_s)
     return simulation.run(steps * len(program)).first(steps) if continues else simulation.run()

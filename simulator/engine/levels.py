@@ -138,6 +138,8 @@ class QueuedServer(NamedTuple):
 def servers_of(program: Program) -> list[QueuedServer]:
     """A program's servers, each with the rows of its requests and the seconds of its updates."""
     serves = np.flatnonzero(program.kind == Kind.SERVE)
+    if not len(serves):
+        return []
     update_s = (program.update_s.T / rates(program).T).T
     by_rank = ((rank, serves[program.rank[serves] == rank]) for rank in np.unique(program.rank[serves]).tolist())
     return [

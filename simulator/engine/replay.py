@@ -41,6 +41,19 @@ def simulate_concurrent(program: Program, steps: int, variation: Variation = NON
     return _timeline(program, _sampled_s(program, steps, concurrent_durations_s(program), variation, sample), variation)
 
 
+def simulate_together(programs: Sequence[Program], steps: int, start_s: Times) -> Iterator[Timeline]:
+    """Times `steps` steps of programs as if nothing were shared, by one replay.
+
+    programs: the same tasks at different prices, with the same updates of servers. start_s: begin of each rank class, shape
+    (ranks,). Raises ValueError as `replay` does.
+    """
+    seconds = np.stack([durations_s(program) for program in programs], axis=1)
+    results = list(_recurrence(programs[0], [seconds] * steps, start_s))
+    for sample, program in enumerate(programs):
+        begin_s, end_s = (np.stack([step[side][:, sample] for step in results]) for side in (0, 1))
+        yield Timeline(program, begin_s, end_s, _busy(program, begin_s, end_s, [seconds[:, [sample]]] * steps))
+
+
 def replay(program: Program, steps: int, seconds: Times, variation: Variation = NONE) -> Iterator[tuple[Times, Times]]:
     """Start and end of all tasks in seconds, step by step, each of shape (tasks, samples); the arrays are not reused.
 
@@ -68,7 +81,7 @@ def _sampled_s(program: Program, steps: int, seconds: Times, variation: Variatio
 
 
 def _timeline(program: Program, steps_s: Sequence[Times], variation: Variation) -> Timeline:
-    """steps_s: seconds of each task, step by step."""
+    """The timeline of one sample. steps_s: seconds of each task, step by step, each of shape (tasks, 1)."""
     results = list(_recurrence(program, steps_s, variation.start_s))
     start_s, end_s = (np.stack([step[side][:, 0] for step in results]) for side in (0, 1))
     return Timeline(program, start_s, end_s, _busy(program, start_s, end_s, steps_s))

@@ -21,10 +21,10 @@ from scaleproof.simulator.cluster.device.device import (
     optimizer_bytes,
     storage_precision,
 )
-from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, narrow_products
+from scaleproof.simulator.cluster.device.kernels.attention import USUAL_ATTENTION
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
 from scaleproof.simulator.cluster.device.kernels.passes import SOFTMAX_ACCESSES, kernel_count, passes_s, weights_s
-from scaleproof.simulator.cluster.device.kernels.rates import USUAL_ATTENTION
+from scaleproof.simulator.cluster.device.kernels.products import Recipe, narrow_products
 from scaleproof.simulator.frameworks.framework import Framework, PerPass, ScorePass
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator, SavedActivation

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from scaleproof.simulator.cluster.device.kernels.rates import BEST_ATTENTION, USUAL_ATTENTION
+from scaleproof.simulator.cluster.device.kernels.attention import BEST_ATTENTION, USUAL_ATTENTION
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.common.part_reference import resolve

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.frameworks import Loss
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
+from scaleproof.simulator.model.operators import Matmul, MemoryBound, SavedActivation
 from scaleproof.simulator.model.recompute import Recompute, again
 
 # Names of the saved activations that layers read, and that the loss needs.
@@ -89,26 +89,6 @@ def segments(layers: Sequence[Layer], recompute: Recompute) -> NDArray[np.int64]
     return np.array(result)
 
 
-def working_elements(operator: Operator) -> int:
-    """Elements per sample of the gradients that an operator's backward pass reads and writes."""
-    if not operator.has_backward:
-        return 0
-    match operator:
-        case Matmul():
-            read = operator.inner if operator.input_gradient else 0
-            return operator.rows * operator.count * (operator.columns + read)
-        case Convolution():
-            read = operator.input_elements if operator.input_gradient else 0
-            return operator.positions * operator.outputs + read
-        case Attention():
-            inputs = operator.queries * operator.heads * operator.width
-            inputs += operator.keys * operator.key_heads * (operator.width + operator.value_width)
-            scores = 0 if operator.flash else 2 * operator.scores
-            return inputs + operator.queries * operator.heads * operator.value_width + scores
-        case _:
-            return operator.written + operator.backward_written
-
-
 def added_bytes(layer: Layer, inputs: MemoryInputs) -> float:
     """Bytes per sample that the framework keeps in addition to what the model counts: copies, and parts of gathered inputs that
     other ranks own."""
@@ -120,19 +100,6 @@ def added_bytes(layer: Layer, inputs: MemoryInputs) -> float:
         # whole inputs in place of a rank's own part
         copies_bytes += inputs.size * (1 - 1 / plan.tensor) * sum(gather.elements for gather in gathers)
     return copies_bytes
-
-
-def needed_elements(operator: Operator) -> int:
-    """Elements per sample that the gradients of weights need: the operator's input, and the gradient of its output."""
-    if not _weights(operator):
-        return 0
-    match operator:
-        case Matmul():
-            return operator.rows * operator.count * (operator.inner + operator.columns)
-        case Convolution():
-            return operator.input_elements + operator.positions * operator.outputs
-        case _:
-            return 0
 
 
 def gathered_elements(layer: Layer, context: int) -> float:
@@ -149,17 +116,6 @@ def gathered_elements(layer: Layer, context: int) -> float:
     return tokens + max([*parts, *sent], default=0.0)
 
 
-def _weights(operator: Operator) -> int:
-    """Elements of the weights whose gradients an operator's backward pass computes."""
-    match operator:
-        case Matmul(weight_gradient=True):
-            return operator.columns * operator.inner * operator.count
-        case Convolution(weight_gradient=True):
-            return operator.weights
-        case _:
-            return 0
-
-
 def peak_candidates(layer: Layer, size: int, is_last: bool, loss: Loss) -> Iterator[tuple[float, int]]:
     """Peak candidates of a layer: elements per sample of gradients of activations, and elements of gradients of weights, while
     all activations of the layer are live.
@@ -171,19 +127,21 @@ def peak_candidates(layer: Layer, size: int, is_last: bool, loss: Loss) -> Itera
     if not layer.has_backward:
         yield 0.0, 0
         return
-    looked_up = layer.trained_parameters if not any(map(_weights, layer.operators)) else 0
+    looked_up = layer.trained_parameters if not any(operator.trained_weights for operator in layer.operators) else 0
     yield float(layer.output_elements), looked_up
     again = 0
     if not is_last and layer.operators and isinstance(last := layer.operators[-1], MemoryBound):
         again = max(0, min(last.backward_read - last.written, layer.output_elements))
     for index in range(len(layer.operators) - 1, -1, -1):
         operator = layer.operators[index]
-        weights = _weights(operator)
+        weights = operator.trained_weights
         is_loss = isinstance(operator, MemoryBound) and operator.name == _LOSS
-        working = working_elements(operator) / 2 * loss.logit_bytes(size)[1] / size if is_loss else working_elements(operator)
+        working: float = operator.gradient_elements
+        if is_loss:
+            working *= loss.logit_bytes(size)[1] / size / 2
         yield working + again, weights
         again = 0
         if weights:
             read = operator.rows * operator.inner if isinstance(operator, Matmul) else 0
-            yield max(map(working_elements, layer.operators[:index]), default=0) - read, weights
+            yield max((earlier.gradient_elements for earlier in layer.operators[:index]), default=0) - read, weights
             break

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from scaleproof.simulator.cluster import Cluster, Device
-from scaleproof.simulator.cluster.collectives.cost import library_of, nccl_facts
-from scaleproof.simulator.cluster.collectives.settings import channels, facts_of
+from scaleproof.simulator.cluster.collectives.settings import facts_of
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.parallelism.mesh import Axis
 from scaleproof.simulator.parallelism.plan import Plan
@@ -48,16 +47,16 @@ def connections_bytes(cluster: Cluster, spans: Iterable[int], exchanging: int) -
     spans: number of ranks from the first to the last of each group that the rank is in. exchanging: ranks of the largest group
     with all-to-alls.
     """
-    facts = nccl_facts(cluster)
-    if facts is None or library_of(cluster) != "nccl":
+    facts = cluster.nccl_facts
+    if facts is None or cluster.library != "nccl":
         return 0.0
     devices, cards, total = cluster.node.devices, cluster.node.cards_used, 0
     for span in spans:
         nodes = -(-span // devices)
-        total += channels(facts, nodes, cards) * _CONNECTIONS[nodes == 1]
+        total += facts.channels(nodes, cards) * _CONNECTIONS[nodes == 1]
     if exchanging > 1:
         # all-to-all: channels of their own within a node, shared buffers between nodes
-        total += channels(facts, 1, cards) * (min(exchanging, devices) - 1)
+        total += facts.channels(1, cards) * (min(exchanging, devices) - 1)
     return float(total * _CONNECTION_BYTES)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from scaleproof.simulator.cluster.collectives.settings import facts_of
 from scaleproof.simulator.cluster.device.device import Device, is_narrow
-from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
+from scaleproof.simulator.cluster.device.kernels.products import narrow_products
 from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import WHOLE

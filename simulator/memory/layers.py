@@ -9,7 +9,6 @@ from scaleproof.simulator.memory.activations import (
     added_bytes,
     gathered_elements,
     is_logits,
-    needed_elements,
     peak_candidates,
     saved,
     segments,
@@ -34,7 +33,7 @@ class LayerRun(NamedTuple):
     is_last: bool
 
 
-class Chunk(NamedTuple):
+class RankChunk(NamedTuple):
     """Consecutive layers of a rank. entry_elements, output_elements: per sample that it receives from and sends to another one.
     batch: activations of its first layer that are live throughout a step."""
 
@@ -110,7 +109,7 @@ class LayerSizes(NamedTuple):
     def bytes(self, inputs: MemoryInputs, gradient_bytes: float, times: int = 1) -> LayerBytes:
         """Bytes of the layer's tensors, of which those with one holder are one tensor. gradient_bytes: per parameter."""
         samples, size, splits, gathers = inputs.samples, inputs.size, inputs.splits, inputs.gathers
-        working, weights = max(self.candidates, key=lambda one: samples * one[0] + one[1])
+        working, weights = max(self.candidates, key=lambda candidate: samples * candidate[0] + candidate[1])
         multiplies = not splits and (self.pinned_to_end or not inputs.software.stand_ins)
         at_end = self.parameters if gathers and self.pinned_to_end else 0
         scattered = self.parameters - at_end if gathers else 0
@@ -138,7 +137,7 @@ def _tensor(size_bytes: float) -> Tensors:
     return (size_bytes,) if size_bytes else ()
 
 
-def layer_sizes(inputs: MemoryInputs, chunk: Chunk) -> list[tuple[LayerSizes, int]]:
+def layer_sizes(inputs: MemoryInputs, chunk: RankChunk) -> list[tuple[LayerSizes, int]]:
     """The sizes of the layers of a chunk, and the number of consecutive layers that have them.
 
     Layers that are recomputed together stay alone, since the last of them recomputes them all; so do those at stage ends, whose
@@ -149,7 +148,7 @@ def layer_sizes(inputs: MemoryInputs, chunk: Chunk) -> list[tuple[LayerSizes, in
     return inputs.once(key, lambda: _layer_sizes(inputs, chunk))
 
 
-def _layer_sizes(inputs: MemoryInputs, chunk: Chunk) -> list[tuple[LayerSizes, int]]:
+def _layer_sizes(inputs: MemoryInputs, chunk: RankChunk) -> list[tuple[LayerSizes, int]]:
     recompute, runs = inputs.training.recompute, chunk.runs
     if recompute.depends_on_position:
         runs = tuple(run._replace(times=1) for run in runs for _ in range(run.times))
@@ -174,8 +173,8 @@ def _sizes(
     layer, size, loss = run.layer, inputs.size, inputs.software.loss
     activations, whole = saved(layer, inputs.training.recompute, is_concerned, not continues, run.entry_elements, without)
     logit_bytes, _ = loss.logit_bytes(size)
-    names = {one.name for one in whole}
-    remaining = [one for one in activations if one.name in names]
+    names = {activation.name for activation in whole}
+    remaining = [activation for activation in activations if activation.name in names]
     again = size_bytes(whole, size, logit_bytes) - size_bytes(remaining, size, logit_bytes)
     counted = with_narrow_inputs(activations, inputs.input_bytes) if inputs.input_bytes < size else activations
     fullest: dict[int, float] = {}
@@ -187,7 +186,8 @@ def _sizes(
         kept=size_bytes(counted, size, logit_bytes) + (0.0 if again else added_bytes(layer, inputs)),
         logits=size_bytes(filter(is_logits, counted), size, logit_bytes),
         again=again,
-        left=needed_bytes * sum(map(needed_elements, layer.operators)),
+        # the input of a product with weights, and the gradient of its output
+        left=needed_bytes * sum(product.read + product.written for product in layer.operators if product.trained_weights),
         gathered=size * gathered_elements(layer, inputs.plan.context),
         candidates=tuple((working, weights) for weights, working in fullest.items()),
         parameters=layer.trained_parameters,

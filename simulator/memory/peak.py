@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.layers import LayerBytes
 from scaleproof.simulator.memory.step import Backward, Tensor, forward
-from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
+from scaleproof.simulator.parallelism.stages import LOOPED, WHOLE, ScheduleName
 from scaleproof.simulator.strategy.pipeline.schedules import EQUAL, SCHEDULES, Pass, PassTimes
 
 Counts = NDArray[np.int64]
 # Live bytes: those of all holders, weighted, or a vector with one place for each holder.
 Live = Any
-# Rounds of microbatches after which interleaved 1F1B is periodic.
+# Schedules in which the passes of each round of as many microbatches as ranks repeat those of the third.
+_PERIODIC: Final = ("interleaved_1f1b", "interleaved_zero_bubble", "zb_h1", "zb_h2", "zb_v", "dualpipe_v")
 _ROUNDS: Final = 3
 # By kind of pass: changes of the numbers of microbatches whose activations are live, and of those of which only the inputs of
 # weights' gradients are live.
@@ -69,8 +70,8 @@ def fullest(timeline: Sequence[Live] | NDArray[np.float64], weights: Mapping[str
 
 
 def pass_bytes(inputs: MemoryInputs, layers: Sequence[LayerBytes], shares: Mapping[str, Any]) -> list[Live]:
-    """Live bytes of passes over a chunk, in the order of the numbers of `InFlight`: at the peak of each kind of pass, relative
-    to those before it, and what a microbatch or the chunk adds until a later pass. shares: see `RunningSum`."""
+    """Live bytes of passes over a chunk, in the order of the numbers of `FullestPasses`: at the peak of each kind of pass,
+    relative to those before it, and what a microbatch or the chunk adds until a later pass. shares: see `RunningSum`."""
     ahead = RunningSum(shares)
     kept = forward(ahead, layers)
 
@@ -81,12 +82,12 @@ def pass_bytes(inputs: MemoryInputs, layers: Sequence[LayerBytes], shares: Mappi
 
     adding = backward()
     first = backward(is_input=True) if inputs.splits else backward(makes=True) if inputs.makes else adding
-    peaks = [fullest(one.timeline, inputs.weights) for one in (ahead, first, adding)]
+    peaks = [fullest(sums.timeline, inputs.weights) for sums in (ahead, first, adding)]
     return [*peaks, ahead.live, ahead.live + first.live]
 
 
-class InFlight(NamedTuple):
-    """Microbatches in flight on a rank before the passes in which its memory may be the fullest.
+class FullestPasses(NamedTuple):
+    """The passes in which a rank's memory may be the fullest, with the microbatches in flight before them.
 
     candidates: passes that no other exceeds, shape (candidates, chunks, 5). The first three numbers of a chunk are 1 if the
     pass is over it and forward, its first backward pass (where backward passes are split, one for the gradient of the input),
@@ -99,45 +100,42 @@ class InFlight(NamedTuple):
     most: Counts
 
 
-def in_flight(
-    schedule: ScheduleName, ranks: int, rank: int, microbatches: int, chunks: int, times: PassTimes = EQUAL
-) -> InFlight:
-    """The microbatches in flight on a rank. times: of the passes, which the order of some schedules depends on.
-
-    Cases with the same result share the smallest one, with few microbatches on the first rank.
-    """
+def shortest(schedule: ScheduleName, ranks: int, rank: int, microbatches: int) -> tuple[int, int, int]:
+    """The smallest numbers of ranks, rank and microbatches with which a rank is as full as with the given ones: the first rank,
+    and few microbatches, where the passes of further ones repeat what is live."""
     if schedule == "gpipe":
-        ranks, rank = 1, 0
-    elif schedule == "1f1b":
-        ranks, rank = ranks - rank, 0
-        microbatches = min(microbatches, ranks + 2)
-    elif schedule == "interleaved_1f1b" and microbatches % ranks == 0:
-        microbatches = min(microbatches, _ROUNDS * ranks)
-    return _in_flight(schedule, ranks, rank, microbatches, chunks, times)
+        return 1, 0, microbatches
+    if schedule == "1f1b":
+        return ranks - rank, 0, min(microbatches, ranks - rank + 2)
+    if schedule in _PERIODIC and (microbatches % ranks == 0 or schedule not in LOOPED):
+        return ranks, rank, min(microbatches, _ROUNDS * ranks)
+    return ranks, rank, microbatches
+
+
+def fullest_passes(
+    schedule: ScheduleName, ranks: int, rank: int, microbatches: int, chunks: int, times: PassTimes = EQUAL
+) -> FullestPasses:
+    """The passes in which a rank may be the fullest. times: of the passes, which the order of some schedules depends on."""
+    return _fullest_passes(schedule, *shortest(schedule, ranks, rank, microbatches), chunks, times)
 
 
 @lru_cache(maxsize=10_000)
-def _in_flight(schedule: ScheduleName, ranks: int, rank: int, microbatches: int, chunks: int, times: PassTimes) -> InFlight:
+def _fullest_passes(
+    schedule: ScheduleName, ranks: int, rank: int, microbatches: int, chunks: int, times: PassTimes
+) -> FullestPasses:
     kind, chunk, _ = SCHEDULES[schedule](ranks, rank, microbatches, chunks, times).T
-    own, is_back, splits = chunk[:, None] == np.arange(chunks), kind == Pass.BACKWARD, schedule not in WHOLE
-    first = kind == Pass.INPUT
+    is_over, is_back, splits = chunk[:, None] == np.arange(chunks), kind == Pass.BACKWARD, schedule not in WHOLE
+    is_first = kind == Pass.INPUT
     if not splits:
-        first[np.argmax(own & is_back[:, None], axis=0)] = True
-    kept, left = changes(kind, chunk, chunks)
-    later = left if splits else (first[:, None] & own).astype(np.int64)
+        is_first[np.argmax(is_over & is_back[:, None], axis=0)] = True
+    kept, left = _KEPT[kind][:, None] * is_over, _LEFT[kind][:, None] * is_over
+    later = left if splits else (is_first[:, None] & is_over).astype(np.int64)
     after, after_later = kept.cumsum(axis=0), later.cumsum(axis=0)
-    kinds = (own & one[:, None] for one in (kind == Pass.FORWARD, first, is_back & ~first))
+    kinds = (is_over & is_kind[:, None] for is_kind in (kind == Pass.FORWARD, is_first, is_back & ~is_first))
     rows = np.stack([*kinds, after - kept, after_later - later], axis=2)
     groups = [rows[rows[:, number, column] == 1] for column in range(3) for number in range(chunks)]
     candidates = [_unexceeded(passes) for passes in (*groups, rows[kind == Pass.WEIGHT])]
-    return InFlight(np.concatenate(candidates), after.max(axis=0))
-
-
-def changes(kind: Counts, chunk: Counts, chunks: int) -> Counts:
-    """Changes by passes of the numbers of microbatches with live activations, and of those of which only the inputs of weights'
-    gradients are live, by chunk; shape (2, passes, chunks)."""
-    own = chunk[:, None] == np.arange(chunks)
-    return np.array([_KEPT[kind][:, None] * own, _LEFT[kind][:, None] * own])
+    return FullestPasses(np.concatenate(candidates), after.max(axis=0))
 
 
 def _unexceeded(passes: Counts) -> Counts:

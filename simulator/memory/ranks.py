@@ -14,16 +14,15 @@ import numpy as np
 from scaleproof.simulator.memory.activations import READ, size_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.memory.layers import Chunk, LayerBytes, LayerRun, layer_sizes
-from scaleproof.simulator.memory.peak import InFlight, Live, RunningSum, fullest, in_flight, pass_bytes
+from scaleproof.simulator.memory.layers import LayerBytes, LayerRun, RankChunk, layer_sizes
+from scaleproof.simulator.memory.peak import FullestPasses, Live, RunningSum, fullest, fullest_passes, pass_bytes
 from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY, RankMemory
 from scaleproof.simulator.memory.static import (
     States,
     StaticMemory,
     compressed_bytes,
-    part_of,
+    elements_of,
     pipeline_bytes,
-    sizes,
     states,
     states_of,
 )
@@ -47,7 +46,7 @@ class RankKind(NamedTuple):
     """Chunks of equivalent pipeline ranks. copies: whether they have copies of weights that another rank has. numbers: of the
     ranks."""
 
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[RankChunk, ...]
     copies: bool
     numbers: list[int]
 
@@ -71,35 +70,36 @@ class PipelineRank:
         self.gradient_sizes = [sizes_bytes[id(chunk)] for chunk in self.chunks]
 
     def _static(self) -> StaticMemory:
-        runs = [(run.layer, run.times) for chunk in self.chunks for run in chunk.runs]
-        batch_bytes = size_bytes(self.chunks[0].batch, self.inputs.size)
-        return StaticMemory(self.inputs, part_of(runs, self.inputs.training, batch_bytes))
+        runs = ((run.layer, run.times) for chunk in self.chunks for run in chunk.runs)
+        part = elements_of(runs, self.inputs.training.optimizer)
+        return StaticMemory(self.inputs, part, size_bytes(self.chunks[0].batch, self.inputs.size))
 
-    def _gradient_size(self, chunk: Chunk) -> float:
+    def _gradient_size(self, chunk: RankChunk) -> float:
         inputs = self.inputs
         if not inputs.makes_gradients:
             return inputs.parameter_size
         if inputs.training.zero < 2 or inputs.whole_gradients:
             return inputs.gradient_size
-        runs = [(run.layer, run.times) for run in chunk.runs]
-        own = inputs.once(("sizes", id(chunk)), lambda: sizes(runs, inputs.training.optimizer))
-        return states_of(own, inputs.training, inputs.sharing, inputs.gradient_size).gradients / max(1, own.trained)
+        runs = ((run.layer, run.times) for run in chunk.runs)
+        elements = inputs.once(("elements", id(chunk)), lambda: elements_of(runs, inputs.training.optimizer))
+        sharded = states_of(elements, inputs.training, inputs.sharing, inputs.gradient_size)
+        return sharded.gradients / max(1, elements.trained)
 
     @property
     def layers(self) -> list[Layer]:
         """The layers of all chunks."""
         return [layer for chunk in self.chunks for layer in chunk.layers]
 
-    def in_flight(self, number: int) -> InFlight:
-        """Microbatches in flight on rank `number`."""
+    def fullest_passes(self, number: int) -> FullestPasses:
+        """The passes in which rank `number` may be the fullest."""
         plan = self.inputs.plan
-        return in_flight(plan.schedule, plan.stages, number, plan.microbatches, plan.chunks, self.inputs.pass_times)
+        return fullest_passes(plan.schedule, plan.stages, number, plan.microbatches, plan.chunks, self.inputs.pass_times)
 
-    def constant_bytes(self, flight: InFlight) -> dict[str, float]:
+    def constant_bytes(self, passes: FullestPasses) -> dict[str, float]:
         """Bytes of a rank by holder that are constant throughout a step, without those of libraries."""
         inputs, holders = self.inputs, self.static.holders_bytes.copy()
         sample_bytes = inputs.samples * inputs.job.stream_bytes
-        for chunk, most in zip(self.chunks, flight.most.tolist(), strict=True):
+        for chunk, most in zip(self.chunks, passes.most.tolist(), strict=True):
             ends_bytes = sample_bytes * chunk.entry_elements, sample_bytes * chunk.output_elements
             holders["communication"] += pipeline_bytes(inputs.software, inputs.plan.microbatches, most, *ends_bytes)
         if inputs.plan.compression is not None:
@@ -113,29 +113,23 @@ class PipelineRank:
             layer.bytes(self.inputs, gradient_bytes, count) for layer, count in layer_sizes(self.inputs, self.chunks[place])
         ]
 
-    def temporary_bytes(self, flight: InFlight, by_holder: bool = False, others: int = 0) -> Live:
+    def temporary_bytes(self, passes: FullestPasses, by_holder: bool = False, others: int = 0) -> Live:
         """Bytes of a rank that passes and the optimizer's step allocate, at their peak: weighted, or of each holder. others:
         workers whose gradients it receives."""
         inputs, shares = self.inputs, _SHARES if by_holder else self.inputs.weights
         training = inputs.training.recompute, inputs.splits, inputs.gathers, inputs.samples, inputs.plan.stages == 1
+        chunk_bytes = np.array(
+            [
+                inputs.once(
+                    ("passes", by_holder, id(chunk), gradient_size, *training),
+                    partial(self._pass_bytes, place, shares),
+                )
+                for place, (chunk, gradient_size) in enumerate(zip(self.chunks, self.gradient_sizes, strict=True))
+            ]
+        )
         whole = shares["gradients"] * self.static.gradients_bytes
-
-        def in_flight_bytes() -> tuple[InFlight, Live]:
-            passes = np.array(
-                [
-                    inputs.once(
-                        ("passes", by_holder, id(chunk), gradient_size, *training),
-                        partial(self._pass_bytes, place, shares),
-                    )
-                    for place, (chunk, gradient_size) in enumerate(zip(self.chunks, self.gradient_sizes, strict=True))
-                ]
-            )
-            counts = flight.candidates.reshape(len(flight.candidates), -1)
-            # what is in flight comes along, so that its identity stays its own
-            return flight, fullest(counts @ passes.reshape(counts.shape[1], *passes.shape[2:]), inputs.weights)
-
-        key = "in flight", by_holder, id(self.kind), id(flight), *self.gradient_sizes, *training
-        in_passes = inputs.once(key, in_flight_bytes)[1] + (0.0 if inputs.makes else whole)
+        candidates = passes.candidates.reshape(len(passes.candidates), -1) @ chunk_bytes.reshape(-1, *chunk_bytes.shape[2:])
+        in_passes = fullest(candidates, inputs.weights) + (0.0 if inputs.makes else whole)
         optimizer = inputs.once(("optimizer", by_holder, id(self.static), others), lambda: self._optimizer(shares, others))
         return fullest([in_passes, whole + optimizer], inputs.weights)
 
@@ -151,20 +145,20 @@ class PipelineRank:
     def memory(self, name: str, number: int, libraries: dict[str, float], others: int = 0) -> RankMemory:
         """The memory of rank `number` at its peak, by holder. libraries: bytes of libraries. others: workers whose gradients it
         receives."""
-        inputs, flight = self.inputs, self.in_flight(number)
-        temporary = self.temporary_bytes(flight, True, others)
-        constant = dict.fromkeys(HOLDERS, 0.0) | self.constant_bytes(flight) | libraries
+        inputs, passes = self.inputs, self.fullest_passes(number)
+        temporary = self.temporary_bytes(passes, True, others)
+        constant = dict.fromkeys(HOLDERS, 0.0) | self.constant_bytes(passes) | libraries
         fragmentation = float((np.array(list(inputs.weights.values())) - 1) @ temporary)
         fragmentation += inputs.fragmentation * sum(constant[holder] for holder in TEMPORARY)
-        holders = {holder: size + own for (holder, size), own in zip(constant.items(), temporary.tolist(), strict=True)}
+        holders = {holder: size + most for (holder, size), most in zip(constant.items(), temporary.tolist(), strict=True)}
         holders["fragmentation"] = fragmentation
         sizes_bytes = {holder: inputs.software.scale * float(size) for holder, size in holders.items()}
         return RankMemory(name, sizes_bytes, float(self.static.host_bytes))
 
     def reserved_bytes(self, number: int) -> float:
         """Bytes of rank `number` at its peak, without those of libraries."""
-        inputs, flight = self.inputs, self.in_flight(number)
-        constant, temporary = self.constant_bytes(flight), self.temporary_bytes(flight)
+        inputs, passes = self.inputs, self.fullest_passes(number)
+        constant, temporary = self.constant_bytes(passes), self.temporary_bytes(passes)
         fragmentation = inputs.fragmentation * sum(constant[holder] for holder in TEMPORARY if holder in constant)
         return inputs.software.scale * (sum(constant.values()) + fragmentation + float(temporary))
 
@@ -210,8 +204,8 @@ def server(inputs: MemoryInputs) -> RankMemory | None:
     layers, workers = [replace(layer, frozen_parameters=0) for layer in inputs.job.layers], strategy.workers
     (whole,) = buckets(layers, strategy.servers, strategy.shard, inputs.parameter_size, math.inf, None, workers)
     share = float(whole.touched.max() / max(1.0, whole.touched.sum()))
-    own = States(*(share * part for part in states(layers, inputs.training)))._asdict()
-    return RankMemory("server", own | {"communication": own["gradients"] * (workers - 1)})
+    holders = States(*(share * part for part in states(layers, inputs.training)))._asdict()
+    return RankMemory("server", holders | {"communication": holders["gradients"] * (workers - 1)})
 
 
 def stage_names(inputs: MemoryInputs, number: int) -> list[list[str]]:
@@ -225,7 +219,7 @@ def _layers_of_ranks(inputs: MemoryInputs) -> Sequence[Sequence[Sequence[Layer]]
     if not isinstance(strategy, ReplicaStrategy):
         return [[part] for part in strategy.parts(layers)]
     stages = cut(inputs.job, plan, plan.balance)
-    return [[[layers[i] for i in stages[stage]] for stage in own] for own in plan.stage_of]
+    return [[[layers[i] for i in stages[stage]] for stage in chunks] for chunks in plan.stage_of]
 
 
 def rank_kinds(inputs: MemoryInputs) -> list[RankKind]:
@@ -239,8 +233,8 @@ def _rank_kinds(inputs: MemoryInputs) -> list[RankKind]:
     read = inputs.once(("read",), lambda: _read_elements(layers))
     kinds: dict[tuple[bool, tuple[int, ...]], RankKind] = {}
     for number, chunks in enumerate(_layers_of_ranks(inputs)):
-        own = [layer for chunk in chunks for layer in chunk]
-        copied = [copied_weights(chunk[-1], own, layers) if chunk[-1].pinned_to_end else [] for chunk in chunks]
+        of_rank = [layer for chunk in chunks for layer in chunk]
+        copied = [copied_weights(chunk[-1], of_rank, layers) if chunk[-1].pinned_to_end else [] for chunk in chunks]
         parts = tuple(
             _chunk(inputs, chunk, copies, read, is_first=number == place == 0)
             for place, (chunk, copies) in enumerate(zip(chunks, copied, strict=True))
@@ -259,7 +253,7 @@ def _read_elements(layers: Sequence[Layer]) -> dict[str, int]:
 
 def _chunk(
     inputs: MemoryInputs, layers: Sequence[Layer], copies: Sequence[int], read: Mapping[str, int], is_first: bool
-) -> Chunk:
+) -> RankChunk:
     """A chunk with some layers, the same for chunks whose layers consist of the same objects. copies: elements of the weights
     that its last layer shares with one of another rank. is_first: whether it reads samples."""
     output = 0 if layers[-1].name == inputs.job.layers[-1].name else layers[-1].output_elements
@@ -267,12 +261,13 @@ def _chunk(
     objects = [
         (
             id(layer.operators), id(layer.kept), id(layer.tensors), id(layer.exchanges), layer.frozen_parameters,
-            layer.expert_parameters, layer.pinned_to_end and number, entry, is_first and number == 0, number == len(layers) - 1,
+            layer.expert_parameters, number if layer.pinned_to_end else -1, entry, is_first and number == 0,
+            number == len(layers) - 1,
         )
         for number, (layer, entry) in enumerate(zip(layers, entries, strict=True))
     ]  # fmt: skip
 
-    def chunk() -> Chunk:
+    def chunk() -> RankChunk:
         # activations of the first layer that are live throughout a step: the batch
         batch = tuple(activation for activation in layers[0].kept if activation.name == READ) if is_first else ()
         runs = []
@@ -283,6 +278,6 @@ def _chunk(
             if is_last and copies:
                 layer = replace(layer, tensors=(*layer.tensors, *copies))
             runs.append(LayerRun(layer, len(numbers), entries[first], is_last))
-        return Chunk(tuple(runs), entries[0], output, batch)
+        return RankChunk(tuple(runs), entries[0], output, batch)
 
     return inputs.once(("chunk", *objects, output, *copies), chunk)

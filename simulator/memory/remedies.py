@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -87,36 +87,38 @@ def _taken(steps: Sequence[Step], scenario: Scenario) -> SettingsChange | None:
     return SettingsChange(settings, scenario)
 
 
-def _training(field: str, value: Any, text: str) -> Step:
+def _changed(
+    scenario: Scenario, training: Mapping[str, Any] = {}, strategy: Mapping[str, Any] = {}, more: Mapping[str, str] = {}
+) -> SettingsChange | None:
+    """The change of fields of training and of the strategy at a constant global batch; None if they are not valid. more:
+    settings that go with it."""
+    fields = {f"training.{field}": value for field, value in training.items()}
+    fields |= {f"strategy.{field}": value for field, value in strategy.items()}
+    changed, batch = scenario.strategy.model_copy(update=dict(strategy)), scenario.batch
+    if batch.total is None and changed.workers != scenario.strategy.workers:
+        batch = Batch(total=scenario.total_samples)
+        fields["batch.total"] = batch.total
+    try:
+        trained = scenario.training.model_copy(update=dict(training))
+        rebuilt = scenario.rebuilt(training=trained, strategy=changed, batch=batch)
+    except FieldError:
+        return None
+    return SettingsChange({field: _text(value) for field, value in fields.items()} | dict(more), rebuilt)
+
+
+def _text(value: Any) -> str:
+    """A value in the words of `--set`."""
+    return f"[{','.join(value)}]" if isinstance(value, tuple) else str(value).lower()
+
+
+def _training(field: str, value: Any) -> Step:
     """The step that sets a training field."""
-
-    def step(scenario: Scenario) -> SettingsChange | None:
-        return _built(scenario, {f"training.{field}": text}, training=scenario.training.model_copy(update={field: value}))
-
-    return step
+    return partial(_changed, training={field: value})
 
 
 def _strategy(field: str, value: Any) -> Step:
     """The step that sets a strategy field."""
-    return lambda scenario: _with_strategy(scenario, {field: value})
-
-
-def _with_strategy(scenario: Scenario, values: dict[str, Any], **more: str) -> SettingsChange | None:
-    """The change of strategy fields at a constant global batch. more: settings that go with it."""
-    strategy = scenario.strategy.model_copy(update=values)
-    settings = {f"strategy.{field}": str(value).lower() for field, value in values.items()}
-    if scenario.batch.total is not None or strategy.workers == scenario.strategy.workers:
-        return _built(scenario, settings | more, strategy=strategy)
-    total = scenario.total_samples
-    return _built(scenario, settings | {"batch.total": f"{total}"} | more, strategy=strategy, batch=Batch(total=total))
-
-
-def _built(scenario: Scenario, settings: dict[str, str], **parts: Any) -> SettingsChange | None:
-    """The change to other parts; None if they are not valid."""
-    try:
-        return SettingsChange(settings, scenario.rebuilt(**parts))
-    except FieldError:
-        return None
+    return partial(_changed, strategy={field: value})
 
 
 def _has(scenario: Scenario, field: str) -> bool:
@@ -129,19 +131,19 @@ def _selective(scenario: Scenario) -> Iterator[Step]:
     scores = any(kept.group == "attention" for layer in layers for kept in layer.kept)
     saves = selective.suits(layers) if selective.products is not None else scores
     if saves and scenario.training.recompute.kind == "none":
-        yield _training("recompute", Recompute(kind="selective"), "selective")
+        yield _training("recompute", Recompute(kind="selective"))
 
 
 def _full(scenario: Scenario) -> Iterator[Step]:
     if scenario.training.recompute != (full := Recompute(kind="full")):
-        yield _training("recompute", full, "full")
+        yield _training("recompute", full)
 
 
 def _zero(stage: int) -> Remedy:
     def remedy(scenario: Scenario) -> Iterator[Step]:
         strategy = scenario.strategy
         if scenario.training.zero < stage and strategy.workers > 1 and strategy.servers == 0:
-            yield _training("zero", stage, str(stage))
+            yield _training("zero", stage)
 
     return remedy
 
@@ -187,7 +189,7 @@ def _on_same_gpus(field: str, degree: int) -> Step:
         values = {field: degree, "workers": workers}
         if _has(scenario, "microbatches") and getattr(strategy, "micro_batch_size", None) is None:
             values["microbatches"] = strategy.microbatches * degree // before
-        return _with_strategy(scenario, values)
+        return _changed(scenario, strategy=values)
 
     return step
 
@@ -197,7 +199,7 @@ def _on_more_gpus(field: str, degree: int) -> Step:
 
     def step(scenario: Scenario) -> SettingsChange | None:
         gpus = scenario.strategy.training_ranks * degree // int(getattr(scenario.strategy.plan, field))
-        return _with_strategy(scenario, {field: degree}, **{GPUS: f"{gpus}"})
+        return _changed(scenario, strategy={field: degree}, more={GPUS: f"{gpus}"})
 
     return step
 
@@ -206,7 +208,7 @@ def _offload(*states: str) -> Remedy:
     def remedy(scenario: Scenario) -> Iterator[Step]:
         is_allowed = "parameters" not in states or scenario.training.zero == 3
         if is_allowed and scenario.strategy.servers == 0 and not set(states) <= set(scenario.training.offload):
-            yield _training("offload", states, f"[{','.join(states)}]")
+            yield _training("offload", states)
 
     return remedy
 

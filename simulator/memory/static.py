@@ -31,38 +31,55 @@ class States(NamedTuple):
     optimizer_states: float
 
 
-class StateSizes(NamedTuple):
-    """Elements of parameters, of trained ones and experts among them, and of optimizer states."""
+class StageElements(NamedTuple):
+    """Sizes of a rank's part of the model in elements.
+
+    parameters, trained, experts: of parameters, of trained ones and of experts among them; states: of the optimizer. largest:
+    largest trained tensor. ends: parameters of layers that are pinned to a stage end; blocks: of all other layers; block: of
+    the largest of these. products: one trained weight of each shape in blocks.
+    """
 
     parameters: int
     trained: int
     experts: int
     states: float
+    largest: int
+    ends: int
+    blocks: int
+    block: int
+    products: int
 
 
-def sizes(runs: Iterable[tuple[Layer, int]], optimizer: str) -> StateSizes:
-    """Elements of parameters, of trained ones and of experts among them, and of optimizer states of some layers. runs: layers
-    with the number of times that each occurs."""
-    parameters = trained = experts = 0
-    adafactor = 0.0
-    for layer, count in runs:
-        parameters += count * layer.parameters
-        trained += count * layer.trained_parameters
-        experts += count * layer.expert_parameters
+def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str) -> StageElements:
+    """Sizes of some layers, each with the number of times that it occurs."""
+    parameters = trained = experts = largest = blocks = block = 0
+    adafactor, shapes = 0.0, set[tuple[int, int]]()
+    for layer, times in runs:
+        parameters += times * layer.parameters
+        trained += times * layer.trained_parameters
+        experts += times * layer.expert_parameters
+        largest = max(largest, max(layer.tensors, default=0))
         if optimizer == "adafactor":
             # sums of rows and columns (arXiv 1804.04235); tensors are assumed square, since their shapes are unknown
-            adafactor += count * sum(2 * math.sqrt(tensor) for tensor in layer.tensors)
-    return StateSizes(parameters, trained, experts, _STATES[optimizer] * trained if optimizer in _STATES else adafactor)
+            adafactor += times * sum(2 * math.sqrt(tensor) for tensor in layer.tensors)
+        if not layer.pinned_to_end:
+            blocks += times * layer.parameters
+            block = max(block, layer.parameters)
+            matmuls = (operator for operator in layer.operators if isinstance(operator, Matmul) and operator.weight_gradient)
+            shapes |= {(product.columns, product.inner) for product in matmuls}
+    states = _STATES[optimizer] * trained if optimizer in _STATES else adafactor
+    in_products = sum(columns * inner for columns, inner in shapes)
+    return StageElements(parameters, trained, experts, states, largest, parameters - blocks, blocks, block, in_products)
 
 
 def states(layers: Iterable[Layer], training: Training, replicas: int = 1) -> States:
     """Bytes of states of some layers on one of `replicas` ranks, which shard them by the ZeRO stage."""
-    own = sizes(((layer, 1) for layer in layers), training.optimizer)
-    return states_of(own, training, (replicas, replicas), training.parameter_bytes)
+    part = elements_of(((layer, 1) for layer in layers), training.optimizer)
+    return states_of(part, training, (replicas, replicas), training.parameter_bytes)
 
 
 def states_of(
-    own: StateSizes, training: Training, replicas: tuple[int, int], gradient_bytes: int, whole_gradients: bool = False
+    part: StageElements, training: Training, replicas: tuple[int, int], gradient_bytes: int, whole_gradients: bool = False
 ) -> States:
     """Bytes of states on one rank, sharded by the ZeRO stage (arXiv 1910.02054, section 5).
 
@@ -76,50 +93,16 @@ def states_of(
 
     def shared(elements: int, stage: int) -> float:
         """Elements of one rank, sharded from a stage of ZeRO on."""
-        return (elements - own.experts) / replicas[0] + own.experts / replicas[1] if training.zero >= stage else elements
+        return (elements - part.experts) / replicas[0] + part.experts / replicas[1] if training.zero >= stage else elements
 
     only_master = training.master and training.zero == 3 and gradient_bytes > size
-    optimizer = shared(own.trained, 1)
-    parameters = shared(own.parameters, 3)
+    optimizer = shared(part.trained, 1)
+    parameters = shared(part.parameters, 3)
     return States(
-        (parameters - shared(own.trained, 3)) * MASTER_BYTES if only_master else parameters * size,
-        (own.trained if whole_gradients else shared(own.trained, 2)) * gradient_bytes,
+        (parameters - shared(part.trained, 3)) * MASTER_BYTES if only_master else parameters * size,
+        (part.trained if whole_gradients else shared(part.trained, 2)) * gradient_bytes,
         optimizer * MASTER_BYTES if training.master and size < MASTER_BYTES else 0.0,
-        own.states * optimizer / max(1, own.trained) * (max(size, MASTER_BYTES) if training.master else size),
-    )
-
-
-class StageElements(NamedTuple):
-    """Sizes of a rank's part of the model in elements.
-
-    largest: largest trained tensor. ends: parameters of layers that are pinned to a stage end; blocks: of all other layers;
-    block: of the largest of these. products: one trained weight of each shape in blocks. batch_bytes: per sample, live
-    throughout a step.
-    """
-
-    sizes: StateSizes
-    largest: int
-    ends: int
-    blocks: int
-    block: int
-    products: int
-    batch_bytes: float
-
-
-def part_of(runs: Sequence[tuple[Layer, int]], training: Training, batch_bytes: float = 0.0) -> StageElements:
-    """Sizes of some layers, which occur several times. batch_bytes: per sample, live throughout a step."""
-    own, blocks = sizes(runs, training.optimizer), [(layer, count) for layer, count in runs if not layer.pinned_to_end]
-    in_blocks = sum(count * layer.parameters for layer, count in blocks)
-    operators = (operator for layer, _ in blocks for operator in layer.operators)
-    products = (operator for operator in operators if isinstance(operator, Matmul) and operator.weight_gradient)
-    return StageElements(
-        own,
-        max((max(layer.tensors, default=0) for layer, _ in runs), default=0),
-        own.parameters - in_blocks,
-        in_blocks,
-        max((layer.parameters for layer, _ in blocks), default=0),
-        sum(columns * inner for columns, inner in {(product.columns, product.inner) for product in products}),
-        batch_bytes,
+        part.states * optimizer / max(1, part.trained) * (max(size, MASTER_BYTES) if training.master else size),
     )
 
 
@@ -130,9 +113,10 @@ class StaticMemory:
     holder, of all others.
     """
 
-    def __init__(self, inputs: MemoryInputs, part: StageElements) -> None:
+    def __init__(self, inputs: MemoryInputs, part: StageElements, batch_bytes: float) -> None:
+        """batch_bytes: of activations per sample that are live throughout a step."""
         self.inputs, self.part = inputs, part
-        self.states = states_of(part.sizes, inputs.training, inputs.sharing, inputs.gradient_size, inputs.whole_gradients)
+        self.states = states_of(part, inputs.training, inputs.sharing, inputs.gradient_size, inputs.whole_gradients)
         self.gradients_bytes = inputs.gradient_copies * self.states.gradients
         software, states, updates = inputs.software, self.states, self._updates
         mastered = states.master_parameters / MASTER_BYTES if updates else 0.0
@@ -141,7 +125,7 @@ class StaticMemory:
             "gradients": software.flat_bytes * mastered if self._flattens else 0.0,
             "master_parameters": software.master_bytes * mastered,
             "optimizer_states": states.optimizer_states if updates else 0.0,
-            "activations": inputs.samples_per_worker * part.batch_bytes,
+            "activations": inputs.samples_per_worker * batch_bytes,
             "working": self._separate_gradients_bytes + self._cast_bytes,
             "communication": self._bucket_bytes + self._gathered_bytes + self._outer_optimizer_bytes,
         }
@@ -175,7 +159,7 @@ class StaticMemory:
     def _cast_bytes(self) -> float:
         """Bytes of the copies of parameters in the precision of activations, which autocast keeps until the backward pass."""
         inputs = self.inputs
-        return inputs.size * self.part.sizes.parameters if inputs.size < inputs.parameter_size else 0.0
+        return inputs.size * self.part.parameters if inputs.size < inputs.parameter_size else 0.0
 
     @property
     def _updates(self) -> bool:
@@ -200,7 +184,7 @@ class StaticMemory:
 
         Strategies that exchange something else have a flat copy of it (torch.distributed.algorithms.model_averaging).
         """
-        inputs, parameters = self.inputs, self.part.sizes.trained
+        inputs, parameters = self.inputs, self.part.trained
         zero, software = inputs.training.zero, inputs.software
         if inputs.servers:
             return 0.0
@@ -234,7 +218,7 @@ class StaticMemory:
         """Bytes of DiLoCo's outer optimizer: parameters at the beginning of a period and their momentum, in 32 bits."""
         inputs, strategy = self.inputs, self.inputs.strategy
         outer = isinstance(strategy, LocalSgd) and strategy.outer == "nesterov"
-        return 2.0 * max(MASTER_BYTES, inputs.parameter_size) * self.part.sizes.trained if outer else 0.0
+        return 2.0 * max(MASTER_BYTES, inputs.parameter_size) * self.part.trained if outer else 0.0
 
 
 def pipeline_bytes(

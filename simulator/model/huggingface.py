@@ -28,14 +28,16 @@ class _Family(NamedTuple):
     """How configurations of a `model_type` are read; mappings are from our field names (nested ones with a dot) to theirs.
 
     required, optional: fields that must be given, or that may be missing or null. derived: computes fields from several of
-    theirs. equal: their fields that must be equal. supported: the only value of their field that a model here can have.
-    defaults: values of their missing fields.
+    theirs. flags: fields that are true if theirs, or the default if it is missing, is neither false nor zero. equal: their
+    fields that must be equal. supported: the only value of their field that a model here can have. defaults: values of their
+    missing fields.
     """
 
     spec: type[ModelSpec]
     required: Mapping[str, str]
     optional: Mapping[str, str] = {}
     derived: Callable[[Config], Fields] = lambda config: {}
+    flags: Mapping[str, tuple[str, bool]] = {}
     equal: Mapping[str, str] = {}
     supported: Mapping[str, object] = {}
     defaults: Mapping[str, object] = {}
@@ -118,7 +120,8 @@ def _fields(config: Config, family: _Family) -> Fields:
             *parts, field = ours.split(".")
             inner = result.setdefault(parts[0], {}) if parts else result
             inner[field] = config[theirs]
-    return result | family.derived(config)
+    flags = {ours: _has(config, theirs, default) for ours, (theirs, default) in family.flags.items()}
+    return result | flags | family.derived(config)
 
 
 def _with_their_names(detail: Any, family: _Family) -> str:
@@ -135,7 +138,7 @@ def _with_their_names(detail: Any, family: _Family) -> str:
     return f"{field}: {message[:1].lower()}{message[1:]}, got {json.dumps(detail['input'])[:60]}"
 
 
-def _has(config: Config, name: str, default: object) -> bool:
+def _has(config: Config, name: str, default: bool) -> bool:
     """Whether a flag is set, or a rate is not zero."""
     value = config.get(name)
     return bool(default if value is None else value)
@@ -178,32 +181,8 @@ def _qwen_window(config: Config) -> Fields:
     return {"window": config["sliding_window"]}
 
 
-def _gpt2(config: Config) -> Fields:
-    return {
-        "tied": _has(config, "tie_word_embeddings", True),
-        "dropout": _has(config, "resid_pdrop", 0.1),
-    }
-
-
-def _gpt_neox(config: Config) -> Fields:
-    return {
-        "positions": "rotary",
-        "parallel": _has(config, "use_parallel_residual", True),
-        "dropout": _has(config, "hidden_dropout", 0.0),
-    }
-
-
-def _bert(config: Config) -> Fields:
-    return {"dropout": _has(config, "hidden_dropout_prob", 0.1)}
-
-
 def _t5(config: Config) -> Fields:
-    gated = str(config.get("feed_forward_proj", "relu")).startswith("gated")
-    return {
-        "activation": "geglu" if gated else "relu",
-        "tied": _has(config, "tie_word_embeddings", True),
-        "dropout": _has(config, "dropout_rate", 0.1),
-    }
+    return {"activation": "geglu" if str(config.get("feed_forward_proj", "relu")).startswith("gated") else "relu"}
 
 
 _FAMILIES: Final[dict[str, _Family]] = {
@@ -266,11 +245,23 @@ _FAMILIES: Final[dict[str, _Family]] = {
             "position_rows": "n_positions",
         },
         {"feedforward": "n_inner"},
-        _gpt2,
-        {"n_ctx": "n_positions"},
+        flags={"tied": ("tie_word_embeddings", True), "dropout": ("resid_pdrop", True)},
+        equal={"n_ctx": "n_positions"},
     ),
-    "gpt_neox": _Family(Gpt, _LLAMA, {"tied": "tie_word_embeddings"}, _gpt_neox, supported={"attention_bias": True}),
-    "bert": _Family(Bert, {**_LLAMA, "position_rows": "max_position_embeddings"}, {"token_types": "type_vocab_size"}, _bert),
+    "gpt_neox": _Family(
+        Gpt,
+        _LLAMA,
+        {"tied": "tie_word_embeddings"},
+        lambda config: {"positions": "rotary"},
+        {"parallel": ("use_parallel_residual", True), "dropout": ("hidden_dropout", False)},
+        supported={"attention_bias": True},
+    ),
+    "bert": _Family(
+        Bert,
+        {**_LLAMA, "position_rows": "max_position_embeddings"},
+        {"token_types": "type_vocab_size"},
+        flags={"dropout": ("hidden_dropout_prob", True)},
+    ),
     "t5": _Family(
         T5,
         {
@@ -283,6 +274,7 @@ _FAMILIES: Final[dict[str, _Family]] = {
         },
         {"sequence": "n_positions", "position_buckets": "relative_attention_num_buckets"},
         _t5,
+        {"tied": ("tie_word_embeddings", True), "dropout": ("dropout_rate", True)},
         {"num_decoder_layers": "num_layers"},
     ),
 }

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator
 
 
 class DeviceRates(NamedTuple):
@@ -54,7 +53,7 @@ def rows(layers: Sequence[Layer], rates: DeviceRates) -> list[LayerRow]:
 
 
 def _row(layer: Layer, last: str, count: int, rates: DeviceRates) -> LayerRow:
-    moved_bytes = rates.element_bytes * sum(moved_elements(operator, rates.samples) for operator in layer.operators)
+    moved_bytes = rates.element_bytes * sum(operator.moved_elements(rates.samples) for operator in layer.operators)
     intensity = layer.forward_flops * rates.samples / moved_bytes if moved_bytes else 0.0
     return LayerRow(
         layer.name if count == 1 else _span(layer.name, last),
@@ -73,24 +72,6 @@ def _row(layer: Layer, last: str, count: int, rates: DeviceRates) -> LayerRow:
 def _span(first: str, last: str) -> str:
     """'block0…11' from 'block0' and 'block11'."""
     return f"{first}…{last.removeprefix(first.rstrip('0123456789'))}"
-
-
-def moved_elements(operator: Operator, samples: float) -> float:
-    """Elements that an operator's forward pass reads and writes, each once; weights are read once for all samples."""
-    match operator:
-        case Matmul():
-            activations = operator.rows * samples * (operator.inner + operator.columns)
-            return operator.count * (activations + operator.inner * operator.columns)
-        case Attention():
-            outputs = operator.heads * operator.queries * (operator.width + operator.value_width)
-            inputs = operator.key_heads * operator.keys * (operator.width + operator.value_width)
-            # without a flash kernel both products and the softmax between them write and read the scores
-            scores = 0 if operator.flash else 4 * operator.scores
-            return samples * (outputs + inputs + scores)
-        case Convolution():
-            return operator.weights + samples * (operator.input_elements + operator.outputs * operator.positions)
-        case _:
-            return samples * (operator.read + operator.written)
 
 
 def as_dict(table: Sequence[LayerRow], rates: DeviceRates) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 
 class Product(NamedTuple):
@@ -28,12 +28,24 @@ class _Weighted(ABC):
     """A product of activations and weights, whose gradients are products of the same sizes.
 
     input_gradient: false if nothing below needs it, as where the product reads input data. weight_gradient: false if the
-    weights are frozen.
+    weights are frozen. read, written: elements of activations for one sample.
     """
 
     __slots__ = ()
     input_gradient: bool
     weight_gradient: bool
+
+    @property
+    @abstractmethod
+    def read(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def written(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def weights(self) -> int: ...
 
     @abstractmethod
     def forward(self, samples: float) -> list[Product]:
@@ -49,6 +61,20 @@ class _Weighted(ABC):
     def has_backward(self) -> bool:
         """Whether it computes any gradient."""
         return self.input_gradient or self.weight_gradient
+
+    @property
+    def trained_weights(self) -> int:
+        """Number of weights whose gradients the backward pass computes."""
+        return self.weights if self.weight_gradient else 0
+
+    @property
+    def gradient_elements(self) -> int:
+        """Elements per sample of the gradients of activations that the backward pass reads and writes."""
+        return self.written + (self.read if self.input_gradient else 0) if self.has_backward else 0
+
+    def moved_elements(self, samples: float) -> float:
+        """Elements that the forward pass reads and writes, each once; weights once for all samples."""
+        return samples * (self.read + self.written) + self.weights
 
     @property
     def forward_flops(self) -> float:
@@ -76,9 +102,19 @@ class Matmul(_Weighted):
     weight_gradient: bool = True
 
     @property
+    def read(self) -> int:
+        """Elements of the activations that it reads for one sample."""
+        return self.rows * self.inner * self.count
+
+    @property
     def written(self) -> int:
         """Elements that it writes for one sample."""
         return self.rows * self.columns * self.count
+
+    @property
+    def weights(self) -> int:
+        """Number of weights."""
+        return self.columns * self.inner * self.count
 
     def forward(self, samples: float) -> list[Product]:
         """The product of all samples' rows and the weights."""
@@ -107,6 +143,7 @@ class Attention:
     flash: bool = False
     pieces: int = 1
     has_backward: bool = True
+    trained_weights: ClassVar[int] = 0
 
     @property
     def scores(self) -> int:
@@ -114,9 +151,25 @@ class Attention:
         return self.heads * self.queries * self.keys
 
     @property
+    def read(self) -> int:
+        """Elements of queries, keys and values of one sample."""
+        return self.heads * self.queries * self.width + self.key_heads * self.keys * (self.width + self.value_width)
+
+    @property
     def written(self) -> int:
         """Elements that it writes for one sample."""
         return self.heads * self.queries * self.value_width
+
+    @property
+    def gradient_elements(self) -> int:
+        """Elements per sample of the gradients of activations that the backward pass reads and writes."""
+        scores = 0 if self.flash else 2 * self.scores
+        return self.read + self.written + scores if self.has_backward else 0
+
+    def moved_elements(self, samples: float) -> float:
+        """Elements that the forward pass reads and writes, each once. Without a flash kernel both products and the softmax
+        between them write and read the scores."""
+        return samples * (self.read + self.written + (0 if self.flash else 4 * self.scores))
 
     @property
     def forward_flops(self) -> float:
@@ -162,14 +215,19 @@ class Convolution(_Weighted):
     weight_gradient: bool = True
 
     @property
-    def weights(self) -> int:
-        """Number of weights."""
-        return self.outputs * self._inner
+    def read(self) -> int:
+        """Elements of the activations that it reads for one sample."""
+        return self.input_elements
 
     @property
     def written(self) -> int:
         """Elements that it writes for one sample."""
         return self.positions * self.outputs
+
+    @property
+    def weights(self) -> int:
+        """Number of weights."""
+        return self.outputs * self._inner
 
     @property
     def _inner(self) -> int:
@@ -193,20 +251,24 @@ class MemoryBound:
     backward_read: int
     backward_written: int
 
+    # only products count as FLOPs
+    forward_flops: ClassVar[float] = 0.0
+    backward_flops: ClassVar[float] = 0.0
+    trained_weights: ClassVar[int] = 0
+
     @property
     def has_backward(self) -> bool:
         """Whether it computes any gradient."""
         return bool(self.backward_read or self.backward_written)
 
     @property
-    def forward_flops(self) -> float:
-        """Zero: only products count as FLOPs."""
-        return 0.0
+    def gradient_elements(self) -> int:
+        """Elements per sample of the gradients of activations that the backward pass reads and writes."""
+        return self.written + self.backward_written if self.has_backward else 0
 
-    @property
-    def backward_flops(self) -> float:
-        """Zero: only products count as FLOPs."""
-        return 0.0
+    def moved_elements(self, samples: float) -> float:
+        """Elements that the forward pass reads and writes."""
+        return samples * (self.read + self.written)
 
 
 Operator = Matmul | Attention | Convolution | MemoryBound

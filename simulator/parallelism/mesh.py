@@ -21,7 +21,12 @@ ORDER: Final[tuple[Axis, ...]] = ("tensor", "context", "workers", "stages")
 
 @dataclass(frozen=True)
 class DeviceMesh:
-    """Ranks are numbered along the axes of `order`, innermost first; `devices` of them fill a node."""
+    """Ranks are numbered along the axes of `order`, innermost first; `devices` of them fill a node.
+
+    expert: number of ranks with different experts. expert_tensor: tensor-parallel ranks that divide matrices of experts; the
+    others, context ranks and workers then all have different experts, innermost in the mesh's order first (parallel folding,
+    arXiv 2504.14960). If None, all tensor-parallel ranks divide matrices, and only workers have different experts.
+    """
 
     workers: int
     stages: int
@@ -29,6 +34,8 @@ class DeviceMesh:
     context: int
     devices: int
     order: tuple[Axis, ...] = ORDER
+    expert: int = 1
+    expert_tensor: int | None = None
 
     @property
     def model_parallel_size(self) -> int:
@@ -86,35 +93,30 @@ class DeviceMesh:
         return Group.of(ranks[crossings.argmax()].tolist(), self.devices)
 
     @lru_cache(maxsize=64)  # noqa: B019 (meshes are small and few)
-    def experts(self, expert: int, expert_tensor: int | None) -> NDArray[np.int64]:
+    def experts(self) -> NDArray[np.int64]:
         """Ranks by their part of a mixture, shape (stages, expert_tensor, replicas, expert). Ranks along the last axis have
         different experts and exchange tokens; ranks along the third axis have the same experts; ranks along the second axis
-        divide each expert's matrices.
-
-        expert: number of ranks with different experts. expert_tensor: tensor-parallel ranks that divide matrices; the others,
-        context ranks and workers then all have different experts, innermost in the mesh's order first (parallel folding, arXiv
-        2504.14960). If None, all tensor-parallel ranks divide matrices, and only workers have different experts.
-        """
-        shared = expert_tensor or self.tensor
+        divide each expert's matrices."""
+        shared = self.expert_tensor or self.tensor
         sizes = self.stages, shared, self.context, self.workers, self.tensor // shared
         strides = [self.stride(axis) for axis in ("stages", "tensor", "context", "workers")]
         axes = np.indices(sizes).reshape(len(sizes), -1)
         ranks = (np.array([*strides, shared * self.stride("tensor")]) @ axes).reshape(self.stages, shared, -1)
-        if expert_tensor is not None:
+        if self.expert_tensor is not None:
             ranks = np.sort(ranks, axis=-1)
-        return ranks.reshape(self.stages, shared, -1, expert)
+        return ranks.reshape(self.stages, shared, -1, self.expert)
 
     @lru_cache(maxsize=64)  # noqa: B019 (meshes are small and few)
-    def expert_group(self, expert: int, expert_tensor: int | None) -> Group:
+    def expert_group(self) -> Group:
         """A group of ranks that exchange tokens; the one that spans the most nodes."""
-        groups = self.experts(expert, expert_tensor).reshape(-1, expert)
+        groups = self.experts().reshape(-1, self.expert)
         groups = groups[np.argsort(groups[:, 0])]
         crossings = np.count_nonzero(np.diff(groups // self.devices, axis=1), axis=1)
         return Group.of(groups[crossings.argmax()].tolist(), self.devices)
 
-    def expert_replicas(self, stage: int, expert: int, expert_tensor: int | None) -> list[list[int]]:
+    def expert_replicas(self, stage: int) -> list[list[int]]:
         """For each part of a stage's experts the ranks that have it, among those with the first part of each matrix."""
-        ranks: list[list[int]] = self.experts(expert, expert_tensor)[stage, 0].T.tolist()
+        ranks: list[list[int]] = self.experts()[stage, 0].T.tolist()
         return ranks
 
     def on_first_node(self, ranks: Sequence[int]) -> int:

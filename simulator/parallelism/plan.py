@@ -58,7 +58,12 @@ class Plan(AllDegrees):
     @property
     def folds(self) -> int:
         """Number of tensor-parallel ranks with different tokens of a mixture."""
-        return max(1, self.tensor // (self.expert_tensor or self.tensor))
+        return max(1, self.tensor // self.expert_shards)
+
+    @property
+    def expert_shards(self) -> int:
+        """Number of tensor-parallel ranks that divide each expert's matrices."""
+        return self.expert_tensor or self.tensor
 
     @property
     def divides_experts(self) -> bool:
@@ -123,7 +128,9 @@ class Plan(AllDegrees):
 
     def grid(self, devices: int) -> DeviceMesh:
         """The mesh of the ranks on nodes with this number of devices."""
-        return DeviceMesh(self.workers, self.stages, self.tensor, self.context, devices, self.order)
+        return DeviceMesh(
+            self.workers, self.stages, self.tensor, self.context, devices, self.order, self.expert, self.expert_tensor
+        )
 
     def samples_of(self, worker: int, samples_per_worker: int) -> int:
         """Samples of a worker in a step. samples_per_worker: where they are equal."""

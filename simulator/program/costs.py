@@ -110,10 +110,9 @@ class Duration(NamedTuple):
 
 
 class _PricedPaths(NamedTuple):
-    """Paths on one cluster. depend_on: what they depend on, see `Prices`. columns: latency, rate, weight and route, shape (4,
-    paths + 1). ranks: route of the work of each rank class."""
+    """Paths on one cluster. columns: latency, rate, weight and route, shape (4, paths + 1). ranks: route of the work of each
+    rank class."""
 
-    depend_on: Hashable
     columns: NDArray[np.float64]
     ranks: Rows
     resources: Resources
@@ -141,7 +140,7 @@ class TaskCosts:
     amount: NDArray[np.float64]
     update_s: NDArray[np.float64]
     resources: ResourceTable
-    _known: list[_PricedPaths] = field(default_factory=list, compare=False, repr=False)
+    _known: dict[Hashable, _PricedPaths] = field(default_factory=dict, compare=False, repr=False)
 
     def columns(self, prices: Prices | None) -> dict[str, Any]:
         """The columns of a program that depend on prices, by name, with its resources and routes; prices: None if all costs are
@@ -173,7 +172,7 @@ class TaskCosts:
     def _paths(self, prices: Prices | None) -> _PricedPaths:
         """Paths on a cluster; those of the latest clusters are kept."""
         depend_on = None if prices is None else prices.paths_depend_on
-        known = next((paths for paths in self._known if paths.depend_on == depend_on), None)
+        known = self._known.pop(depend_on, None)
         if known is None:
             resources = self.resources.copy()
             links = None if prices is None else prices.links(resources)
@@ -183,8 +182,10 @@ class TaskCosts:
             for number, path_of in enumerate(self.paths):
                 path = _value(path_of, links)
                 columns[:, number] = path.latency_s, path.max_Bps, path.weight, resources.route(path.uses)
-            known = _PricedPaths(depend_on, columns, np.array(ranks, dtype=np.int64), *resources.built())
-        self._known[:] = [*(paths for paths in self._known if paths is not known), known][-_MOST_CLUSTERS:]
+            known = _PricedPaths(columns, np.array(ranks, dtype=np.int64), *resources.built())
+        self._known[depend_on] = known
+        if len(self._known) > _MOST_CLUSTERS:
+            del self._known[next(iter(self._known))]
         return known
 
 

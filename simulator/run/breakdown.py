@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.communication import Collective, named
+from scaleproof.simulator.common.communication import UNKNOWN, Collective, Dimension, named
 from scaleproof.simulator.common.intervals import Numbers, TimeIntervals, Times
 from scaleproof.simulator.common.spans import COMMUNICATION_PHASES, COMPUTE_PHASES, Phase, Spans, Stream
 from scaleproof.simulator.run.records import CommunicationPart
@@ -159,7 +159,7 @@ def _breakdown_s(main: Spans, share: NDArray[np.float64]) -> dict[str, float]:
     return {name: float(value) for name, value in parts.items()}
 
 
-class InFlight(NamedTuple):
+class TransferTimes(NamedTuple):
     """Seconds per step in the mean over training ranks with transfers in flight, exposed or hidden, in intervals of different
     labels. number: of the communication; −1 if it is not known."""
 
@@ -182,18 +182,16 @@ class InFlight(NamedTuple):
             return ()
         counted = np.flatnonzero(_counts(spans) & (spans.calls > 0))
         numbers, weight = spans.communication[counted], share[spans.rank[counted]]
-        totals: dict[int, NDArray[np.float64]] = {}
-        columns = (
-            (numbers, spans.calls[counted] * weight, 0),
-            (numbers, spans.message_bytes[counted] * weight, 1),
-            (self.hidden, self.hidden_times_s, 2),
-            (self.exposed, self.exposed_s, 2),
-            (self.exposed, self.exposed_s, 3),
-        )
-        for named_by, values, place in columns:
-            for number, total in enumerate(np.bincount(named_by + 1, values).tolist(), -1):
-                totals.setdefault(number, np.zeros(4))[place] += total
-        parts = [CommunicationPart(*_names(number), *values.tolist()) for number, values in totals.items() if values.any()]
+
+        def total(numbers: NDArray[np.integer], values: Times) -> Times:
+            """The sum of the values of each number, from that of unknown communication on."""
+            return np.bincount(numbers + 1, values, 1 + len(Dimension) * len(Collective)).astype(np.float64)
+
+        calls, size_bytes = (total(numbers, column[counted] * weight) for column in (spans.calls, spans.message_bytes))
+        exposed_s = total(self.exposed, self.exposed_s)
+        time_s = total(self.hidden, self.hidden_times_s) + exposed_s
+        columns = np.stack([calls, size_bytes, time_s, exposed_s], axis=1).tolist()
+        parts = [CommunicationPart(*_names(number), *values) for number, values in enumerate(columns, UNKNOWN) if any(values)]
         return tuple(sorted(parts, key=lambda part: (-part.exposed_s, -part.time_s)))
 
 
@@ -211,7 +209,7 @@ def _names(number: int) -> tuple[str, str]:
     return dimension.label, collective.label
 
 
-def in_flight(main: Spans, communication: Spans, share: NDArray[np.float64]) -> InFlight:
+def in_flight(main: Spans, communication: Spans, share: NDArray[np.float64]) -> TransferTimes:
     """Seconds per step with transfers in flight; overlaps count once, for the transfer that started first.
 
     main, communication: spans of the training ranks on the two streams. share: weight of each rank. Transfers that outlast a
@@ -230,7 +228,7 @@ def in_flight(main: Spans, communication: Spans, share: NDArray[np.float64]) -> 
     moving, number = TimeIntervals(rank, np.maximum(start_s, begin_s[rank]), np.minimum(stop_s, end_s[rank])).divided(numbers)
     hidden_s = np.maximum(0.0, moving.end_s - moving.start_s - _covered_s(moving, exposed)) * share[moving.owner]
     exposed_s = (exposed.end_s - exposed.start_s) * share[exposed.rank]
-    return InFlight(exposed.communication.astype(np.int64), exposed_s, number, hidden_s)
+    return TransferTimes(exposed.communication.astype(np.int64), exposed_s, number, hidden_s)
 
 
 def _covered_s(intervals: TimeIntervals, exposed: Spans) -> Times:

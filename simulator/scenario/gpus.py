@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from itertools import islice
 from typing import Any, Final
 
 from pydantic import ConfigDict
@@ -99,11 +101,16 @@ class _Parts(Spec):
 
     def on(self, gpus: int) -> dict[str, Any]:
         """The parts on `gpus` GPUs, by name. Raises InputError where that is not possible."""
-        strategy, total, per_worker = self.strategy, self.total_samples, self.gpus_per_worker
-        if gpus != strategy.training_ranks:
-            _check_is_scalable(strategy)
+        strategy, total, per_worker, plan = self.strategy, self.total_samples, self.gpus_per_worker, self.strategy.plan
+        if gpus != strategy.training_ranks and not _has_workers(strategy):
+            raise InputError(
+                f"a {strategy.kind} is one worker on {strategy.training_ranks} GPUs; set strategy.kind=hybrid for several "
+                "workers of that many stages, or change strategy.stages"
+            )
         if gpus % per_worker:
-            raise InputError(f"not a multiple of the {per_worker} GPUs of a worker ({_degrees(strategy)})")
+            degrees = {"tensor": plan.tensor, "context": plan.context, "stages": plan.stages}
+            text = " × ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+            raise InputError(f"not a multiple of the {per_worker} GPUs of a worker ({text})")
         workers = gpus // per_worker
         if "batch.per_worker" in self.fixed:
             total = (self.batch.per_worker or 1) * workers
@@ -132,20 +139,9 @@ class _Parts(Spec):
         return samples // size
 
 
-def _check_is_scalable(strategy: Strategy) -> None:
-    """Raises InputError for strategies whose number of workers is fixed."""
-    if "workers" not in type(strategy).model_fields:
-        raise InputError(
-            f"a {strategy.kind} is one worker on {strategy.training_ranks} GPUs; set strategy.kind=hybrid for several "
-            "workers of that many stages, or change strategy.stages"
-        )
-
-
-def _degrees(strategy: Strategy) -> str:
-    """The degrees of parallelism inside a worker, such as 'tensor 8 × stages 4'."""
-    plan = strategy.plan
-    degrees = {"tensor": plan.tensor, "context": plan.context, "stages": plan.stages}
-    return " × ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+def _has_workers(strategy: Strategy) -> bool:
+    """Whether the number of workers can be changed."""
+    return "workers" in type(strategy).model_fields
 
 
 def _built(parts: _Parts, gpus: int, build: Callable[[int], Scenario]) -> Scenario:
@@ -153,33 +149,20 @@ def _built(parts: _Parts, gpus: int, build: Callable[[int], Scenario]) -> Scenar
     try:
         return build(gpus)
     except InputError as error:
-        possible = " and ".join(f"{count:,}" for count in _nearest(parts, gpus, build))
+        total, most = parts.total_samples, math.isqrt(parts.total_samples) if _has_workers(parts.strategy) else 0
+        small = [divisor for divisor in range(1, most + 1) if total % divisor == 0]
+        counts = sorted({workers * parts.gpus_per_worker for divisor in small for workers in (divisor, total // divisor)})
+        below = _first_possible((count for count in reversed(counts) if count < gpus), build)
+        above = _first_possible((count for count in counts if count > gpus), build)
+        possible = " and ".join(f"{count:,}" for count in (*below, *above))
         hint = f"; nearest possible: {possible} GPUs" if possible else ""
         raise InputError(f"{gpus:,} GPUs: {error}{hint}") from None
 
 
-def _nearest(parts: _Parts, gpus: int, build: Callable[[int], Scenario]) -> list[int]:
-    """The largest possible number of GPUs below `gpus`, and the smallest above it."""
-    if "workers" not in type(parts.strategy).model_fields:
-        return []
-    counts = [workers * parts.gpus_per_worker for workers in _divisors(parts.total_samples)]
-    below = _first_possible((count for count in reversed(counts) if count < gpus), build)
-    above = _first_possible((count for count in counts if count > gpus), build)
-    return [*below, *above]
-
-
 def _first_possible(counts: Iterable[int], build: Callable[[int], Scenario]) -> list[int]:
     """The first possible number of GPUs among the first ones, in a list; an empty list if all are impossible."""
-    for _, count in zip(range(_MOST_TRIED), counts, strict=False):
-        try:
+    for count in islice(counts, _MOST_TRIED):
+        with suppress(InputError):
             build(count)
-        except InputError:
-            continue
-        return [count]
+            return [count]
     return []
-
-
-def _divisors(number: int) -> list[int]:
-    """All divisors of a number, in ascending order."""
-    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)})

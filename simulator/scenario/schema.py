@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import storage_precision
-from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, has_nvfp4, has_scaled_blocks
+from scaleproof.simulator.cluster.device.kernels.products import Recipe, has_nvfp4, has_scaled_blocks
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError

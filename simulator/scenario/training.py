@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Optimizer, Precision
-from scaleproof.simulator.cluster.device.kernels.narrow import Fp4Recipe, Fp8Recipe
+from scaleproof.simulator.cluster.device.kernels.products import Fp4Recipe, Fp8Recipe
 from scaleproof.simulator.common.spec import Spec, Width
 from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
 from scaleproof.simulator.frameworks import Framework

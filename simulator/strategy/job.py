@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.groups import LinkLevel
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Amount, Optimizer, Precision
-from scaleproof.simulator.cluster.device.kernels.narrow import Recipe
+from scaleproof.simulator.cluster.device.kernels.products import Recipe
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork, execution_of

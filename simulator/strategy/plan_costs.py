@@ -29,7 +29,7 @@ def with_collectives(plan: Plan, job: Job) -> Job:
     mesh = plan.grid(job.cluster.node.devices)
     names = ("node_limit", "deduplicated", "dispatch_precision", "combine_precision")
     dispatch = Dispatch(**{name: getattr(plan, name) for name in names}, overlap=plan.overlap_experts)
-    collectives = LayerCollectives(mesh, plan.expert, plan.overlap_tensor, plan.expert_tensor, dispatch)
+    collectives = LayerCollectives(mesh, plan.overlap_tensor, dispatch)
     return replace(
         job, exchange=collectives, contend=Contention.of_replicas(plan, mesh, job),
         ranks=plan.ranks, group=plan.model_parallel_size, pipelined_ranks=plan.pipelined_ranks(mesh.devices),

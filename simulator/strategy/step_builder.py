@@ -81,7 +81,7 @@ class JobPrices:
 
     def at(self, job: Job) -> Self | None:
         """The prices of another job on the same number of devices; None if its tasks would be other ones."""
-        return replace(self, job=replace(job, layers=self.job.layers))
+        return replace(self, job=job if job.layers is self.job.layers else replace(job, layers=self.job.layers))
 
 
 class StepBuilder(ProgramBuilder):

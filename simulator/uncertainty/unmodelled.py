@@ -71,7 +71,7 @@ def _offloading(scenario: Scenario) -> Unmodelled | None:
     on_node = min(cluster.node.devices, scenario.strategy.training_ranks)
     seconds = [0.0]
     for kind in rank_kinds(setting):
-        sizes, ranks = PipelineRank(setting, kind).static.part.sizes, setting.sharing[0]
+        sizes, ranks = PipelineRank(setting, kind).static.part, setting.sharing[0]
         moved_bytes = host_bytes = 0.0
         if "optimizer" in training.offload:
             updated = sizes.trained / (ranks if training.zero else 1)

@@ -12,7 +12,7 @@ import yaml
 
 from scaleproof.simulator.analysis.planner.estimate.transfers import TransferTimes
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.cost import collective_cost, library_of
+from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.spans import Phase
@@ -42,7 +42,7 @@ def cluster(name: str) -> Cluster:
     return load_cluster(catalog.ROOT / "clusters" / f"{name}.yaml")
 
 
-NCCL: Final = tuple(name for name in NAMES if library_of(cluster(name)) == "nccl")
+NCCL: Final = tuple(name for name in NAMES if cluster(name).library == "nccl")
 
 
 def groups(known: Cluster) -> Iterator[Group]:
@@ -74,7 +74,7 @@ def test_a_reduce_scatter_and_an_all_gather_take_about_as_long_as_an_allreduce(n
         for size in SIZES:
             algorithm = "ring" if name in NCCL else None
             transport = known.network.transport if known.network is not None else ""
-            bound = SLOW_STEPS_BOUND if transport == "efa-1" else COPIES_BOUND if library_of(known) == "gloo" else BOUND
+            bound = SLOW_STEPS_BOUND if transport == "efa-1" else COPIES_BOUND if known.library == "gloo" else BOUND
             assert halves_over_whole(known, group, size, algorithm) <= bound * (1 + 1e-9), (group, size)
 
 
@@ -98,7 +98,7 @@ def readme_cluster() -> Cluster:
 def test_reduce_scatter_and_all_gather_take_an_allreduce_on_custom_devices(cards: int) -> None:
     known = readme_cluster()
     known = known.model_copy(update={"node": known.node.model_copy(update={"cards": cards})})
-    assert library_of(known) == "fastest"
+    assert known.library == "fastest"
     for group in groups(known):
         for size in SIZES:
             assert halves_over_whole(known, group, size) <= BOUND, (group, size)

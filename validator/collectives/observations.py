@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.collective.time import group_on, parse_op
-from scaleproof.simulator.cluster.collectives.cost import nccl_facts, transport_of
 from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
 from scaleproof.simulator.cluster.collectives.nccl.constants import Tables, TimingConstants, constants_of, derived
-from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, choices, nccl_choice, pairwise, timing
-from scaleproof.simulator.cluster.collectives.nccl.tuner import Case
+from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, choices, nccl_choice
 from scaleproof.simulator.cluster.collectives.settings import Adjust, Nccl
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.validator.published import collectives
@@ -62,18 +60,14 @@ def _observation(row: Row) -> Observation | None:
     if not measured_s > 0:
         return None
     cluster, _ = collectives.cluster_of(row, ranks)
-    facts, transport = nccl_facts(cluster), transport_of(cluster)
+    facts, transport = cluster.nccl_facts, cluster.transport
     assert facts is not None
     links = GroupLinks(group_on(cluster, ranks), cluster.node, cluster.network)
 
     best = nccl_choice(choices(op, links, facts, constants_of(facts, transport, Adjust()), algorithm), size_bytes)
 
-    case = Case(op, links, facts, best.algorithm)
-
     def curve(constants: TimingConstants) -> Timing:
-        if best.algorithm == "pairwise":
-            return pairwise(case, constants).at(size_bytes)
-        return timing(case, best.protocol, constants)
+        return replace(best, constants=constants).at(size_bytes)
 
     is_small = size_bytes <= best.small_bytes
     key = (row["instance_or_system"], op, ranks, row.get("n_nodes"), facts, transport, best.algorithm, best.protocol, is_small)

@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels.attention import (
+    AttentionRates,
     AttentionWork,
+    Preparation,
     attention_s,
     backward_shares,
     flash_s,
+    generation_attention_rates,
     preparation_s,
 )
 from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Speed
-from scaleproof.simulator.cluster.device.kernels.rates import AttentionRates, Preparation, generation_attention_rates
 from scaleproof.simulator.model.operators import Attention
 from scaleproof.validator.kernels.least_squares import minimum
 

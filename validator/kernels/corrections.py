@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.device.kernels.rates import MOST_FALL, NODES, node_weights
+from scaleproof.simulator.cluster.device.kernels.products import MOST_FALL, NODES, node_weights
 
 Floats = NDArray[np.float64]
 

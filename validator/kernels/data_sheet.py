@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.kernels.rates import PRODUCT_LOG_ERROR, CastRates, ProductRates
+from scaleproof.simulator.cluster.device.kernels.products import PRODUCT_LOG_ERROR, CastRates, ProductRates
 from scaleproof.validator.kernels.least_squares import minimum
 from scaleproof.validator.kernels.products import ASYNCHRONOUS, ProductShapes, predicted_s, resident_bytes, with_rates
 

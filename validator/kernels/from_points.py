@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from scaleproof.simulator.cluster.device.kernels.rates import USUAL_ATTENTION
+from scaleproof.simulator.cluster.device.kernels.attention import USUAL_ATTENTION
 from scaleproof.validator.calibration.cluster_file.section import timed
 from scaleproof.validator.kernels.table import ATTENTION, BACKWARD, FORWARD, PRODUCT, SHAPES, TIME
 from scaleproof.validator.probe.points import SUSTAINED, Point

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.kernels.products import products_s
-from scaleproof.simulator.cluster.device.kernels.rates import CastRates, ProductPrecision, ProductRates
+from scaleproof.simulator.cluster.device.kernels.products import CastRates, ProductPrecision, ProductRates, products_s
 from scaleproof.validator.kernels.corrections import fitted_correction
 from scaleproof.validator.kernels.least_squares import minimum
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from scaleproof.simulator.analysis.device_rates import UNMEASURED, product_error
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.kernels.rates import AttentionRates
+from scaleproof.simulator.cluster.device.kernels.attention import AttentionRates
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.validator.kernels import attention, mixture, products
 from scaleproof.validator.kernels.devices import precision_of

@@ -12,7 +12,6 @@ from typing import Final
 
 from scaleproof.simulator.analysis.collective.time import collective_time, parse_op
 from scaleproof.simulator.cluster import Cluster, CollectiveSettings
-from scaleproof.simulator.cluster.collectives.cost import nccl_facts, transport_of
 from scaleproof.simulator.cluster.collectives.groups import Op, bus_factor
 from scaleproof.simulator.cluster.collectives.nccl.constants import Tables, priors, pytorch_call_s, replaced
 from scaleproof.simulator.cluster.collectives.settings import Generation, Nccl, facts_of
@@ -57,6 +56,7 @@ _VERSION: Final = re.compile(r"2\.\d+")
 _REPOSITORY: Final = re.compile(r"https?://\S+|[\w.-]+/[\w.-]+(?=[@ ])")
 _MOST_RANKS: Final = 10_000_000
 CALIBRATION: Final = ()
+_load = cache(load_cluster)
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def shipped_name(row: Row) -> str | None:
 
 def _with_version(cluster: Cluster, version: str) -> Cluster:
     """The cluster with a version of NCCL."""
-    facts = nccl_facts(cluster)
+    facts = cluster.nccl_facts
     assert facts is not None
     nccl = facts.model_copy(update={"version": version})
     return cluster.model_copy(update={"collectives": cluster.collectives.model_copy(update={"nccl": nccl})})
@@ -223,7 +223,7 @@ def _joined(cluster: Cluster, devices: int) -> Cluster:
     """The cluster with nodes that are NVLink domains of `devices` GPUs, with all their cards."""
     times = devices // cluster.node.devices
     node = cluster.node.model_copy(update={"installed": devices, "cards": cluster.node.cards * times})
-    network = _link(_rate_Bps(cluster.network) * times).model_copy(update={"transport": transport_of(cluster)})
+    network = _link(_rate_Bps(cluster.network) * times).model_copy(update={"transport": cluster.transport})
     return cluster.model_copy(update={"node": node, "network": network})
 
 
@@ -241,14 +241,9 @@ def _count(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 8 else 0
 
 
-@cache
-def _load(name: str) -> Cluster:
-    return load_cluster(name)
-
-
 def _fits(shipped: Cluster, facts: Nccl, spans_nodes: bool) -> bool:
     """Whether a shipped system has the row's GPU generation, and a network if the row needs one."""
-    own = nccl_facts(shipped)
+    own = shipped.nccl_facts
     return own is not None and own.generation == facts.generation and (shipped.network is not None or not spans_nodes)
 
 

@@ -62,6 +62,7 @@ _MOST_TRIES: Final = 50
 _FUSED: Final = "64 MiB"
 # TensorFlow sends each variable separately; small ones are joined here to reduce the number of messages.
 _SENT_SEPARATELY: Final[dict[str, Any]] = {"overlap": True, "bucket": "4 MiB"}
+_load_cluster = functools.cache(load_cluster)
 
 
 def predict(row: Row, options: Options = Options()) -> Prediction:  # noqa: B008 (it never changes)
@@ -82,9 +83,9 @@ def predict_among(
     if row.get("id") in _FITTED_ROWS:
         return Prediction(source, skipped="constants were fitted on it")
     try:
-        gpus, measured = _number(row, "gpus"), _rate(row)
+        gpus, measured = _gpus(row), _rate(row)
         base, base_per_s = _base(row, (*rows, *_shipped_rows()))
-        if gpus == _number(base, "gpus"):
+        if gpus == _gpus(base):
             return Prediction(source, skipped="the base that the rest is predicted from")
         device_s = _device_s(_hashable(base), base_per_s, options.ablate)
         scenario = _scenario(row, device_s, options.ablate)
@@ -119,7 +120,7 @@ def _device_s(base_row: tuple[tuple[str, str], ...], samples_per_s: float, ablat
     """Seconds of work of one device per batch with which the base's prediction equals its measurement. Raises InputError."""
     base = dict(base_row)
     passes = _passes(base)
-    measured_s = _number(base, "gpus") * _batch(base) * passes / samples_per_s
+    measured_s = _gpus(base) * _batch(base) * passes / samples_per_s
     device_s = measured_s / passes
     for _ in range(_MOST_TRIES):
         over_s = _step_s(_scenario(base, device_s, ablate)) - measured_s
@@ -168,7 +169,7 @@ def _busiest_s(program: Program) -> float:
 def _scenario(row: Row, device_s: float, ablate: tuple[str, ...] = ()) -> Scenario:
     """Scenario of the row, with `device_s` seconds of device work per batch, without the mechanisms of frameworks named by
     `ablate`. Raises ScaleproofError or pydantic's error."""
-    gpus, batch = _number(row, "gpus"), _batch(row)
+    gpus, batch = _gpus(row), _batch(row)
     cluster = _cluster(row)
     strategy = _strategy(row, cluster)
     measured = {"samples": batch, "time": f"{device_s} s"}
@@ -198,7 +199,7 @@ def _input(row: Row) -> dict[str, Any]:
 
 def _strategy(row: Row, cluster: Cluster) -> dict[str, Any]:
     """Strategy of the row's method. Raises InputError if it is unknown."""
-    method, gpus = row.get("method", "").lower(), _number(row, "gpus")
+    method, gpus = row.get("method", "").lower(), _gpus(row)
     if "parameter_server" in method or "distributed_replicated" in method or "no nccl" in method:
         return _servers(method, row, cluster)
     if not any(word in method for word in ("nccl", "allreduce", "horovod", "ddp")):
@@ -225,7 +226,7 @@ def _servers(method: str, row: Row, cluster: Cluster) -> dict[str, Any]:
     step, the script's default, is not modelled). Every GPU has a link of its own to its host's memory, as if an equal part of
     the variables were at the end of each.
     """
-    gpus = _number(row, "gpus")
+    gpus = _gpus(row)
     servers: dict[str, Any] = {"kind": "parameter_server", "workers": gpus, "placement": "colocated"}
     if _is_local(row):
         return servers | _SENT_SEPARATELY | {"servers": gpus, "shard": "bytes" if " cpu" in method else "tensor"}
@@ -242,7 +243,7 @@ def _is_local(row: Row) -> bool:
 
 def _used_cluster(cluster: Cluster, row: Row, strategy: Mapping[str, Any]) -> Cluster:
     """The nodes that the GPUs need. If GPUs hold variables, their own memory serves them, or a share of the host's memory."""
-    node, gpus = cluster.node, _number(row, "gpus")
+    node, gpus = cluster.node, _gpus(row)
     if strategy["kind"] == "parameter_server" and _is_local(row):
         host_Bps = node.memory_bandwidth_Bps
         shared_Bps = host_Bps / gpus if host_Bps and strategy["shard"] == "bytes" else None
@@ -256,7 +257,7 @@ def _cluster(row: Row) -> Cluster:
     cluster = _named_cluster(name, gpu) or _similar_cluster(gpu, _count(row.get("gpus_per_node")))
     if cluster is None:
         raise InputError(f"no cluster like {name or 'one without a name'} with {gpu or 'unknown GPUs'}")
-    if _number(row, "gpus") > cluster.node.devices and cluster.network is None:
+    if _gpus(row) > cluster.node.devices and cluster.network is None:
         raise InputError(f"no network between nodes of {name}")
     return cluster
 
@@ -282,11 +283,6 @@ def _similar_cluster(gpu: str, per_node: int) -> Cluster | None:
 def _words(gpu: str) -> set[str]:
     """Words of a GPU's name, without what is in brackets."""
     return set(re.split(r"[- ]+", re.sub(r"\(.*\)", "", gpu).strip()))
-
-
-@functools.cache
-def _load_cluster(name: str) -> Cluster:
-    return load_cluster(name)
 
 
 @functools.cache
@@ -345,7 +341,7 @@ def _largest_batch(row: tuple[tuple[str, str], ...]) -> int:
 
 def _assumed(row: Row) -> tuple[str, ...]:
     """Names of columns that are blank and matter."""
-    several = _number(row, "gpus") > _cluster(row).node.devices
+    several = _gpus(row) > _cluster(row).node.devices
     blanks = {
         "batch_per_gpu": not _count(row.get("batch_per_gpu")),
         "optimizer": not _optimizer(row)[1],
@@ -356,12 +352,12 @@ def _assumed(row: Row) -> tuple[str, ...]:
     return tuple(column for column, is_blank in blanks.items() if is_blank)
 
 
-def _number(row: Row, column: str) -> int:
-    """A positive integer. Raises InputError if the column has no number."""
-    number = _count(row.get(column))
-    if not number:
-        raise InputError(f"no number of {column}")
-    return number
+def _gpus(row: Row) -> int:
+    """The number of GPUs. Raises InputError if the row has none."""
+    gpus = _count(row.get("gpus"))
+    if not gpus:
+        raise InputError("no number of gpus")
+    return gpus
 
 
 def _count(text: str | None) -> int:

@@ -35,6 +35,7 @@ _FRAMEWORK: Final = "megatron-lm-2022"
 _BLOCK: Final = 1
 _RECOMPUTED: Final = ("none", "selective", "full")
 CALIBRATION: Final[tuple[str, ...]] = ()
+_shipped = cache(load_cluster)
 
 
 def predict(row: Row, options: Options = Options()) -> list[Prediction]:  # noqa: B008 (it never changes)
@@ -106,11 +107,6 @@ def _cluster(gpu: str) -> Cluster:
         if words <= set(_shipped(name).device.name.split("-")):
             return _shipped(name)
     raise InputError(f"no cluster for GPU: {gpu}")
-
-
-@cache
-def _shipped(name: str) -> Cluster:
-    return load_cluster(name)
 
 
 def _precision(text: str) -> Precision:

@@ -11,7 +11,7 @@ from scaleproof.reports.explorer.controls.layouts import micro_batch_size, rearr
 from scaleproof.reports.explorer.controls.parallelism import Parallelism
 from scaleproof.reports.explorer.controls.sliders import sliders
 from scaleproof.simulator.cluster.device.device import Precision
-from scaleproof.simulator.cluster.device.kernels.narrow import has_scaled_blocks
+from scaleproof.simulator.cluster.device.kernels.products import has_scaled_blocks
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.scenario import dump

@@ -12,7 +12,7 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import files as frameworks
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.parallelism import Hybrid, Strategy
-from scaleproof.simulator.parallelism.option_rules import has_effect
+from scaleproof.simulator.parallelism.option_rules import has_effect, rules_of
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.scenario.framework_choice import default_framework, features
 from scaleproof.simulator.scenario.schema import Scenario
@@ -191,22 +191,18 @@ class Parallelism:
         return True
 
     def _switches(self) -> Iterator[Control]:
-        if self._acts("overlap"):
-            yield self._switch("overlap", "Overlap gradients", "Reduce gradients while the backward pass still runs.")
-        if self._acts("sequence_parallel"):
-            yield self._switch("sequence_parallel", "Sequence parallelism",
-                               "TP ranks also divide operators between the matrices along the sequence.")  # fmt: skip
+        """A switch for each option that is on or off, where it has an effect."""
+        kind, given = type(self._strategy), self._scenario.option_values
+        for name in rules_of(kind):
+            if isinstance(getattr(self._strategy, name), bool) and has_effect(kind, name, given):
+                yield self._switch(name)
 
-    def _acts(self, option: str) -> bool:
-        """Whether an option of the strategy has an effect in the scenario."""
-        kind = type(self._strategy)
-        return option in kind.model_fields and has_effect(kind, option, self._scenario.option_values)
-
-    def _switch(self, field: str, label: str, term: str) -> Control:
-        options = [
-            option(str(is_on), "on" if is_on else "off", f"strategy.{field}={str(is_on).lower()}") for is_on in (True, False)
-        ]
-        return choice(f"strategy.{field}", label, "", options, getattr(self._strategy, field), term=term)
+    def _switch(self, name: str) -> Control:
+        states = {True: "on", False: "off"}
+        options = [option(str(is_on), word, f"strategy.{name}={str(is_on).lower()}") for is_on, word in states.items()]
+        label, term = name.replace("_", " "), type(self._strategy).model_fields[name].description or ""
+        return choice(f"strategy.{name}", label.capitalize(), "", options, getattr(self._strategy, name),
+                      term=f"{term[:1].upper()}{term[1:]}.")  # fmt: skip
 
     def _memory(self) -> Iterator[Control]:
         training, plan, cluster = self._scenario.training, self._strategy.plan, self._scenario.cluster
@@ -248,7 +244,7 @@ class Parallelism:
         ]
         yield choice("strategy.placement", "Server placement", "", options, strategy.placement,
                      term="Dedicated servers have nodes of their own; others share the workers' network cards.")  # fmt: skip
-        yield self._switch("overlap", "Overlap", "Push and pull during the passes.")
+        yield self._switch("overlap")
         if self._scenario.cluster.network is not None:
             yield self._nodes()
 

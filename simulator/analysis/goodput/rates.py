@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from scaleproof.simulator.analysis.goodput import components
 from scaleproof.simulator.analysis.goodput.elastic_sizes import ElasticSizes
 from scaleproof.simulator.analysis.goodput.failure_history import FailureMix, NodeSupply
 from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes
+from scaleproof.simulator.cluster.network.links import Link
+from scaleproof.simulator.cluster.network.topology import Dragonfly, FatTree, Graph, LeafSpine, RailOptimised, Switch
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.memory import states
@@ -17,7 +19,13 @@ from scaleproof.simulator.scenario.reliability import COMPONENTS, Reliability
 from scaleproof.simulator.scenario.schema import Scenario
 
 # components whose number is proportional to the nodes that train
-_OF_NODES = ("gpu", "host", "nic")
+_OF_NODES: Final = ("gpu", "host", "nic")
+# why a job may have none of a component whose failure rate is given
+_ABSENT: Final = {
+    "gpu": "the cluster computes on its hosts' cores; give host in its place",
+    "nic": "the job runs on one node; leave it out",
+    "switch": "there are no switches between the job's nodes; leave it out",
+}
 
 
 @dataclass(frozen=True)
@@ -74,11 +82,14 @@ def failure_rates(scenario: Scenario) -> FailureRates:
             "mtbf, such as {gpu: 2000 d}, and checkpoint, such as {bandwidth: 100 GB/s}"
         )
         raise FieldError(("reliability",), message)
-    counts = components.counts(scenario)
-    components.check(scenario, counts)
-    mtbf_s = reliability.mtbf_s()
-    rates_per_s = {name: counts[name] / seconds for name, seconds in mtbf_s.items() if seconds is not None}
-    saving = checkpoint_cost(scenario, reliability, counts["host"])
+    numbers = counts(scenario)
+    rates_per_s = {}
+    for name, mtbf_s in reliability.mtbf_s().items():
+        if mtbf_s is not None and numbers[name] == 0:
+            raise FieldError(("reliability", "mtbf", name), _ABSENT[name])
+        if mtbf_s is not None:
+            rates_per_s[name] = numbers[name] / mtbf_s
+    saving = checkpoint_cost(scenario, reliability, numbers["host"])
     planned = reliability.planned
     times = InterruptionTimes(
         failures_per_s=sum(rates_per_s.values()),
@@ -91,8 +102,8 @@ def failure_rates(scenario: Scenario) -> FailureRates:
         slowdown=reliability.checkpoint.slowdown,
     )
     supply = NodeSupply(reliability.spares, reliability.repair_s or 0.0)
-    chances = _failure_mix(reliability, rates_per_s, counts["host"])
-    return FailureRates(reliability, counts, rates_per_s, saving, times, chances, supply, ElasticSizes(scenario))
+    chances = _failure_mix(reliability, rates_per_s, numbers["host"])
+    return FailureRates(reliability, numbers, rates_per_s, saving, times, chances, supply, ElasticSizes(scenario))
 
 
 def _failure_mix(reliability: Reliability, rates_per_s: dict[str, float], nodes: int) -> FailureMix:
@@ -123,3 +134,39 @@ def checkpoint_cost(scenario: Scenario, reliability: Reliability, nodes: int) ->
     if checkpoint.copy_bandwidth_Bps is None:
         return CheckpointCost(size_bytes, writing_s, 0.0, load_s)
     return CheckpointCost(size_bytes, size_bytes / (nodes * checkpoint.copy_bandwidth_Bps), writing_s, load_s)
+
+
+def counts(scenario: Scenario) -> dict[str, int]:
+    """The number of components that the scenario's job depends on, by kind."""
+    cluster, strategy = scenario.cluster, scenario.strategy
+    nodes = strategy.nodes_needed(cluster)
+    return {
+        "gpu": 0 if cluster.node.cores is not None else strategy.training_ranks,
+        "host": nodes,
+        "nic": nodes * cluster.node.cards if nodes > 1 else 0,
+        "switch": _switches(cluster.network, nodes, cluster.node.cards),
+        "job": 1,
+    }
+
+
+def _switches(network: Link | None, nodes: int, cards: int) -> int:
+    """Number of switches that connect this many nodes, and all switches of upper levels, which any job's messages may cross."""
+    if network is None or nodes == 1:
+        return 0
+    match network.topology:
+        case Switch():
+            return 1
+        case LeafSpine() as tree:
+            return -(-nodes // tree.per_leaf) + tree.spines
+        case FatTree() as tree:
+            leaves = -(-nodes // tree.per_leaf)
+            pods = -(-leaves // tree.leaves_per_pod)
+            return leaves + pods * tree.spines_per_pod + (tree.cores if pods > 1 else 0)
+        case RailOptimised() as rails:
+            return -(-nodes // rails.nodes_per_group) * cards + rails.spines
+        case Dragonfly() as routers:
+            return -(-nodes // routers.per_router)
+        case Graph() as graph:
+            return len({vertex for link in graph.links for vertex in link.between if isinstance(vertex, str)})
+        case _:
+            return 0

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from scaleproof.simulator.common.errors import FieldError, InputError
@@ -75,21 +76,28 @@ class StudyAxis:
 
 def _table_values(values: Sequence[Any], adapter: TypeAdapter[Any]) -> tuple[Any, ...]:
     """Values as tables give them: numbers in SI, or text; None for a value that is not valid in a numeric field."""
-    read = [_read(value, adapter) for value in values]
-    pairs = zip(values, read, strict=True)
-    is_text = any(isinstance(value, str | dict) and isinstance(parsed, str | None) for value, parsed in pairs)
-    if any(isinstance(parsed, float) for parsed in read) or not is_text:
-        return tuple(read)
+    shown = [_table_value(value, adapter) for value in values]
+    pairs = zip(values, shown, strict=True)
+    is_text = any(isinstance(value, str | dict) and isinstance(read, str | None) for value, read in pairs)
+    if any(isinstance(read, float) for read in shown) or not is_text:
+        return tuple(shown)
     return tuple(value if isinstance(value, str) else on_one_line(value) for value in values)
 
 
-def _read(value: Any, adapter: TypeAdapter[Any]) -> Any:
-    """A value as the field parses it, if that is a number or text; None otherwise, or if it is not valid."""
+def _table_value(value: Any, adapter: TypeAdapter[Any]) -> Any:
+    """A value as the field has it, if that is a number or text; a number that is not valid as it is given; else None."""
+    read = _parsed(value, adapter)
+    if isinstance(read, str | int | float):
+        return read
+    return value if read is None and isinstance(value, int | float) else None
+
+
+def _parsed(value: Any, adapter: TypeAdapter[Any]) -> Any:
+    """A value as the field has it; None where it is not valid."""
     try:
-        read = adapter.validate_python(value)
+        return adapter.validate_python(value)
     except (ValidationError, InputError):
-        return value if isinstance(value, int | float) else None
-    return read if isinstance(read, str | int | float) else None
+        return None
 
 
 def _listed(given: Any, adapter: TypeAdapter[Any]) -> tuple[Sequence[str], tuple[Any, ...]]:
@@ -117,7 +125,7 @@ def _ranged(given: Mapping[str, Any], adapter: TypeAdapter[Any]) -> Iterator[Any
     (first, unit), (last, last_unit) = _number(given["from"]), _number(given["to"])
     if unit != last_unit:
         last = first * _ratio(given["to"], given["from"], adapter)
-    whole = all(isinstance(given[end], int) for end in ("from", "to")) and _read_half(given["from"], adapter) is None
+    whole = all(isinstance(given[end], int) for end in ("from", "to")) and _parsed(given["from"] + 0.5, adapter) is None
     before = None
     for value in _numbers(first, last, given):
         settled: Any = round(value) if whole else float(f"{value:.{_DIGITS}g}")
@@ -126,7 +134,7 @@ def _ranged(given: Mapping[str, Any], adapter: TypeAdapter[Any]) -> Iterator[Any
             yield f"{settled:.{_DIGITS}g} {unit}" if unit else settled
 
 
-def _numbers(first: float, last: float, given: Mapping[str, Any]) -> Iterator[float]:
+def _numbers(first: float, last: float, given: Mapping[str, Any]) -> list[float]:
     """The numbers of a range, evenly spaced, or by a constant factor. Raises InputError."""
     by_factor, log = given.get("factor"), given.get("log", "factor" in given)
     if not isinstance(log, bool):
@@ -138,17 +146,14 @@ def _numbers(first: float, last: float, given: Mapping[str, Any]) -> Iterator[fl
             raise InputError(f"factor is a number above 1, got {by_factor!r}")
         if not log:
             raise InputError("factor makes a log range; leave log out, or give points")
-        count = math.floor(abs(math.log(last / first)) / math.log(by_factor) + _ROUNDING) + 1
+        count = _checked(math.floor(abs(math.log(last / first)) / math.log(by_factor) + _ROUNDING) + 1)
         ratio = by_factor if last >= first else 1 / by_factor
-        yield from (first * ratio**i for i in range(_checked(count)))
-        return
+        return [first * ratio**i for i in range(count)]
     count = given["points"]
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise InputError(f"points is a whole number of at least 1, got {count!r}")
-    for i in range(_checked(count)):
-        part = i / max(1, count - 1)
-        inner = first * (last / first) ** part if log else first + (last - first) * part
-        yield first if i == 0 else last if i == count - 1 else inner
+    values: list[float] = (np.geomspace if log else np.linspace)(first, last, _checked(count)).tolist()
+    return values
 
 
 def _checked(count: int) -> int:
@@ -165,18 +170,9 @@ def _number(value: Any) -> tuple[float, str]:
     return number, match[2] or ""
 
 
-def _read_half(number: int, adapter: TypeAdapter[Any]) -> Any:
-    """The field's value for a number that is not whole; None where it takes whole numbers only."""
-    try:
-        return adapter.validate_python(number + 0.5)
-    except (ValidationError, InputError):
-        return None
-
-
-def _ratio(one: Any, other: Any, adapter: TypeAdapter[Any]) -> float:
+def _ratio(last: Any, first: Any, adapter: TypeAdapter[Any]) -> float:
     """The ratio of two quantities with different units. Raises InputError."""
-    try:
-        ratio: float = adapter.validate_python(one) / adapter.validate_python(other)
-    except (ValidationError, InputError, TypeError, ZeroDivisionError):
-        raise InputError(f"{other!r} and {one!r} cannot be compared; give both in the same unit") from None
-    return ratio
+    ends = _parsed(last, adapter), _parsed(first, adapter)
+    if not all(isinstance(end, int | float) for end in ends) or not ends[1]:
+        raise InputError(f"{first!r} and {last!r} cannot be compared; give both in the same unit")
+    return float(ends[0] / ends[1])

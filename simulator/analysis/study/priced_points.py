@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import slowed
-from scaleproof.simulator.engine import Variation, replay, simulate_steady
-from scaleproof.simulator.engine.durations import durations_s, rates
+from scaleproof.simulator.engine import Variation, simulate_steady, simulate_steady_together
+from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.prediction.steps import STEPS
-from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
+from scaleproof.simulator.program import Program
 from scaleproof.simulator.run.breakdown import slope, slopes
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step, priced
@@ -33,8 +33,6 @@ Times = NDArray[np.float64]
 _SLOWDOWN: Final = 0.01
 # Tasks of all points in one replay, some 100 bytes each.
 _MOST_TASKS: Final = 500_000
-# A task that ends after another begins by no more than rounding does not overlap it; as in engine.contention.
-_ROUNDING: Final = 1e-9
 
 
 class Points(NamedTuple):
@@ -91,25 +89,20 @@ class _Priced:
 
     def steps_s(self) -> Times:
         """Seconds of a steady step on each cluster. Those whose tasks may share resources are simulated by themselves."""
-        same = [_has_same_tasks(self._program, program) for program in self._programs]
-        result = np.full(len(self._programs), np.nan)
-        points = np.flatnonzero(same)
-        if len(points):
-            seconds = np.stack([durations_s(self._programs[point]) for point in points.tolist()], axis=1)
-            variation = Variation(start_s=self._program.ranks.late_s, samples=seconds.shape[1])
+        same = np.array([_has_same_tasks(self._program, program) for program in self._programs])
+        result = np.full(len(same), np.nan)
+        start_s = self._program.ranks.late_s
+        if same.any():
+            programs = [program for program, is_same in zip(self._programs, same, strict=True) if is_same]
             try:
-                times = list(replay.replay(self._program, STEPS, seconds, variation))
+                timelines = simulate_steady_together(programs, STEPS, start_s)
+                result[same] = slopes(np.stack([timeline.step_ends_s() for timeline in timelines]))
             except ValueError:
                 # on some cluster requests overtake each other: its order of tasks is different
                 return result
-            training = (self._program.stream == MAIN_STREAM) & ~self._program.ranks.is_server[self._program.rank]
-            result[points] = slopes(np.stack([end_s[training].max(axis=0) for _, end_s in times], axis=-1))
-            start_s, end_s = (np.stack([step[side] for step in times]) for side in (0, 1))
-            for number, point in enumerate(points.tolist()):
-                if may_share(self._programs[point], start_s[..., number], end_s[..., number]):
-                    result[point] = np.nan
-        for point in np.flatnonzero(np.isnan(result)).tolist():
-            result[point] = slope(simulate_steady(self._programs[point], STEPS).step_ends_s())
+        for point in np.flatnonzero(~same).tolist():
+            timeline = simulate_steady(self._programs[point], STEPS, Variation(start_s=start_s))
+            result[point] = slope(timeline.step_ends_s())
         return result
 
     def relative_intervals(self, scenario: Scenario) -> Times:
@@ -149,29 +142,3 @@ class _Priced:
 def _has_same_tasks(program: Program, other: Program) -> bool:
     """Whether one replay can time two programs: they have the same tasks, and servers that update for as long."""
     return other.dependencies is program.dependencies and np.array_equal(other.update_s, program.update_s)
-
-
-def may_share(program: Program, start_s: Times, end_s: Times) -> bool:
-    """Whether the demand for some resource may exceed its capacity; start_s, end_s: of tasks, shape (steps, tasks).
-
-    A conservative form of the test in `engine.contention`.
-    """
-    task, resource, per_unit = program.routes.used(program.route)
-    resources, count = program.resources, len(program.resources.names)
-    share = rates(program)[task] * per_unit / resources.capacity[resource]
-    wanted, users = np.bincount(resource, share, count), np.bincount(resource, per_unit, count)
-    short = wanted * (1 + resources.incast * np.maximum(0.0, users - 1)) > 1 + _ROUNDING
-    return any(_overlap(program, task[resource == number], start_s, end_s) for number in np.flatnonzero(short).tolist())
-
-
-def _overlap(program: Program, tasks: NDArray[np.int64], start_s: Times, end_s: Times) -> bool:
-    """Whether two of these tasks overlap in time, within a step or across two steps."""
-    if (program.kind[tasks] == Kind.SERVE).any():
-        # the times of requests do not show when a server works
-        return True
-    begins_s, ends_s = (start_s[:, tasks] + program.latency_s[tasks]).ravel(), end_s[:, tasks].ravel()
-    ends_s = ends_s - _ROUNDING * (ends_s - begins_s)
-    order = np.argsort(begins_s)
-    # a task may end before one that began earlier
-    latest_s = np.maximum.accumulate(ends_s[order])
-    return bool((latest_s[:-1] > begins_s[order][1:]).any())

@@ -125,9 +125,10 @@ def pairwise(op: Op, group: Group) -> list[Round]:
     """Concurrent messages from every member to every other (alltoall), or to the next one (sendrecv)."""
     if group.size > _MAX_ALLTOALL_RANKS and op == "alltoall":
         raise InputError(f"an alltoall over {group.size} ranks is too large; give at most {_MAX_ALLTOALL_RANKS}")
-    everyone = np.arange(group.size)
-    share, distances = (1.0, range(1, 2)) if op == "sendrecv" else (1 / group.size, range(1, group.size))
-    return [Round.of(everyone, (everyone + distance) % group.size, share) for distance in distances]
+    share, distances = (1.0, 1) if op == "sendrecv" else (1 / group.size, group.size - 1)
+    source = np.tile(np.arange(group.size), distances)
+    distance = np.repeat(np.arange(1, distances + 1), group.size)
+    return [Round.of(source, (source + distance) % group.size, share)]
 
 
 def in_turns(op: Op, group: Group) -> list[Round]:
@@ -304,7 +305,7 @@ class Algorithm:
     """An algorithm of collectives.
 
     rounds: its messages for an operation and a group. pipelined: operations whose data passes through all rounds in chunks.
-    at_once: whether all rounds are concurrent.
+    at_once: whether it is a single round, whose messages all ranks begin at once.
     """
 
     rounds: Callable[[Op, Group], list[Round]]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, names_for
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks, Traffic, traffic, traffic_by_round
-from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of, default_transport
+from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of
 from scaleproof.simulator.cluster.collectives.nccl.timing import choices, nccl_choice
 from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates
-from scaleproof.simulator.cluster.collectives.settings import Library, Nccl, channels, facts_of
+from scaleproof.simulator.cluster.collectives.settings import Nccl
 from scaleproof.simulator.common.errors import FieldError, InputError
 
 if TYPE_CHECKING:
@@ -58,47 +58,17 @@ class CollectiveCost(NamedTuple):
     seconds: float
 
 
-def library_of(cluster: Cluster) -> Library:
-    """The library that chooses the algorithms on a cluster."""
-    if cluster.collectives.library is not None:
-        return cluster.collectives.library
-    if nccl_facts(cluster):
-        return "nccl"
-    return "gloo" if cluster.node.cores is not None else "fastest"
-
-
-def nccl_facts(cluster: Cluster) -> Nccl | None:
-    """Parameters of NCCL's or RCCL's model: the cluster's own, else those for its device's name; None if they are unknown."""
-    return cluster.collectives.nccl or facts_of(cluster.device.name)
-
-
-def chosen_nccl(cluster: Cluster) -> Nccl | None:
-    """Parameters of NCCL's model if NCCL or RCCL is the cluster's library, else None. Raises FieldError if they are unknown."""
-    if library_of(cluster) != "nccl":
-        return None
-    facts = nccl_facts(cluster)
-    if facts is None:
-        message = f"NCCL's model does not know {cluster.device.name}; give collectives.nccl, or another library"
-        raise FieldError(("cluster", "collectives", "library"), message)
-    return facts
-
-
-def transport_of(cluster: Cluster) -> str:
-    """Name of the transport between nodes: the network's own, else the usual one of such a network."""
-    return cluster.network.transport or default_transport(cluster.network, cluster.node) if cluster.network else "infiniband"
-
-
 def timing_constants(cluster: Cluster, facts: Nccl) -> TimingConstants:
     """Constants of the timing of a cluster's collectives by NCCL or RCCL."""
-    return constants_of(facts, transport_of(cluster), cluster.collectives.adjust)
+    return constants_of(facts, cluster.transport, cluster.collectives.adjust)
 
 
 def processors_taken(cluster: Cluster) -> float:
     """Share of a device's processors that move data instead of computing: NCCL occupies one for each of its channels."""
-    facts, kernels = nccl_facts(cluster), cluster.device.kernels
+    facts, kernels = cluster.nccl_facts, cluster.device.kernels
     if facts is None or kernels is None:
         return 0.0
-    return min(1.0, channels(facts, 1, cluster.node.cards_used) / kernels.processors)
+    return min(1.0, facts.channels(1, cluster.node.cards_used) / kernels.processors)
 
 
 def rendezvous_s(group: Group, cluster: Cluster) -> float:
@@ -108,7 +78,7 @@ def rendezvous_s(group: Group, cluster: Cluster) -> float:
     data wait for: the receiver announces its buffer, and the sender reports completion (its RDMA protocol). It is an assumption
     that each has the latency that the plugin states.
     """
-    facts = chosen_nccl(cluster)
+    facts = cluster.nccl
     if facts is None or group.nodes == 1:
         return 0.0
     return _RENDEZVOUS_MESSAGES * group.nodes * facts.network_latency_s
@@ -116,7 +86,7 @@ def rendezvous_s(group: Group, cluster: Cluster) -> float:
 
 def rotates(cluster: Cluster, algorithm: str) -> bool:
     """Whether the order of a node's members is rotated from channel to channel, as NCCL does unless messages are concurrent."""
-    return library_of(cluster) == "nccl" and not ALGORITHMS[algorithm].at_once
+    return cluster.library == "nccl" and not ALGORITHMS[algorithm].at_once
 
 
 # Cost of a collective over a group as a function of its size in bytes.
@@ -164,7 +134,7 @@ def _corrected_cost(cost: CollectiveCost, op: Op, size_bytes: float, group: Grou
         return cost
     ranks = [node * devices + device for node in range(measured.nodes) for device in range(per_node)][: measured.ranks]
     modelled = modelled_costing(op, Group.of(ranks, devices), cluster)(size_bytes)
-    if chosen_nccl(cluster):
+    if cluster.nccl:
         ratio = (measured.seconds(size_bytes) / modelled.seconds) ** _CARRIED if modelled.seconds else 1.0
         return CollectiveCost(cost.algorithm, cost.latency_s * ratio, cost.seconds * ratio)
     measured_s = size_bytes / measured.bandwidth_Bps
@@ -181,7 +151,7 @@ def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | No
     if group.size == 1:
         return _nothing
     _check_links(group, cluster)
-    facts = chosen_nccl(cluster)
+    facts = cluster.nccl
     constants = timing_constants(cluster, facts) if facts else None
     return _modelled_costing(op, group, cluster.interconnect, constants, algorithm)
 
@@ -194,7 +164,7 @@ def _modelled_costing(
     cluster = interconnect.cluster
     if constants is not None:
         return functools.cache(_nccl_costing(op, group, cluster, constants, algorithm))
-    if algorithm is None and library_of(cluster) == "gloo":
+    if algorithm is None and cluster.library == "gloo":
         return functools.cache(_gloo_costing(op, group, cluster))
     names = [algorithm] if algorithm else _suitable(op, group, cluster)
     costings = [_link_costing(op, group, cluster, name) for name in names]
@@ -254,7 +224,7 @@ def _suitable(op: Op, group: Group, cluster: Cluster) -> list[str]:
 def _nccl_costing(op: Op, group: Group, cluster: Cluster, constants: TimingConstants, algorithm: str | None) -> Costing:
     """Cost of what NCCL's tuner chooses for each size; only the choice is timed. A given algorithm that NCCL does not have uses
     the links' model."""
-    links, facts = GroupLinks(group, cluster.node, cluster.network), chosen_nccl(cluster)
+    links, facts = GroupLinks(group, cluster.node, cluster.network), cluster.nccl
     assert facts is not None
     usable = choices(op, links, facts, constants, algorithm)
     if not usable and algorithm is not None and algorithm.startswith(tuple(_NCCL_ONLY)):

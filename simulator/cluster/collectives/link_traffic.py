@@ -104,8 +104,7 @@ def channels_of(op: Op, group: Group, node: Node, rotate: bool) -> list[Numbers]
     base, count = group.first[group.node_of], group.members[group.node_of]
     link = node.link
     has_rings = link is not None and (group.per_node == node.installed or link.topology.joins_all_pairs) and group.is_even
-    rings = link.topology.rings(group.per_node) if link and has_rings else [list(range(group.per_node))]
-    rings = [[*ring[ring.index(0) :], *ring[: ring.index(0)]] for ring in rings]
+    rings = _from_first(link.topology.rings(group.per_node)) if link and has_rings else [list(range(group.per_node))]
     root = (group.node_of == 0) & (op in _ROOTED)
     channels = []
     for ring in rings:
@@ -124,8 +123,13 @@ def node_orders(op: Op, group: Group, network: Link | None) -> list[Numbers]:
     everyone = np.arange(group.size)
     if op == "sendrecv" or network is None or not group.is_even or group.node_numbers[-1] + 1 != group.nodes:
         return [everyone]
-    rings = [[*ring[ring.index(0) :], *ring[: ring.index(0)]] for ring in network.topology.rings(group.nodes)]
+    rings = _from_first(network.topology.rings(group.nodes))
     return [np.array(ring)[group.node_of] * group.per_node + everyone % group.per_node for ring in rings]
+
+
+def _from_first(rings: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The rings, each from its endpoint 0 on."""
+    return [[*ring[ring.index(0) :], *ring[: ring.index(0)]] for ring in rings]
 
 
 def _crosses(step: Round, group: Group) -> NDArray[np.bool_]:
@@ -159,38 +163,24 @@ class _UsedLinks:
         self._endpoint = group.node_of * node.installed + group.device_of
 
     def traffic(self, rounds: Sequence[Round], at_once: bool = False) -> Traffic:
-        """Traffic of rounds that are consecutive, or all concurrent."""
+        """Traffic of consecutive rounds, or of a single one whose messages are all concurrent."""
         if not rounds:
             return Traffic(0, 0, 0.0, 0.0, 0, 0)
         crosses = [_crosses(step, self.group) for step in rounds]
-        stays = [~c for c in crosses]
-        # concurrent rounds are one
-        joined = [_joined(rounds)] if at_once else rounds
-        joined_crosses = [np.concatenate(crosses)] if at_once else crosses
-        steps = self._steps(joined, joined_crosses, at_once)
-        each = list(zip(joined, joined_crosses, steps, strict=True))
-        remote = [step.source[c & (step.source >= 0)] for step, c in zip(rounds, crosses, strict=True)]
+        steps = [_steps(step, c, at_once) for step, c in zip(rounds, crosses, strict=True)]
+        each = list(zip(rounds, crosses, steps, strict=True))
+        remote = rounds[0].source[crosses[0] & (rounds[0].source >= 0)]
         return Traffic(
             inside_steps=sum(inside for inside, _ in steps),
             between_steps=sum(between for _, between in steps),
-            inside_s=self._inside_s(rounds, crosses, at_once),
-            between_s=self._between_s(rounds, crosses, at_once),
-            inside_messages=_max_messages(rounds, stays, np.arange(self.group.size), at_once),
-            between_messages=_max_messages(rounds, crosses, self.group.node_of, at_once),
+            inside_s=self._inside_s(rounds, crosses),
+            between_s=self._between_s(rounds, crosses),
+            inside_messages=sum(_most_messages(step, ~c, np.arange(self.group.size)) for step, c, _ in each),
+            between_messages=sum(_most_messages(step, c, self.group.node_of) for step, c, _ in each),
             inside_further=tuple(f for step, c, (inside, _) in each for f in self._inside_further(step, ~c, inside)),
             between_further=tuple(f for step, c, (_, between) in each for f in self._between_further(step, c, between)),
-            remote_messages=int(np.bincount(np.concatenate(remote)).max(initial=0)) if at_once else 0,
+            remote_messages=int(np.bincount(remote).max(initial=0)) if at_once else 0,
         )
-
-    def _steps(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> list[tuple[int, int]]:
-        """Consecutive messages of each round inside a node and between nodes."""
-        if at_once:
-            return [(int((~c).any()), int(c.any())) for c in crosses]
-        # a chunk of the data crosses in proportion to the share of messages that cross, rounded down, but at least once
-        between = [
-            max(int(c.any()), step.times * int(c.sum()) // max(1, len(c))) for step, c in zip(rounds, crosses, strict=True)
-        ]
-        return [(step.times - count, count) for step, count in zip(rounds, between, strict=True)]
 
     def _inside_further(self, step: Round, chosen: NDArray[np.bool_], steps: int) -> Iterator[FurtherSteps]:
         """Those of a round's steps inside a node with longer routes. chosen: messages inside nodes, shape (messages,)."""
@@ -207,19 +197,18 @@ class _UsedLinks:
         found = _further(self.network, nodes, self.node.cards_used, ends, self._nodes_in_order(), steps, step.times)
         return (FurtherSteps(extra_s / 2, count) for extra_s, count in found) if is_half else found
 
-    def _inside_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> float:
-        nonempty = [messages for messages in self._inside(rounds, crosses) if len(messages.share)]
-        if not nonempty or self.node.link is None:
+    def _inside_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> float:
+        link = self.node.link
+        messages = [some for some in self._inside(rounds, crosses) if len(some.share)]
+        if link is None or not messages:
             return 0.0
-        messages = _EndpointShares(*(np.concatenate(column) for column in zip(*nonempty, strict=True)))
         slowdown = None
-        if self.node.link.incast:
-            ends = ("source", "target") if self.node.link.duplex == "half" else ("target",)
-            stays = [~c for c in crosses]
-            counts = list(_counts(rounds, stays, self._endpoint, ends, self.group.nodes * self.node.installed))
-            senders = np.sum(counts, axis=0) if at_once else np.max(counts, axis=0)
-            slowdown = 1 + self.node.link.incast * np.maximum(0, senders - 1)
-        return _busiest_s(self.node.link.wiring(self.node.installed), messages, slowdown)
+        if link.incast:
+            ends = ("source", "target") if link.duplex == "half" else ("target",)
+            endpoints = self.group.nodes * self.node.installed
+            counts = [_counts(step, ~c, self._endpoint, ends, endpoints) for step, c in zip(rounds, crosses, strict=True)]
+            slowdown = 1 + link.incast * np.maximum(0, np.max(counts, axis=0) - 1)
+        return _busiest_s(link.wiring(self.node.installed), _joined(messages), slowdown)
 
     def _inside(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> Iterator[_EndpointShares]:
         """Messages inside nodes, channel by channel; devices of all nodes are numbered consecutively."""
@@ -240,13 +229,13 @@ class _UsedLinks:
         relay = self.group.node_of[source] * devices + -(-card * devices // cards)
         return _EndpointShares(self._endpoint[source][changes], relay[changes], step.share[crosses][changes] * step.times)
 
-    def _between_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> float:
+    def _between_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> float:
         if self.network is None or not any(c.any() for c in crosses):
             return 0.0
-        slowdown = self._incast_slowdown(rounds, crosses, at_once) if self.network.incast else None
+        slowdown = self._incast_slowdown(rounds, crosses) if self.network.incast else None
         return _busiest_s(self.wiring, self.between(rounds, crosses), slowdown, self.cards)
 
-    def _incast_slowdown(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> Amounts:
+    def _incast_slowdown(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> Amounts:
         """Slowdown factor of what each card receives because several endpoints send to its endpoint; shape (cards,)."""
         assert self.network is not None
         counts = np.zeros(len(self.wiring))
@@ -255,8 +244,7 @@ class _UsedLinks:
             if c.any():
                 source, target, _ = self.between([step], [c])
                 ends = np.concatenate([source, target]) if self.wiring.half_duplex else target
-                count = np.bincount(ends[ends >= 0] // self.cards, minlength=len(counts)) / parts
-                counts = counts + count if at_once else np.maximum(counts, count)
+                counts = np.maximum(counts, np.bincount(ends[ends >= 0] // self.cards, minlength=len(counts)) / parts)
         return np.repeat(1 + self.network.incast * np.maximum(0, counts - 1), self.cards)
 
     @property
@@ -295,34 +283,36 @@ class _UsedLinks:
             share = step.share[c] * step.times / len(choices) / len(self.orders)
             for nodes, card in itertools.product(self._nodes_in_order(), choices):
                 of_ends = [(card_of[rail] if self.cards == 1 else card_of[end]) if card is None else card for end in ends]
-                endpoints = (np.where(e < 0, -1, nodes[e] * cards + own) for e, own in zip(ends, of_ends, strict=True))
-                messages.append((*endpoints, share))
-        return _EndpointShares(*(np.concatenate(column) for column in zip(*messages, strict=True)))
+                source, target = (np.where(e < 0, -1, nodes[e] * cards + at) for e, at in zip(ends, of_ends, strict=True))
+                messages.append(_EndpointShares(source, target, share))
+        return _joined(messages)
 
 
-def _joined(rounds: Sequence[Round]) -> Round:
-    """One round of the messages of concurrent rounds."""
-    source, target = (np.concatenate([getattr(step, end) for step in rounds]) for end in ("source", "target"))
-    return Round(source, target, np.concatenate([step.share for step in rounds]))
+def _joined(messages: Sequence[_EndpointShares]) -> _EndpointShares:
+    source, target, share = (np.concatenate(column) for column in zip(*messages, strict=True))
+    return _EndpointShares(source, target, share)
 
 
-def _counts(
-    rounds: Sequence[Round], chosen: Sequence[NDArray[np.bool_]], endpoint: Numbers, ends: Sequence[str], endpoints: int
-) -> Iterator[Numbers]:
-    """For each round, the number of chosen messages at each endpoint; shape (endpoints,). endpoint: of each member. ends:
-    whether sources, targets or both count."""
-    for step, mask in zip(rounds, chosen, strict=True):
-        members = [getattr(step, end)[mask] for end in ends]
-        none = np.zeros(endpoints, dtype=np.int64)
-        yield sum((np.bincount(endpoint[end[end >= 0]], minlength=endpoints) for end in members), none)
-
-
-def _max_messages(rounds: Sequence[Round], chosen: Sequence[NDArray[np.bool_]], endpoint: Numbers, at_once: bool) -> int:
-    """Largest number of chosen messages that an endpoint sends and receives, in consecutive or in concurrent rounds."""
-    counts = list(_counts(rounds, chosen, endpoint, ("source", "target"), int(endpoint.max()) + 1))
+def _steps(step: Round, crosses: NDArray[np.bool_], at_once: bool) -> tuple[int, int]:
+    """Consecutive messages of a round inside a node and between nodes."""
     if at_once:
-        return int(sum(counts, np.zeros(1, dtype=np.int64)).max())
-    return sum(step.times * int(count.max()) for step, count in zip(rounds, counts, strict=True))
+        return int((~crosses).any()), int(crosses.any())
+    # a chunk of the data crosses in proportion to the share of messages that cross, rounded down, but at least once
+    between = max(int(crosses.any()), step.times * int(crosses.sum()) // max(1, len(crosses)))
+    return step.times - between, between
+
+
+def _counts(step: Round, chosen: NDArray[np.bool_], endpoint: Numbers, ends: Sequence[str], endpoints: int) -> Numbers:
+    """Number of chosen messages of a round at each endpoint; shape (endpoints,). endpoint: of each member. ends: whether
+    sources, targets or both count."""
+    members = [getattr(step, end)[chosen] for end in ends]
+    none = np.zeros(endpoints, dtype=np.int64)
+    return sum((np.bincount(endpoint[end[end >= 0]], minlength=endpoints) for end in members), none)
+
+
+def _most_messages(step: Round, chosen: NDArray[np.bool_], endpoint: Numbers) -> int:
+    """Largest number of chosen messages that an endpoint sends and receives in a round with its repetitions."""
+    return step.times * int(_counts(step, chosen, endpoint, ("source", "target"), int(endpoint.max()) + 1).max())
 
 
 def _further(

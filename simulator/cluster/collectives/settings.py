@@ -20,6 +20,11 @@ Buffers = Literal["plain", "registered", "symmetric"]
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("ll", "ll128", "simple")
 
 
+# Channels on one node; between nodes two for each card that the node's ranks use, the usual result of NCCL's search.
+# RCCL: four for each of the 14 rings of eight fully joined MI300X, 16 rings for eight cards (rome_models.cc, 79 and 81).
+_CHANNELS: Final = {"volta": 12, "ampere": 24, "hopper": 24, "blackwell": 32, "cdna": 56}
+
+
 class Nccl(Spec):
     """Parameters of NCCL's model for a cluster, in addition to the speeds of its links; of RCCL's with the generation cdna."""
 
@@ -48,6 +53,10 @@ class Nccl(Spec):
     def registers(self) -> bool:
         """Whether NVLS works on the buffers of collectives themselves, as it can from NCCL 2.19 on."""
         return self.buffers != "plain" and self.is_at_least(2, 19)
+
+    def channels(self, nodes: int, cards: int) -> int:
+        """Number of channels over `nodes` nodes that use `cards` network cards each."""
+        return _CHANNELS[self.generation] if nodes == 1 else min(_CHANNELS[self.generation], 2 * cards)
 
     def has_nvls_on(self, group: Group) -> bool:
         """Whether NVSwitch reduces and multicasts for a group."""
@@ -127,9 +136,6 @@ class CollectiveSettings(Spec):
         return None if group is None else self.exactly(op, group.ranks, group.nodes, size_bytes)
 
 
-# Channels on one node; between nodes two for each card that the node's ranks use, the usual result of NCCL's search.
-# RCCL: four for each of the 14 rings of eight fully joined MI300X, 16 rings for eight cards (rome_models.cc, 79 and 81).
-_CHANNELS: Final = {"volta": 12, "ampere": 24, "hopper": 24, "blackwell": 32, "cdna": 56}
 _GENERATIONS: Final[dict[str, Generation]] = {
     r"G?B[123]00|RTX[- ]PRO[- ]\d000": "blackwell",
     r"G?H[128]00|H20\b": "hopper",
@@ -162,9 +168,3 @@ def with_generation(cluster: Any) -> Any:
         return cluster
     known = {"generation": facts.generation, "interconnect": facts.interconnect}
     return cluster | {"collectives": collectives | {"nccl": known | given}}
-
-
-def channels(facts: Nccl, nodes: int, cards: int) -> int:
-    """Number of channels over `nodes` nodes that use `cards` network cards each."""
-    limit = _CHANNELS[facts.generation]
-    return limit if nodes == 1 else min(limit, 2 * cards)

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from scaleproof.simulator.cluster.device.kernels.narrow import Recipe, narrow_products
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed, at_power_limit, with_peak_share
 from scaleproof.simulator.cluster.device.kernels.passes import passes_s, weights_s
+from scaleproof.simulator.cluster.device.kernels.products import Recipe, narrow_products
 from scaleproof.simulator.cluster.device.kernels.rates import State
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import UnitError

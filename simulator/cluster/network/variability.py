@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.collectives.cost import transport_of
 from scaleproof.simulator.common import catalog, yaml_file
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def fabric_of(cluster: Cluster, inside: bool = False) -> str:
         return "interchip"
     if inside:
         return "nvlink" if link.bandwidth_Bps >= _NVLINK_Bps else "pcie"
-    transport = transport_of(cluster)
+    transport = cluster.transport
     return _OF_TRANSPORT.get(transport, transport)
 
 

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from scaleproof.simulator.common.allocations import Allocation, Free
-from scaleproof.simulator.memory.allocator.blocks import BlockPool, MemoryBlock
 from scaleproof.simulator.memory.allocator.segments import (
     ROUNDING_BYTES,
     SMALL_REQUEST_BYTES,
+    BlockPool,
     ExpandableSegments,
     FixedSegments,
+    MemoryBlock,
     rounded_up,
 )
 

@@ -5,28 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scaleproof.simulator.common.allocations import Allocation, Free
-from scaleproof.simulator.memory.activations import is_logits, size_bytes, working_elements
+from scaleproof.simulator.memory.activations import is_logits, size_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.layers import LayerBytes, LayerSizes, Tensors, layer_sizes
-from scaleproof.simulator.memory.peak import changes
+from scaleproof.simulator.memory.peak import shortest
 from scaleproof.simulator.memory.ranks import PipelineRank, stage_names
 from scaleproof.simulator.memory.result import HOLDERS, OUTSIDE
 from scaleproof.simulator.memory.step import RankBytes, RankPass, Step, Tensor, UpdateBytes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import SavedActivation
 from scaleproof.simulator.parallelism import GatherAverage
-from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
+from scaleproof.simulator.strategy.pipeline.schedules import SCHEDULES, Pass
 
 _PHASES: Final = {
     Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.INPUT: "backward", Pass.WEIGHT: "weight gradients",
 }  # fmt: skip
-# Repetitions of a steady state that are kept: the allocator's state repeats itself from the second on.
-_KEPT_REPETITIONS: Final = 3
 # Holders whose bytes are divided like the parameters.
 _STATES: Final = ("parameters", "gradients", "master_parameters", "optimizer_states")
 
@@ -78,39 +73,17 @@ def allocations(rank: RankBytes, passes: Sequence[RankPass], steps: int) -> list
 
 
 def rank_passes(inputs: MemoryInputs, rank: int) -> list[RankPass]:
-    """The passes of a pipeline rank in order, of which a repeated sequence that allocates as much as it frees is kept three
-    times."""
+    """The passes of a pipeline rank in order, without those of microbatches that repeat what others allocate and free."""
     plan = inputs.plan
-    passes = order(plan.schedule, plan.stages, plan.microbatches, plan.chunks, inputs.pass_times)
-    kind, chunk, microbatch = (values[rank][passes.kind[rank] >= 0] for values in passes[:3])
-    changed, longest = changes(kind, chunk, plan.chunks), 3 * plan.stages * plan.chunks
-    kept = without_repetitions(kind * plan.chunks + chunk, changed, longest)
-    return [RankPass(Pass(kind[at]), int(chunk[at]), int(microbatch[at])) for at in kept]
-
-
-def without_repetitions(codes: NDArray[np.int64], changed: NDArray[np.int64], longest: int) -> NDArray[np.int64]:
-    """Indices of passes without the repetitions of the sequence that saves the most, of at most `longest` passes, which leaves
-    the numbers of microbatches in flight as they were.
-
-    codes: equal for passes that allocate the same. changed: changes of those numbers, by pass in the second axis.
-    """
-    best = range(0)
-    for period in range(1, min(longest, len(codes) // (_KEPT_REPETITIONS + 1)) + 1):
-        differs = np.flatnonzero(codes[period:] != codes[:-period])
-        edges = np.concatenate([[-1], differs, [len(codes) - period]])
-        at = int(np.argmax(np.diff(edges)))
-        begin, equal = int(edges[at]) + 1, int(edges[at + 1] - edges[at]) - 1
-        dropped = (equal // period + 1 - _KEPT_REPETITIONS) * period
-        if dropped > len(best) and not changed[:, begin : begin + period].sum(axis=1).any():
-            first = begin + _KEPT_REPETITIONS * period
-            best = range(first, first + dropped)
-    return np.delete(np.arange(len(codes)), best)
+    numbers = shortest(plan.schedule, plan.stages, rank, plan.microbatches)
+    passes = SCHEDULES[plan.schedule](*numbers, plan.chunks, inputs.pass_times)
+    return [RankPass(Pass(kind), chunk, microbatch) for kind, chunk, microbatch in passes.tolist()]
 
 
 def rank_tensors(rank: PipelineRank, number: int) -> RankBytes:
     """The tensors of pipeline rank `number`."""
     inputs, layers = rank.inputs, rank.layers
-    constant_bytes = dict.fromkeys(HOLDERS, 0.0) | rank.constant_bytes(rank.in_flight(number))
+    constant_bytes = dict.fromkeys(HOLDERS, 0.0) | rank.constant_bytes(rank.fullest_passes(number))
     constant_bytes |= libraries_bytes(inputs, copies=False)
     if not inputs.makes:
         constant_bytes["gradients"] += rank.static.gradients_bytes
@@ -126,7 +99,7 @@ def rank_tensors(rank: PipelineRank, number: int) -> RankBytes:
     received, copies, working = (scale * sum(sizes) for sizes in rank.static.update_bytes(others * rank.static.gradients_bytes))
     updated = UpdateBytes((round(received),), divided(copies, elements), (round(working),))
     names = stage_names(inputs, number)
-    return RankBytes(constant, states, [_chunk_tensors(rank, *one) for one in enumerate(names)], updated, inputs.makes)
+    return RankBytes(constant, states, [_chunk_tensors(rank, *chunk) for chunk in enumerate(names)], updated, inputs.makes)
 
 
 def _chunk_tensors(rank: PipelineRank, place: int, names: Sequence[str]) -> list[LayerBytes]:
@@ -146,9 +119,9 @@ def divided(total_bytes: float, elements: Sequence[float]) -> Tensors:
 
 def _layer_tensors(inputs: MemoryInputs, layer: Layer, sizes: LayerSizes, total: LayerBytes) -> LayerBytes:
     """The tensors of a layer. total: bytes of those with one holder."""
-    names = {one.name for one in sizes.activations}
-    dropped = [one for one in sizes.whole if one.name not in names]
-    most = inputs.samples * inputs.size * max([layer.output_elements, *(one.elements for one in sizes.whole)])
+    names = {kept.name for kept in sizes.activations}
+    dropped = [activation for activation in sizes.whole if activation.name not in names]
+    most = inputs.samples * inputs.size * max([layer.output_elements, *(activation.elements for activation in sizes.whole)])
     return LayerBytes(
         kept=_as_tensors(inputs, sizes.activations, sum(total.kept), logits=False),
         logits=_whole(total.logits),
@@ -184,6 +157,6 @@ def _as_tensors(inputs: MemoryInputs, activations: Iterable[SavedActivation], to
 
 def _working_bytes(inputs: MemoryInputs, layer: Layer, most: float) -> list[float]:
     """Bytes of gradients of activations that each operator reads and writes, last operator first; the maximum is given."""
-    sizes = [min(most, inputs.samples * inputs.size * working_elements(one)) for one in reversed(layer.operators)] or [most]
+    sizes = [min(most, inputs.samples * inputs.size * one.gradient_elements) for one in reversed(layer.operators)] or [most]
     sizes[sizes.index(max(sizes))] = most
     return [int(size) for size in sizes]

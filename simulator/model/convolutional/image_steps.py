@@ -193,28 +193,22 @@ def relu(image: Image, record: LayerRecord) -> Image:
 
 def max_pool(kernel: int, stride: int, padding: int = 0) -> Step:
     """Max-pool, which keeps an index of eight bytes for each maximum, like torch."""
-
-    def step(image: Image, record: LayerRecord) -> Image:
-        image = record.keep(image)
-        result = Image(
-            image.channels, _side(image.height, kernel, stride, padding), _side(image.width, kernel, stride, padding)
-        )
-        record.kept.append(SavedActivation("indices", result.elements, 8))
-        record.memory("max pool", image.elements, result.elements, result.elements, image.elements)
-        return result
-
-    return step
+    return _pool("max pool", kernel, stride, padding)
 
 
 def average_pool(kernel: int, stride: int, padding: int = 0) -> Step:
     """Average pool over windows."""
+    return _pool("average pool", kernel, stride, padding)
 
+
+def _pool(name: str, kernel: int, stride: int, padding: int) -> Step:
     def step(image: Image, record: LayerRecord) -> Image:
         image = record.keep(image)
-        result = Image(
-            image.channels, _side(image.height, kernel, stride, padding), _side(image.width, kernel, stride, padding)
-        )
-        record.memory("average pool", image.elements, result.elements, result.elements, image.elements)
+        height, width = (_side(side, kernel, stride, padding) for side in (image.height, image.width))
+        result = Image(image.channels, height, width)
+        if name == "max pool":
+            record.kept.append(SavedActivation("indices", result.elements, 8))
+        record.memory(name, image.elements, result.elements, result.elements, image.elements)
         return result
 
     return step

@@ -101,7 +101,7 @@ class Contention:
         zero = 0 if job.owns_tensors else job.zero
         gathering = plan.gathering(zero)
         overlaps = (plan.overlap and not job.sums_whole) or zero >= 2
-        experts = mesh.expert_replicas(0, plan.expert, plan.expert_tensor)[0] if plan.divides_experts else None
+        experts = mesh.expert_replicas(0)[0] if plan.divides_experts else None
         return cls(
             group=mesh.replicas_of(0, 0, plan.sharing if zero else None),
             experts=None if experts is None else Group.of(experts, mesh.devices),
@@ -130,8 +130,9 @@ class Contention:
         once_per_step = self._moved(job, self.first_gather, False, 0 if self.passes else 1)
         passes_s, shares = [], []
         for moved in (every_microbatch, once_per_step):
-            on_device_s = nothing if resources is None else resources.delays_s(moved, computing_s, bound)
-            on_links_s, share = self._on_links_s(moved, computing_s, within_s) if shares_links else (nothing, nothing)
+            moves = moved.seconds.any()
+            on_device_s = resources.delays_s(moved, computing_s, bound) if moves and resources is not None else nothing
+            on_links_s, share = self._on_links_s(moved, computing_s, within_s) if moves and shares_links else (nothing, nothing)
             passes_s.append(on_device_s + on_links_s)
             shares.append(share)
         return passes_s[0], passes_s[1], shares[0] + shares[1]
@@ -141,10 +142,8 @@ class Contention:
         by which the latter take longer, shape (2, layers)."""
         passes_s: Times = computing_s + within_s[:, 1].sum(axis=0)
         layers = _layers_of_stages(computing_s.shape[-1], self.stages)
-        moved_s, stages_s = (
-            np.append(one, np.zeros((*one.shape[:-1], 1)), -1)[..., layers] for one in (moved.seconds, passes_s)
-        )
-        next_s = together_s(moved_s, stages_s)[..., layers >= 0]
+        is_layer = layers >= 0
+        next_s = together_s(moved.seconds[..., layers] * is_layer, passes_s[:, layers] * is_layer)[..., is_layer]
         within_s, exposed_s = within_s.sum(axis=-1).swapaxes(0, 1)
         longer_s, delayed_s = delays_s(next_s.sum(axis=-1), within_s, exposed_s, passes_s.sum(axis=-1))
         slowed = np.divide(delayed_s, next_s.sum(axis=-1), out=np.zeros_like(delayed_s), where=delayed_s > 0)

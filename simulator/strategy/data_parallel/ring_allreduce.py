@@ -124,7 +124,7 @@ class GradientSync:
         plan, mesh = self.plan, self.context.mesh
         sharing = plan.sharing if self.job.zero and name != "all replicas" else plan.workers
         if name == "experts":
-            for ranks in mesh.expert_replicas(rank, plan.expert, plan.expert_tensor):
+            for ranks in mesh.expert_replicas(rank):
                 yield Group.of(ranks, mesh.devices)
             return
         for first in sorted({worker % sharing if name == "shards" else worker - worker % sharing for worker in workers}):
@@ -139,7 +139,7 @@ class GradientSync:
         plan, mesh, groups = self.plan, self.context.mesh, self._groups(rank, collective.group)
         op, size_bytes = collective.op, collective.size_bytes
         algorithm = plan.algorithm if op == "all_reduce" else None
-        tensor_ranks = (plan.expert_tensor if collective.group == "experts" else None) or mesh.tensor
+        tensor_ranks = plan.expert_shards if collective.group == "experts" else mesh.tensor
         concurrent = mesh.on_first_node([mesh.rank(0, rank) + i * mesh.stride("tensor") for i in range(tensor_ranks)])
         calls = [
             (op, group, size_bytes, [node for node in self._nodes[rank] if node in group.node_numbers], concurrent, algorithm)

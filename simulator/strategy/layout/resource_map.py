@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, cast
 from scaleproof.simulator.cluster import Cluster, Node
 from scaleproof.simulator.cluster.collectives.cost import (
     Costing,
-    chosen_nccl,
     copying_s,
     costing,
     modelled_costing,
@@ -374,7 +373,7 @@ def library_path(path: Path, cluster: Cluster, crosses: bool, size_bytes: float)
     With NCCL or RCCL it has the latency and the rate of a sendrecv of that size, with the protocol's overhead on the links, and
     is never faster than the links. Other libraries are as fast as the links.
     """
-    nccl = chosen_nccl(cluster)
+    nccl = cluster.nccl
     if nccl is None:
         return path
     sendrecv = point_to_point(nccl, timing_constants(cluster, nccl), crosses, size_bytes, path.latency_s)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.cost import Costing, CostOf, costing, library_of, processors_taken
+from scaleproof.simulator.cluster.collectives.cost import Costing, CostOf, costing, processors_taken
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.model.operators import Exchange
 from scaleproof.simulator.strategy.job import Job
@@ -31,7 +31,7 @@ def ring_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
     Over gloo the messages are timed, as its collectives move other bytes. With other libraries their own collectives are timed:
     NCCL's rings move as many bytes, without the last message with which gradients return to their rank.
     """
-    return costing(op, group, cluster, _RING[op] if library_of(cluster) == "gloo" else None)
+    return costing(op, group, cluster, _RING[op] if cluster.library == "gloo" else None)
 
 
 def overlap(pass_: LayerPass, exchange: Exchange, job: Job) -> Overlap | None:

@@ -35,22 +35,20 @@ from scaleproof.simulator.strategy.model_parallel.expert import PLAIN, Dispatch,
 class LayerCollectives:
     """Collectives among ranks that share layers.
 
-    expert, expert_tensor: as in `Plan`. overlap_tensor: whether collectives of tensor-parallel ranks are divided into pieces
-    that overlap with the products before or after them (arXiv 2305.06942). dispatch: options of expert all-to-alls.
+    overlap_tensor: whether collectives of tensor-parallel ranks are divided into pieces that overlap with the products before
+    or after them (arXiv 2305.06942). dispatch: options of expert all-to-alls.
     """
 
     mesh: DeviceMesh
-    expert: int = 1
     overlap_tensor: bool = False
-    expert_tensor: int | None = None
     dispatch: Dispatch = PLAIN
 
     def group(self, axis: Axis) -> Group:
         """The ranks of a collective along an axis; the slowest of all such groups."""
         if axis == "expert":
-            return self.mesh.expert_group(self.expert, self.expert_tensor)
+            return self.mesh.expert_group()
         if axis == "expert_tensor":
-            return self.mesh.along("tensor", self.expert_tensor or self.mesh.tensor)
+            return self.mesh.along("tensor", self.mesh.expert_tensor or self.mesh.tensor)
         return self.mesh.along(axis, self.mesh.tensor if axis == "tensor" else self.mesh.context)
 
     def exposed_s(self, layer: Layer, samples: float, job: Job) -> list[tuple[LayerPass, Exchange, float]]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from scaleproof.simulator.cluster.collectives.cost import library_of
 from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
 from scaleproof.simulator.common.spans import Phase
@@ -45,7 +44,7 @@ class _PassTasks:
         self._sent: dict[tuple[int, int], int] = {}
         self._backward: dict[int, int] = {}
         # gloo moves a message once its receive is posted, after the receiver's task before
-        self._posts_receives = library_of(job.cluster) == "gloo"
+        self._posts_receives = job.cluster.library == "gloo"
         self._latest: dict[int, int] = {}
 
     def add_forward(self) -> None:

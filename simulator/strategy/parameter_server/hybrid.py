@@ -69,7 +69,7 @@ def _updated(context: CompileContext, stage: int) -> float:
     plan, layers = context.plan, _layers(context, stage)
     experts = sum(layer.expert_parameters for layer in layers)
     rest = sum(layer.trained_parameters for layer in layers) - experts
-    whole = plan.tensor * rest + plan.expert * (plan.expert_tensor or plan.tensor) * experts
+    whole = plan.tensor * rest + plan.expert * plan.expert_shards * experts
     return whole / plan.servers
 
 

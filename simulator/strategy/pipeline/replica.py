@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.collectives.cost import concurrent_collective, library_of
+from scaleproof.simulator.cluster.collectives.cost import concurrent_collective
 from scaleproof.simulator.common.communication import UNKNOWN, Collective, Communication, Dimension, number_of
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks import Framework
@@ -305,7 +305,7 @@ class Replica:
         Returns for each task of the schedule the row of the message that it sends, −1 for none.
         """
         plan, schedule = self.context.plan, self.context.schedule
-        is_gloo = library_of(self.context.job.cluster) == "gloo"
+        is_gloo = self.context.job.cluster.library == "gloo"
         stages, counts = plan.stages * plan.chunks, (plan.stages * plan.chunks, plan.microbatches)
         rank_of = np.empty(stages, dtype=np.int64)
         rank_of[np.array(plan.stage_of)] = np.arange(plan.stages)[:, None]

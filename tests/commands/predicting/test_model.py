@@ -12,7 +12,7 @@ from scaleproof import main
 from scaleproof.commands.text.model import describe
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.model import Layer
-from scaleproof.simulator.model.layer_table import DeviceRates, moved_elements, rows
+from scaleproof.simulator.model.layer_table import DeviceRates, rows
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound
 from scaleproof.simulator.scenario.read import load_model
 
@@ -134,13 +134,13 @@ def test_a_hugging_face_configuration_is_read_from_a_path(tmp_path: Path, capsys
 
 
 def test_bytes_of_an_operator_are_its_reads_plus_its_writes() -> None:
-    assert moved_elements(Matmul("m", 4, 5, 6, count=3), 2) == 3 * (8 * 6 + 6 * 5 + 8 * 5)
-    assert moved_elements(Convolution("c", 3, 8, (5, 5), 100, 300), 2) == 8 * 3 * 25 + 2 * (300 + 800)
-    assert moved_elements(MemoryBound("n", 7, 9, 1, 1), 2) == 32
+    assert Matmul("m", 4, 5, 6, count=3).moved_elements(2) == 3 * (8 * 6 + 6 * 5 + 8 * 5)
+    assert Convolution("c", 3, 8, (5, 5), 100, 300).moved_elements(2) == 8 * 3 * 25 + 2 * (300 + 800)
+    assert MemoryBound("n", 7, 9, 1, 1).moved_elements(2) == 32
     # queries and outputs of four heads, keys and values of two; scores pass four times where they are written down
-    flash = moved_elements(Attention("a", 4, 2, 10, 20, 8, 6, flash=True), 1)
+    flash = Attention("a", 4, 2, 10, 20, 8, 6, flash=True).moved_elements(1)
     assert flash == 4 * 10 * (8 + 6) + 2 * 20 * (8 + 6)
-    assert moved_elements(Attention("a", 4, 2, 10, 20, 8, 6), 1) == flash + 4 * 4 * 10 * 20
+    assert Attention("a", 4, 2, 10, 20, 8, 6).moved_elements(1) == flash + 4 * 4 * 10 * 20
 
 
 def test_lines_stay_within_120_columns_for_long_names(capsys: Capture) -> None:

@@ -13,7 +13,7 @@ from scaleproof.reports.explorer.controls.form import controls
 from scaleproof.reports.explorer.controls.layouts import settings_between
 from scaleproof.reports.explorer.question import Question, Shelf
 from scaleproof.reports.explorer.responses.answer import scenario_of
-from scaleproof.simulator.cluster.device.kernels.narrow import Fp8Recipe
+from scaleproof.simulator.cluster.device.kernels.products import Fp8Recipe
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.scenario.fields import value_at
 from tests.validator.verdicts import in_bulk

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
+from scaleproof.simulator.cluster.device.kernels.products import narrow_products
 from scaleproof.simulator.common.catalog import ROOT
 from scaleproof.simulator.common.units import parse_time_s
 from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork, execution_of, shipped

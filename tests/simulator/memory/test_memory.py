@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.memory import HOLDERS, memory, states
 from scaleproof.simulator.memory.activations import kept, segments, size_bytes
-from scaleproof.simulator.memory.peak import in_flight
+from scaleproof.simulator.memory.peak import fullest_passes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Matmul, Module, SavedActivation
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
@@ -180,9 +180,9 @@ def test_recomputation_takes_the_forward_time_again(small: Make, recompute: Reco
 @pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (4, 4), (4, 16), (8, 8)])
 def test_microbatches_in_flight_follow_the_schedule(stages: int, microbatches: int) -> None:
     for stage in range(stages):
-        assert in_flight("gpipe", stages, stage, microbatches, 1).most == microbatches
+        assert fullest_passes("gpipe", stages, stage, microbatches, 1).most == microbatches
         # arXiv 2006.09503: as many as there are stages from this one on
-        assert in_flight("1f1b", stages, stage, microbatches, 1).most == min(stages - stage, microbatches)
+        assert fullest_passes("1f1b", stages, stage, microbatches, 1).most == min(stages - stage, microbatches)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

@@ -74,7 +74,7 @@ def test_the_peak_is_that_of_the_whole_list_of_allocations(schedule: ScheduleNam
         ]
         live = LiveMemory.from_allocations(weighted[: len(before)], weighted[len(before) :])
         peak = memory(scenario).ranks[number]
-        constant = dict.fromkeys(HOLDERS, 0.0) | kind.constant_bytes(kind.in_flight(number))
+        constant = dict.fromkeys(HOLDERS, 0.0) | kind.constant_bytes(kind.fullest_passes(number))
         constant |= libraries_bytes(setting, copies=False)
         temporary = {holder: size - constant[holder] for holder, size in peak.holders_bytes.items()}
         expected = sum(weights[holder] * size for holder, size in temporary.items() if holder != "fragmentation")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.activations import kept, size_bytes
-from scaleproof.simulator.memory.peak import in_flight
+from scaleproof.simulator.memory.peak import fullest_passes
 from scaleproof.simulator.memory.result import RankMemory
 from scaleproof.simulator.model import Gpt, Llama
 from scaleproof.simulator.model.recompute import Recompute
@@ -165,7 +165,7 @@ def test_microbatches_in_flight_follow_the_order_of_passes(
     chunks, microbatches = SCHEDULES[schedule], 2 * ranks * rounds
     passes, most_of_rank = order(schedule, ranks, microbatches, chunks), []
     for rank in range(ranks):
-        _, first, others, kept_counts, left_counts = in_flight(
+        _, first, others, kept_counts, left_counts = fullest_passes(
             schedule, ranks, rank, microbatches, chunks
         ).candidates.transpose(2, 0, 1)
         if schedule in WHOLE:
@@ -192,7 +192,7 @@ def test_memory_of_separate_weight_gradients_equals_the_paper(small: Make) -> No
     fields = (GPT, *ON, "batch=32", training(precision="fp16"))
     sbh, parts = 512 * (32 / 16) * 1024, 5 * 16 * 512 / 1024
     for schedule in ("zb_h1", "zb_h2"):
-        counts = in_flight(schedule, 4, 1, 16, 1).candidates[:, 0, 3:]
+        counts = fullest_passes(schedule, 4, 1, 16, 1).candidates[:, 0, 3:]
         expected = max(4 * (allocated * (34 + parts) + left * 32) for allocated, left in counts.tolist())
         allocated = memory(small(*fields, hybrid(stages=4, microbatches=16, schedule=schedule))).ranks[1]
         assert allocated.holders_bytes["activations"] / sbh == pytest.approx(expected, rel=0.1)
@@ -416,7 +416,7 @@ def test_chunks_of_different_size_are_counted_separately(small: Make) -> None:
     strategy = hybrid(stages=2, chunks=2, schedule="interleaved_1f1b", microbatches=8, balance="[1, 1, 1, 13]")
     allocated = memory(small(GPT, *ON, BARE, "batch=16", strategy, training(precision="fp16", recompute="full")))
     sbh = 512 * 2 * 1024
-    counts = in_flight("interleaved_1f1b", 2, 1, 8, 2).candidates[:, :, 3]
+    counts = fullest_passes("interleaved_1f1b", 2, 1, 8, 2).candidates[:, :, 3]
     assert allocated.ranks[1].holders_bytes["activations"] / sbh == pytest.approx(
         max(2 * one + 2 * 13 * other for one, other in counts.tolist()), rel=0.02
     )

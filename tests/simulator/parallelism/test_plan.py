@@ -94,8 +94,9 @@ REFUSED: dict[str, tuple[str, str]] = {
 def test_incompatible_fields_are_rejected_with_a_remedy(small: Make, strategy: str) -> None:
     field, message = REFUSED[strategy]
     where = ".".join(filter(None, ("strategy", field)))
+    batch = "batch={per_worker: 12}" if "workers" in strategy else "batch=48"
     with pytest.raises(ScenarioError, match=re.escape(f"{where}: {message}")):
-        small(f"strategy={strategy}", "batch={per_worker: 12}" if "workers" in strategy else "batch=48")
+        small(f"strategy={strategy}", batch, f"training.zero={int('shard_over' in strategy)}")
 
 
 def test_experts_that_do_not_divide_are_refused(small: Make) -> None:
@@ -110,6 +111,9 @@ def test_experts_that_do_not_divide_are_refused(small: Make) -> None:
 def test_problems_are_reported_with_their_place(tmp_path: Path) -> None:
     """File, line and column of the field, or of the strategy if the field is absent."""
     path = tmp_path / "wrong.yaml"
-    path.write_text(SMALL.replace("{kind: data_parallel, workers: 4}", "\n  kind: hybrid\n  workers: 4\n  shard_over: 3"))
+    path.write_text(
+        SMALL.replace("{kind: data_parallel, workers: 4}", "\n  kind: hybrid\n  workers: 4\n  shard_over: 3")
+        + "training: {zero: 1}"
+    )
     with pytest.raises(ScenarioError, match=r"wrong\.yaml:10:3: strategy\.shard_over: 3 does not divide 4 workers"):
         load(path)

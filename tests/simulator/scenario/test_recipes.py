@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from scaleproof.simulator.cluster.device.kernels.narrow import narrow_products
+from scaleproof.simulator.cluster.device.kernels.products import narrow_products
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import predict

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.kernels.attention import flash_s
-from scaleproof.simulator.cluster.device.kernels.rates import AttentionRates, Preparation, generation_attention_rates
+from scaleproof.simulator.cluster.device.kernels.attention import (
+    AttentionRates,
+    Preparation,
+    flash_s,
+    generation_attention_rates,
+)
 from scaleproof.simulator.model.operators import Attention
 from scaleproof.validator.kernels.attention import (
     AttentionShapes,

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
-from scaleproof.simulator.cluster.device.kernels.rates import PRODUCT_LOG_ERROR, ProductRates
+from scaleproof.simulator.cluster.device.kernels.products import PRODUCT_LOG_ERROR, ProductRates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
 from scaleproof.validator.kernels.data_sheet import DataSheet, MeasuredProducts, fit_constants

@@ -19,7 +19,7 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.activations import segments
-from scaleproof.simulator.memory.peak import in_flight
+from scaleproof.simulator.memory.peak import fullest_passes
 from scaleproof.simulator.model import cut_into_stages
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
@@ -123,7 +123,7 @@ def test_peak_memory_of_a_stage_is_predicted(
     updates = build_optimizer("momentum", module.parameters(), 0.01)
     inputs = batch_of(scenario)[0].chunk(8)
     slopes = [torch.zeros_like(module(part)) for part in inputs]
-    ahead = int(in_flight(schedule, 2, 0, 8, 1).most[0])
+    ahead = int(fullest_passes(schedule, 2, 0, 8, 1).most[0])
 
     def step() -> None:
         outputs = [module(part) for part in inputs[:ahead]]

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.cost import chosen_nccl, modelled_costing, transport_of
+from scaleproof.simulator.cluster.collectives.cost import modelled_costing
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.cluster.collectives.nccl import constants
 from scaleproof.simulator.cluster.collectives.settings import Adjust
@@ -112,7 +112,7 @@ def updated(cluster: Cluster, times: Sequence[MeasuredTime]) -> CollectivePoster
     """The factors on a cluster's constants after measured times; None if NCCL's timing does not apply to the cluster, or to any
     of the times."""
     usable = [one for one in times if one.seconds > 0 and one.size_bytes > 0 and group_of(one, cluster) is not None]
-    if not usable or chosen_nccl(cluster) is None:
+    if not usable or cluster.nccl is None:
         return None
     deviations = prior_deviations(cluster)
     names = tuple(deviations)
@@ -144,14 +144,22 @@ def prior_deviations(cluster: Cluster) -> dict[str, float]:
 
     Factors of links that the cluster lacks are left out.
     """
-    facts = chosen_nccl(cluster)
+    facts = cluster.nccl
     assert facts is not None
     absent = [
         *(["latency_inside", "rate_inside"] if cluster.node.link is None else []),
         *(["latency_between", "rate_between"] if cluster.network is None else []),
     ]
-    shared = constants.prior_deviations(facts, transport_of(cluster))
-    return {name: math.hypot(deviation, _DIFFERENCES[name]) for name, deviation in shared.items() if name not in absent}
+    tables = constants.shipped()
+    generation, transport = tables["generations"][facts.generation], tables["transports"][cluster.transport]
+    rows = {
+        "launch": generation["launch"],
+        "latency_inside": generation["step"],
+        "latency_between": transport["step"],
+        "rate_inside": generation["simple_rate"],
+        "rate_between": transport["rate"],
+    }
+    return {name: math.hypot(row.deviation, _DIFFERENCES[name]) for name, row in rows.items() if name not in absent}
 
 
 def _learned(name: str, log: float, deviation: float, prior: float) -> LearnedFactor:

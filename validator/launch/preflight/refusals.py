@@ -163,7 +163,7 @@ def _experts(scenario: Scenario) -> Iterator[Row]:
     plan, devices, experts = scenario.strategy.plan, scenario.cluster.node.devices, getattr(scenario.model, "experts", None)
     if experts is None or (plan.node_limit is None and not plan.deduplicated):
         return
-    groups = plan.grid(devices).experts(plan.expert, plan.expert_tensor).reshape(-1, plan.expert) // devices
+    groups = plan.grid(devices).experts().reshape(-1, plan.expert) // devices
     counts = [[len(list(ranks)) for _, ranks in groupby(group.tolist())] for group in groups]
     fewest = sum(sorted(counts[0])[: plan.node_limit]) * experts.count // plan.expert
     yield from [

@@ -41,7 +41,7 @@ def teams(mesh: DeviceMesh, *axes: str) -> Sequence[Sequence[int]]:
 
 def expert_teams(plan: Plan) -> tuple[list[list[int]], list[list[int]]]:
     """The teams of ranks with different experts, which exchange tokens, and those of ranks with the same experts."""
-    ranks = plan.grid(1).experts(plan.expert, plan.expert_tensor)
+    ranks = plan.grid(1).experts()
     exchanging: list[list[int]] = ranks.reshape(-1, plan.expert).tolist()
     equal: list[list[int]] = ranks.swapaxes(-1, -2).reshape(-1, ranks.shape[-2]).tolist()
     return exchanging, equal

@@ -76,7 +76,7 @@ class _NodeLimitedRouting:
 def _nodes(scenario: Scenario, experts: int) -> Tensor:
     """The node of each expert, counted from the first one with any."""
     plan, devices = scenario.strategy.plan, scenario.cluster.node.devices
-    ranks = plan.grid(devices).experts(plan.expert, plan.expert_tensor).reshape(-1, plan.expert)[0]
+    ranks = plan.grid(devices).experts().reshape(-1, plan.expert)[0]
     changes = np.diff(ranks // devices, prepend=ranks[0] // devices) != 0
     return torch.from_numpy(np.cumsum(changes)).repeat_interleave(experts // plan.expert)
 

@@ -124,11 +124,10 @@ class SyncTimes:
 
     def _groups_of(self, values: Values) -> _Groups:
         grid = self._layers.grid(values)
-        expert, expert_tensor = values["expert"], values["expert_tensor"] or None
         concurrent = grid.on_first_node([grid.rank(0, 0) + i * grid.stride("tensor") for i in range(grid.tensor)])
         groups = {"replicas": (grid.replicas_of(0), concurrent)}
-        if expert > 1 or (expert_tensor or grid.tensor) < grid.tensor:
-            groups["experts"] = _expert_replicas(grid, expert, expert_tensor)
+        if grid.expert > 1 or (grid.expert_tensor or grid.tensor) < grid.tensor:
+            groups["experts"] = _expert_replicas(grid)
         return _Groups(groups, self._transfers.sharing(grid, concurrent), {})
 
     def _stage(self, pattern: _Pattern, groups: _Groups, zero: int) -> StageSync:
@@ -198,9 +197,9 @@ def _collectives(parameters: Iterable[tuple[int, int]], size: int) -> dict[tuple
     return Counter((name, float(count * size)) for name, count in itertools.chain.from_iterable(pairs) if count)
 
 
-def _expert_replicas(grid: DeviceMesh, expert: int, expert_tensor: int | None) -> tuple[Group, int]:
+def _expert_replicas(grid: DeviceMesh) -> tuple[Group, int]:
     """The ranks with the first part of the experts, and the number of such groups on the same nodes."""
-    ranks, *_ = grid.expert_replicas(0, expert, expert_tensor)
-    stage = grid.experts(expert, expert_tensor)[0]
+    ranks, *_ = grid.expert_replicas(0)
+    stage = grid.experts()[0]
     on_node = stage // grid.devices == ranks[0] // grid.devices
     return Group.of(ranks, grid.devices), int(on_node.sum()) // grid.on_first_node(ranks)

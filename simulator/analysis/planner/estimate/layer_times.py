@@ -119,7 +119,8 @@ class LayerTimes:
     def grid(self, values: Values) -> DeviceMesh:
         """The mesh of a configuration's ranks."""
         devices, order = self.base.cluster.node.devices, self._space.orders[values["order"]]
-        return DeviceMesh(values["workers"], values["stages"], values["tensor"], values["context"], devices, order)
+        sizes = {name: values[name] for name in ("workers", "stages", "tensor", "context", "expert")}
+        return DeviceMesh(**sizes, devices=devices, order=order, expert_tensor=values["expert_tensor"] or None)
 
     def place(self, values: Values) -> Place:
         """The place of a configuration's ranks."""

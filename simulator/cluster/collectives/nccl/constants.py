@@ -48,24 +48,24 @@ class TimingConstants:
     launch_s: of a collective: the kernel's launch and the events between streams. inside_step_s, between_step_s: of a step
     inside a node and between nodes. nvls_step_s: of a reduction or multicast by NVSwitch. post_s: to post one message to the
     network. inside_share: reached over NCCL's expected rate of the links inside a node. nvls_share: the same for NVSwitch.
-    between_share: the same between nodes. local_step: time of a ring's step that only copies or sums local data, over that of
-    a step that also sends. inside_chunk_s, between_chunk_s: synchronisation per chunk of a pipelined transfer. peer_Bps:
-    largest rate from a node to one rank of another node. peer_s: of each peer of concurrent messages. line_chunk: the
-    synchronisation per chunk of LL and LL128, which check each line that they receive, over that of Simple. sharp_s: of a
-    reduction by the network's switches. sharp_share: reached over the rate between nodes without them. registered_step,
-    registered_rate: an NVLS step, and its rate, on registered buffers over those with copies. barrier_s: of the ranks of a
-    symmetric kernel. symmetric_share: reached by such kernels over NCCL's expected rate. symmetric_ll_bytes: their cost of a
-    byte with LL's flags, in bytes without.
+    between_share: the same between nodes, of all protocols. local_step: time of a ring's step that only copies or sums local
+    data, over that of a step that also sends. inside_chunk_s, between_chunk_s: synchronisation per chunk of a pipelined
+    transfer. peer_Bps: largest rate from a node to one rank of another node. peer_s: of each peer of concurrent messages.
+    line_chunk: the synchronisation per chunk of LL and LL128, which check each line that they receive, over that of Simple.
+    sharp_s: of a reduction by the network's switches. sharp_share: reached over the rate between nodes without them.
+    registered_step, registered_rate: an NVLS step, and its rate, on registered buffers over those with copies. barrier_s: of
+    the ranks of a symmetric kernel. symmetric_share: reached by such kernels over NCCL's expected rate. symmetric_ll_bytes:
+    their cost of a byte with LL's flags, in bytes without.
     """
 
     launch_s: float
-    inside_step_s: tuple[float, float, float]
-    between_step_s: tuple[float, float, float]
+    inside_step_s: tuple[float, ...]
+    between_step_s: tuple[float, ...]
     nvls_step_s: float
     post_s: float
-    inside_share: tuple[float, float, float]
+    inside_share: tuple[float, ...]
     nvls_share: float
-    between_share: tuple[float, float, float]
+    between_share: float
     local_step: float
     inside_chunk_s: float
     between_chunk_s: float
@@ -94,7 +94,7 @@ class TimingConstants:
     def for_protocol(self, protocol: Protocol) -> tuple[float, float, float, float]:
         """Step inside, step between, share inside and share between of a protocol."""
         index = PROTOCOLS.index(protocol)
-        return self.inside_step_s[index], self.between_step_s[index], self.inside_share[index], self.between_share[index]
+        return self.inside_step_s[index], self.between_step_s[index], self.inside_share[index], self.between_share
 
 
 _replaced: ContextVar[Tables | None] = ContextVar("replaced constants", default=None)
@@ -110,10 +110,18 @@ def replaced(tables: Tables) -> Iterator[None]:
         _replaced.reset(token)
 
 
+def current() -> Tables:
+    """The constants in use: the shipped ones, or those given by `replaced`."""
+    return _replaced.get() or shipped()
+
+
 def constants_of(facts: Nccl, transport: str, adjust: Adjust) -> TimingConstants:
     """Constants of a cluster's collectives."""
-    tables = _replaced.get()
-    return _shipped_constants(facts, transport, adjust) if tables is None else derived(tables, facts, transport, adjust)
+    return (
+        _shipped_constants(facts, transport, adjust)
+        if _replaced.get() is None
+        else derived(current(), facts, transport, adjust)
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -123,43 +131,39 @@ def _shipped_constants(facts: Nccl, transport: str, adjust: Adjust) -> TimingCon
 
 def derived(tables: Tables, facts: Nccl, transport: str, adjust: Adjust) -> TimingConstants:
     """Constants from tables: a protocol's are those of LL times the library's ratios."""
-    library = tables["libraries"]["rccl" if facts.generation == "cdna" else "nccl"]
-    generation, network = tables["generations"][facts.generation], tables["transports"][transport]
-
-    def ratios(name: str) -> tuple[float, float, float]:
-        return 1.0, library[f"ll128_{name}"].value, library[f"simple_{name}"].value
-
-    inside_s = generation["step"].value * adjust.latency_inside
-    if facts.interconnect == "pcie":
-        inside_s *= library["pcie_step"].value
-    between_s = network["step"].value * adjust.latency_between
-    rates = (library["ll_rate"].value, generation["ll128_rate"].value, generation["simple_rate"].value)
-    first, second, third = (ratio * inside_s for ratio in ratios("step"))
-    between_first, between_second, between_third = (ratio * between_s for ratio in ratios("network_step"))
-    ll_rate, ll128_rate, simple_rate = (rate * adjust.rate_inside for rate in rates)
-    between_rate = network["rate"].value * adjust.rate_between
+    entries = {
+        "libraries": "rccl" if facts.generation == "cdna" else "nccl",
+        "generations": facts.generation,
+        "transports": transport,
+    }
+    library, generation, network = (
+        {name: field.value for name, field in tables[file][entry].items()} for file, entry in entries.items()
+    )
+    inside_s = generation["step"] * adjust.latency_inside * (library["pcie_step"] if facts.interconnect == "pcie" else 1.0)
+    between_s = network["step"] * adjust.latency_between
+    rates = library["ll_rate"], generation["ll128_rate"], generation["simple_rate"]
     return TimingConstants(
-        launch_s=generation["launch"].value * adjust.launch,
-        inside_step_s=(first, second, third),
-        between_step_s=(between_first, between_second, between_third),
-        nvls_step_s=library["nvls_step"].value * adjust.latency_inside,
-        post_s=network["post"].value * adjust.latency_between,
-        inside_share=(ll_rate, ll128_rate, simple_rate),
-        nvls_share=library["nvls_rate"].value * adjust.rate_inside,
-        between_share=(between_rate, between_rate, between_rate),
-        local_step=library["local_step"].value,
-        inside_chunk_s=library["chunk"].value * adjust.latency_inside,
-        between_chunk_s=network["chunk"].value * adjust.latency_between,
-        peer_Bps=network["peer_rate"].value * adjust.rate_between,
-        peer_s=library["peer"].value * adjust.latency_inside,
-        line_chunk=library["line_chunk"].value,
-        sharp_s=library["sharp_step"].value * adjust.latency_between,
-        sharp_share=library["sharp_rate"].value,
-        registered_step=library["registered_step"].value,
-        registered_rate=library["registered_rate"].value,
-        barrier_s=library["barrier"].value * first,
-        symmetric_share=library["symmetric_rate"].value * adjust.rate_inside,
-        symmetric_ll_bytes=library["symmetric_ll_bytes"].value,
+        launch_s=generation["launch"] * adjust.launch,
+        inside_step_s=(inside_s, library["ll128_step"] * inside_s, library["simple_step"] * inside_s),
+        between_step_s=(between_s, library["ll128_network_step"] * between_s, library["simple_network_step"] * between_s),
+        nvls_step_s=library["nvls_step"] * adjust.latency_inside,
+        post_s=network["post"] * adjust.latency_between,
+        inside_share=tuple(rate * adjust.rate_inside for rate in rates),
+        nvls_share=library["nvls_rate"] * adjust.rate_inside,
+        between_share=network["rate"] * adjust.rate_between,
+        local_step=library["local_step"],
+        inside_chunk_s=library["chunk"] * adjust.latency_inside,
+        between_chunk_s=network["chunk"] * adjust.latency_between,
+        peer_Bps=network["peer_rate"] * adjust.rate_between,
+        peer_s=library["peer"] * adjust.latency_inside,
+        line_chunk=library["line_chunk"],
+        sharp_s=library["sharp_step"] * adjust.latency_between,
+        sharp_share=library["sharp_rate"],
+        registered_step=library["registered_step"],
+        registered_rate=library["registered_rate"],
+        barrier_s=library["barrier"] * inside_s,
+        symmetric_share=library["symmetric_rate"] * adjust.rate_inside,
+        symmetric_ll_bytes=library["symmetric_ll_bytes"],
     )
 
 
@@ -174,27 +178,9 @@ def priors() -> Tables:
     return {name: _table(name, prior=True) for name in FILES}
 
 
-def prior_deviations(cluster_facts: Nccl, transport: str) -> dict[str, float]:
-    """Standard deviation of the logarithm of each factor of `Adjust`, by its name: that of the shipped constant."""
-    tables, generation = shipped(), cluster_facts.generation
-    rows = {
-        "launch": tables["generations"][generation]["launch"],
-        "latency_inside": tables["generations"][generation]["step"],
-        "latency_between": tables["transports"][transport]["step"],
-        "rate_inside": tables["generations"][generation]["simple_rate"],
-        "rate_between": tables["transports"][transport]["rate"],
-    }
-    return {name: value.deviation for name, value in rows.items()}
-
-
 def default_transport(network: Link, node: Node) -> str:
     """Name of the usual transport of a network that does not state one: TCP sockets on slow cards, else InfiniBand."""
     return "sockets" if network.bandwidth_Bps / node.cards_used < _SLOWEST_RDMA_Bps else "infiniband"
-
-
-def current() -> Tables:
-    """The constants in use: the shipped ones, or those given by `replaced`."""
-    return _replaced.get() or shipped()
 
 
 def pytorch_call_s() -> float:

@@ -13,6 +13,7 @@ time, as in the model of links; the further messages of a large step are not cou
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +28,6 @@ from scaleproof.simulator.cluster.collectives.nccl.tuner import (
     Curve,
     SymmetricCurve,
     candidates,
-    collnet_heads_factor,
     link_share,
 )
 from scaleproof.simulator.cluster.collectives.settings import Nccl, Protocol
@@ -50,59 +50,64 @@ class Timing(NamedTuple):
     def seconds(self, size_bytes: float) -> float:
         """Duration in seconds."""
         transfer_s = size_bytes * self.per_byte_s
-        # a power, since studies time many points at once
-        seconds: float = self.latency_s + max(self.hosts_s, transfer_s + 2 * (self.chunk_s * transfer_s) ** 0.5)
-        return seconds
+        return self.latency_s + max(self.hosts_s, transfer_s + 2 * math.sqrt(self.chunk_s * transfer_s))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of the algorithms and protocols that NCCL chooses from: its tuner's estimate, and the duration if it is chosen.
+    """One of the algorithms and protocols that NCCL chooses from: its tuner's estimate, and the duration if it is chosen."""
 
-    timing and small: durations above and up to `small_bytes`.
-    """
-
-    algorithm: str
+    case: Case
     protocol: Protocol
-    estimate: Curve | SymmetricCurve | None
-    timing: Timing
-    small: Timing | None = None
-    small_bytes: float = -1.0
+    constants: TimingConstants
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the algorithm."""
+        return self.case.algorithm
+
+    @functools.cached_property
+    def estimate(self) -> Curve | SymmetricCurve:
+        """The tuner's estimate by size."""
+        return self.case.curve(self.protocol)
+
+    @property
+    def small_bytes(self) -> float:
+        """Largest size that is sent with LL, where the size of messages decides instead of the tuner; -1 elsewhere."""
+        if self.algorithm != "pairwise":
+            return -1.0
+        return _PAIRWISE_LL_BYTES * (self.case.group.size if self.case.op == "alltoall" else 1)
 
     def at(self, size_bytes: float) -> Timing:
         """The duration that applies to a size."""
-        return self.small if self.small is not None and size_bytes <= self.small_bytes else self.timing
+        return self._small if size_bytes <= self.small_bytes else self._large
+
+    @functools.cached_property
+    def _large(self) -> Timing:
+        return timing(self.case, self.protocol, self.constants)
+
+    @functools.cached_property
+    def _small(self) -> Timing:
+        return timing(self.case, "ll", self.constants)
 
 
 def choices(op: Op, links: GroupLinks, facts: Nccl, constants: TimingConstants, algorithm: str | None = None) -> list[Choice]:
     """The algorithms and protocols that NCCL has for a collective, or those of one algorithm; none if NCCL does not have it."""
-    names = [name for name in candidates(op, links, facts) if algorithm in (None, name)]
-    if names == ["pairwise"]:
-        return [pairwise(Case(op, links, facts, "pairwise"), constants)]
-    cases = [Case(op, links, facts, name) for name in names]
-    return [
-        Choice(case.algorithm, protocol, case.curve(protocol), timing(case, protocol, constants))
-        for case in cases
-        for protocol in case.protocols
-    ]
+    cases = [Case(op, links, facts, name) for name in candidates(op, links, facts) if algorithm in (None, name)]
+    return [Choice(case, protocol, constants) for case in cases for protocol in case.protocols]
 
 
 def nccl_choice(choices: Sequence[Choice], size_bytes: float) -> Choice:
     """What NCCL's tuner chooses for a size: the least estimate."""
-    best, best_s = choices[0], math.inf
-    if len(choices) > 1:
-        for choice in choices:
-            assert choice.estimate is not None
-            seconds = choice.estimate.seconds(size_bytes)
-            if seconds < best_s:
-                best, best_s = choice, seconds
-    return best
+    return choices[0] if len(choices) == 1 else min(choices, key=lambda choice: choice.estimate.seconds(size_bytes))
 
 
 def timing(case: Case, protocol: Protocol, constants: TimingConstants) -> Timing:
     """Duration of a collective with one algorithm and protocol."""
     if case.is_symmetric:
         return _symmetric_timing(case, constants)
+    if case.algorithm == "pairwise":
+        return _pairwise_timing(case, protocol, constants)
     traffic, crosses = case.traffic, case.group.nodes > 1
     inside_s, between_s, inside_share, between_share = constants.for_protocol(protocol)
     chunk_s = _chunk_s(protocol, crosses, constants)
@@ -122,7 +127,7 @@ def timing(case: Case, protocol: Protocol, constants: TimingConstants) -> Timing
         between_share *= constants.sharp_share
         if case.algorithm == "collnet_direct":
             latency_s += 2 * (case.group.per_node - 1) * constants.peer_s
-            inside_share /= collnet_heads_factor(case.links)
+            inside_share /= case.heads_factor
     return Timing(latency_s, 1 / case.rate_Bps(protocol, inside_share, between_share), chunk_s, case.links.hosts_s(traffic))
 
 
@@ -150,8 +155,8 @@ def _chunk_s(protocol: Protocol, crosses: bool, constants: TimingConstants) -> f
     return chunk_s if protocol == "simple" else chunk_s * constants.line_chunk
 
 
-def pairwise(case: Case, constants: TimingConstants) -> Choice:
-    """Concurrent messages to all peers: one step inside and one between nodes; the proxy posts each remote message.
+def _pairwise_timing(case: Case, protocol: Protocol, constants: TimingConstants) -> Timing:
+    """Duration of concurrent messages to all peers: one step inside and one between nodes; the proxy posts each remote message.
 
     If NVLink connects a node's ranks, all their messages for one rank of another node use that rank's rail (PXN, NVIDIA's blog
     on NCCL 2.12).
@@ -164,15 +169,10 @@ def pairwise(case: Case, constants: TimingConstants) -> Choice:
     if traffic.remote_messages:
         senders = group.per_node if facts.interconnect == "nvlink" else 1
         per_byte_s = max(per_byte_s, (1.0 if op == "sendrecv" else senders / group.size) / constants.peer_Bps)
-
-    def timed(protocol: Protocol) -> Timing:
-        latency_s = _messages_latency_s(constants, protocol, traffic.inside_steps, traffic.remote_messages)
-        latency_s += peers * constants.peer_s + _excess_s(case, constants)
-        chunk_s = _chunk_s(protocol, traffic.remote_messages > 0, constants)
-        return Timing(latency_s, per_byte_s, chunk_s, case.links.hosts_s(traffic))
-
-    small_bytes = _PAIRWISE_LL_BYTES * (group.size if op == "alltoall" else 1)
-    return Choice("pairwise", "simple", None, timed("simple"), timed("ll"), small_bytes)
+    latency_s = _messages_latency_s(constants, protocol, traffic.inside_steps, traffic.remote_messages)
+    latency_s += peers * constants.peer_s + _excess_s(case, constants)
+    chunk_s = _chunk_s(protocol, traffic.remote_messages > 0, constants)
+    return Timing(latency_s, per_byte_s, chunk_s, case.links.hosts_s(traffic))
 
 
 def _messages_latency_s(constants: TimingConstants, protocol: Protocol, inside: int, remote: int) -> float:
@@ -200,8 +200,7 @@ class PointToPoint:
 
     def chunks_s(self, transfer_s: float) -> float:
         """Seconds by which chunks extend a transfer."""
-        seconds: float = 2 * (self.chunk_s * transfer_s) ** 0.5
-        return seconds
+        return 2 * math.sqrt(self.chunk_s * transfer_s)
 
 
 def point_to_point(

@@ -11,12 +11,12 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.algorithms import names_for
 from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor
 from scaleproof.simulator.cluster.collectives.link_traffic import FurtherSteps, GroupLinks, Traffic
-from scaleproof.simulator.cluster.collectives.settings import PROTOCOLS, Nccl, Protocol, channels
+from scaleproof.simulator.cluster.collectives.settings import PROTOCOLS, Nccl, Protocol
 
 # tuning.cc, baseLatencies, then hwLatencies: seconds to start, and per step, by protocol (LL, LL128, Simple).
 _US: Final = 1e-6
@@ -70,6 +70,63 @@ _FILL: Final[dict[Protocol, tuple[float, ...]]] = {
     "simple": (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9, .9),
 }  # fmt: skip
 
+# Symmetric kernels: one-sided collectives of ranks on one NVLink domain, whose buffers are in windows of symmetric memory. NCCL
+# has them from 2.27 on. Which one runs follows from its model in src/sym_kernels.cc, 2.28; how long it takes does not.
+# sym_kernels.cc: GB/s counted in 2^30 bytes, here in bytes per microsecond.
+_BINARY_GBps: Final = 2**30 / 1e6
+_MOST_BLOCKS: Final = 64
+# Blocks of multimem kernels of all ranks together, by generation.
+_MULTIMEM_BLOCKS: Final = {"hopper": 16, "blackwell": 32}
+# Time by which a kernel counts as longer for each processor that it occupies.
+_EACH_BLOCK: Final = 0.025
+# The fewest blocks are taken that need at most this much longer than the most.
+_TOLERATED: Final = 1.025
+# Bytes that LL counts as, and buffers from which on its kernels cannot count.
+_LL_BYTES: Final = 9
+_LL_MOST_BYTES: Final = 2**31
+# Rate of a block of multimem gathers and scatters over ranks times that of others, which makes NCCL prefer multimem.
+_MULTIMEM_GAIN: Final = 0.55
+
+
+class _SymmetricModel(NamedTuple):
+    """Parameters of symmetric kernels. ll_us, base_us: of the smallest sizes, with LL and without. block_GBps, peak_GBps: of a
+    block and at most; multimem_GBps: the latter of multimem."""
+
+    ll_us: float
+    base_us: float
+    block_GBps: float
+    peak_GBps: float
+    multimem_GBps: float
+
+
+# By whether the GPUs are Blackwell's, and by operation.
+_SYMMETRIC: Final[dict[bool, dict[Op, _SymmetricModel]]] = {
+    False: {
+        "all_reduce": _SymmetricModel(4.5, 7.8, 65, 320, 480),
+        "all_gather": _SymmetricModel(4.5, 7.8, 44, 320, 320),
+        "reduce_scatter": _SymmetricModel(4.5, 7.8, 44, 320, 320),
+    },
+    True: {
+        "all_reduce": _SymmetricModel(11.0, 19.5, 55, 600, 1000),
+        "all_gather": _SymmetricModel(8.5, 13.0, 55, 600, 600),
+        "reduce_scatter": _SymmetricModel(11.0, 13.0, 55, 600, 600),
+    },
+}
+
+# CollNet: algorithms on networks whose switches reduce (SHARP). Limits of ranks are those of src/enqueue.cc.
+# hwLatencies: inside nodes and between them, of Simple; with one rank per node that of a tree.
+_INSIDE_US: Final = {"collnet_direct": 3.7, "collnet_chain": 2.8, "nvls": 25.0}
+_BETWEEN_US: Final = {"collnet_direct": 31.0, "collnet_chain": 30.0, "nvls": 18.0}
+_ONE_PER_NODE_US: Final = 14.0
+# "arity serialization latency" of each message between the ranks of a node
+_EACH_PEER_US: Final = 0.4
+# Most ranks of a node with CollNetDirect (NCCL_MAX_DIRECT_ARITY + 1), and with NVLS but for all-reduces (NCCL_MAX_NVLS_ARITY).
+_MOST_DIRECT: Final = 8
+_MOST_NVLS: Final = 32
+# Share of the rate expected of CollNetDirect on Hopper and later GPUs, and of the network's rate in gathers and scatters.
+_HOPPER_SHARE: Final = 0.85
+_GATHER_SHARE: Final = 0.9
+
 
 def candidates(op: Op, links: GroupLinks, facts: Nccl) -> list[str]:
     """The algorithms that NCCL has for an operation on a group."""
@@ -84,6 +141,33 @@ def candidates(op: Op, links: GroupLinks, facts: Nccl) -> list[str]:
     if group.per_node == 1 and facts.generation != "cdna" and facts.is_at_least(2, 23):
         algorithms.append("pat")
     return names_for(op, [*algorithms, *collnet_algorithms(op, links, facts)])
+
+
+def symmetric_kernels(op: Op, links: GroupLinks, facts: Nccl) -> list[str]:
+    """The symmetric kernels that NCCL has for an operation on a group; none if it has no windows on one NVLink domain."""
+    is_available = facts.buffers == "symmetric" and facts.is_at_least(2, 27) and facts.generation != "cdna"
+    if not is_available or op not in _SYMMETRIC[False] or links.group.nodes > 1 or facts.interconnect != "nvlink":
+        return []
+    return ["symmetric_ll", "symmetric_direct", *(["symmetric_multimem"] if facts.has_nvls_on(links.group) else [])]
+
+
+def collnet_algorithms(op: Op, links: GroupLinks, facts: Nccl) -> list[str]:
+    """The algorithms on the network's switches that NCCL has for an operation; none if the switches do not reduce.
+
+    CollNetDirect needs NVSwitch. Gathers and scatters need a network card for each rank, and a plugin that offers them.
+    """
+    if not links.reduces or facts.generation == "cdna":
+        return []
+    per_node, node_link = links.group.per_node, links.node.link
+    is_sum, each_has_card = op == "all_reduce", links.heads == links.group.per_node
+    found = ["collnet_chain"] if is_sum else []
+    is_switched = facts.interconnect == "nvlink" and node_link is not None and node_link.topology.kind == "switch"
+    if is_switched and per_node <= _MOST_DIRECT and (is_sum or (each_has_card and facts.is_at_least(2, 20))):
+        found.append("collnet_direct")
+    gathers_by_nvls = each_has_card and per_node <= _MOST_NVLS and facts.is_at_least(2, 27)
+    if facts.has_nvls_on(links.group) and facts.is_at_least(2, 18) and (is_sum or gathers_by_nvls):
+        found.append("nvls")
+    return found
 
 
 @dataclass(frozen=True)
@@ -104,6 +188,48 @@ class Curve:
         """Estimated duration in seconds."""
         latency_s = self.latency_s * self.plateau if size_bytes >= self.plateau_bytes else self.latency_s
         return latency_s + size_bytes / (self.rate_Bps * _filled(size_bytes, self.fill))
+
+
+def _filled(size_bytes: float, table: tuple[float, ...]) -> float:
+    """Share of the rate that a size reaches, interpolated in the table so that a larger size never takes less time."""
+    if not table:
+        return 1.0
+    step = min(max(0.0, math.log2(max(size_bytes, 1.0) / 64)), len(table) - 1.0)
+    below = min(int(step), len(table) - 2)
+    return table[below] + (step - below) * (table[below + 1] - table[below])
+
+
+@dataclass(frozen=True)
+class SymmetricCurve:
+    """Duration of a symmetric kernel as NCCL estimates it, as a function of its size; longer the more processors it occupies.
+
+    base_us: of the smallest sizes. bus: bytes sent or received by a rank, per byte of the size. block_rate, peak: bytes per
+    microsecond of a block, and at most. gain: factor on the rate of blocks. blocks: most blocks. most_bytes: the sizes that it
+    can have.
+    """
+
+    base_us: float
+    bus: float
+    block_rate: float
+    gain: float
+    peak: float
+    blocks: int
+    most_bytes: float = math.inf
+
+    def seconds(self, size_bytes: float) -> float:
+        """Estimated duration in seconds, by which NCCL compares symmetric kernels."""
+        if size_bytes >= self.most_bytes:
+            return math.inf
+        most_us = self._blocks_us(size_bytes, self.blocks)
+        few = next(n for n in range(1, self.blocks + 1) if self._blocks_us(size_bytes, n) <= _TOLERATED * most_us)
+        return _US * self._blocks_us(size_bytes, few) * (1 + _EACH_BLOCK * few)
+
+    def _blocks_us(self, size_bytes: float, blocks: int) -> float:
+        """Microseconds with a number of blocks, by smooth versions of a minimum of rates and of a sum of times."""
+        peak, smooth = self.peak, self.block_rate
+        rate = peak - smooth * math.log1p(math.expm1(peak / smooth) * math.exp(-blocks * self.block_rate * self.gain / smooth))
+        over = size_bytes * self.bus / rate - 1
+        return self.base_us + (over if over > 100 else math.log1p(math.exp(over)))
 
 
 @dataclass(frozen=True)
@@ -147,15 +273,10 @@ class Case:
         """Whether the network's switches reduce."""
         return self.algorithm.startswith("collnet") or (self.algorithm == "nvls" and self.group.nodes > 1)
 
-    @functools.cached_property
-    def channels(self) -> int:
-        """Number of channels."""
-        return channels(self.facts, self.group.nodes, min(self.links.cards, self.group.per_node))
-
     @property
-    def scale(self) -> int:
-        """Index into NCCL's limits for one node, two nodes and more."""
-        return min(self.group.nodes, 3) - 1
+    def heads_factor(self) -> float:
+        """Time of CollNetDirect over that on nodes with a network card for each rank: ranks without send all their data."""
+        return 1 + (self.group.per_node / self.links.heads - 1) / 2
 
     @functools.cached_property
     def traffic(self) -> Traffic:
@@ -172,26 +293,26 @@ class Case:
         """Duration by size with a protocol. NCCL applies its tree correction to trees; here NVLS, which passes chunks through
         several stages too, gets it as well."""
         if self.is_symmetric:
-            return symmetric_curve(self.algorithm, self.op, self.links, self.facts)
+            return self._symmetric_curve()
         if self.uses_network_switches:
-            return Curve(collnet_latency_s(self.algorithm, self.links, self.facts), self._collnet_Bps())
-        latency_s, rate_Bps = (
-            self._latency_s(protocol),
-            self.rate_Bps(protocol) * (_PAT_SHARE if self.algorithm == "pat" else 1.0),
-        )
-        if self.algorithm not in ("ring", "pat"):
+            return Curve(self._collnet_latency_s(), self._collnet_Bps())
+        latency_s, rate_Bps = self._latency_s(protocol), self.rate_Bps(protocol)
+        if self.algorithm == "pat":
+            return Curve(latency_s, rate_Bps * _PAT_SHARE)
+        if self.algorithm != "ring":
             return Curve(latency_s, rate_Bps, (*_FILL[protocol], 1.0))
         if self.group.nodes == 1 or (protocol, self.op) != ("simple", "all_reduce"):
             return Curve(latency_s, rate_Bps)
         plateau = 1.9 if self.facts.generation == "volta" else 1.4  # tuning.cc, 'plateau effect of ring'
-        return Curve(latency_s, rate_Bps, (), plateau, 64 * self.channels * self.group.size)
+        return Curve(latency_s, rate_Bps, (), plateau, 64 * self._channels * self.group.size)
 
     def _latency_s(self, protocol: Protocol) -> float:
         """Seconds until the first byte has passed all steps."""
         traffic, index, multi_node = self.traffic, PROTOCOLS.index(protocol), self.group.nodes > 1
         if self.algorithm == "pat":
             return _US * (8.0 + math.log2(self.group.nodes) * _STEP_US["network"]["ring"][index] / 3.5 + 2.8 * self.group.size)
-        base_us, step_us = _latencies_us(self.facts)
+        is_rccl = self.facts.generation == "cdna"
+        base_us, step_us = (_RCCL_BASE_US, _RCCL_STEP_US) if is_rccl else (_BASE_US, _STEP_US)
         inside_us, between_us = step_us[self.facts.interconnect][self.algorithm][index], 0.0
         if multi_node:
             # with one rank per node nothing overlaps the network's latency, and NCCL uses the tree's
@@ -207,218 +328,81 @@ class Case:
 
         inside_share, between_share: of the rates that NCCL expects from the links inside nodes and between them.
         """
-        uses_port = self.is_nvls or self.algorithm == "symmetric_multimem"
-        port_share = _NVLS_SHARE[self.facts.generation] if uses_port else 1.0
-        inside_share *= link_share(self.facts) * port_share
+        generation, nodes, channels = self.facts.generation, self.group.nodes, self._channels
+        inside_share *= link_share(self.facts) * self._port_share
         links_Bps = 1 / max(self.traffic.inside_s / inside_share, self.traffic.between_s / (NETWORK_SHARE * between_share))
-        bus = bus_factor(self.op, self.group.size)
+        bus, scale = bus_factor(self.op, self.group.size), min(nodes, 3) - 1
+        ll_max_Bps = (_LL_MAX[generation] if nodes == 1 else _LL_NETWORK_MAX[scale - 1]) * _GBps
         if self.algorithm == "ring":
-            return self._ring_bus_Bps(links_Bps * bus, protocol) / bus
+            bus_Bps = links_Bps * bus
+            if protocol == "ll":
+                bus_Bps = min(bus_Bps / 2, ll_max_Bps)
+            elif protocol == "ll128":
+                bus_Bps = min(bus_Bps * 0.92, channels * _RING_LL128_MAX[generation] * _GBps)
+            return bus_Bps / bus
         if self.algorithm == "tree":
-            return self._tree_bus_Bps(links_Bps * 2, protocol) / 2
+            bus_Bps = min(links_Bps * 2 * 0.92, channels * _TREE_MAX[generation][scale] * _GBps)
+            if protocol == "ll":
+                bus_Bps = min(bus_Bps / 3.8, ll_max_Bps)
+            elif protocol == "ll128":
+                share = 7 / 9 if nodes == 1 else 120 / 128
+                bus_Bps = min(bus_Bps * share, channels * _TREE_LL128_MAX[generation][scale] * _GBps)
+            return bus_Bps / 2
         if self.algorithm == "nvls_tree":
-            channel_Bps = _NVLS_TREE_MAX[self.facts.generation][self.scale] * _GBps
-            return min(links_Bps, channel_Bps * min(_NVLS_CHANNELS, self.channels) / bus)
+            return min(links_Bps, _NVLS_TREE_MAX[generation][scale] * _GBps * min(_NVLS_CHANNELS, channels) / bus)
         return links_Bps
 
-    def _ring_bus_Bps(self, bus_Bps: float, protocol: Protocol) -> float:
-        if protocol == "ll":
-            return min(bus_Bps / 2, self._ll_max_Bps)
-        if protocol == "ll128":
-            return min(bus_Bps * 0.92, self.channels * _RING_LL128_MAX[self.facts.generation] * _GBps)
-        return bus_Bps
-
-    def _tree_bus_Bps(self, bus_Bps: float, protocol: Protocol) -> float:
-        generation = self.facts.generation
-        bus_Bps = min(bus_Bps * 0.92, self.channels * _TREE_MAX[generation][self.scale] * _GBps)
-        if protocol == "ll":
-            return min(bus_Bps / 3.8, self._ll_max_Bps)
-        if protocol == "ll128":
-            share = 7 / 9 if self.group.nodes == 1 else 120 / 128
-            return min(bus_Bps * share, self.channels * _TREE_LL128_MAX[generation][self.scale] * _GBps)
-        return bus_Bps
-
-    def _collnet_Bps(self) -> float:
-        """Algorithm bandwidth that the tuner expects where the network's switches reduce."""
-        network, node_link = self.links.network, self.links.node.link
-        assert network is not None
-        port_share = _NVLS_SHARE[self.facts.generation] if self.is_nvls else 1.0
-        inside_Bps = math.inf if node_link is None else node_link.bandwidth_Bps * link_share(self.facts) * port_share
-        between_Bps = network.bandwidth_Bps * NETWORK_SHARE * self.links.heads / self.links.cards
-        return collnet_Bps(self.algorithm, self.op, self.links, self.facts, inside_Bps, between_Bps)
+    @property
+    def _channels(self) -> int:
+        return self.facts.channels(self.group.nodes, self.links.heads)
 
     @property
-    def _ll_max_Bps(self) -> float:
-        limit = _LL_MAX[self.facts.generation] if self.group.nodes == 1 else _LL_NETWORK_MAX[self.scale - 1]
-        return limit * _GBps
+    def _port_share(self) -> float:
+        """Share of the bandwidth of NVLink that NVSwitch reaches, if it reduces."""
+        return _NVLS_SHARE[self.facts.generation] if self.is_nvls or self.algorithm == "symmetric_multimem" else 1.0
 
+    def _collnet_latency_s(self) -> float:
+        """Seconds that the tuner expects of the smallest sizes where the network's switches reduce."""
+        others, inside_us = self.group.per_node - 1, _INSIDE_US[self.algorithm]
+        if self.algorithm == "collnet_direct":
+            inside_us = 2 * (min(1, others) * inside_us + others * _EACH_PEER_US)
+        elif self.algorithm == "collnet_chain":
+            inside_us *= 2 * others
+        between_us = _BETWEEN_US[self.algorithm] if others else _ONE_PER_NODE_US
+        return _US * (inside_us + between_us) + self.facts.network_latency_s
 
-def _filled(size_bytes: float, table: tuple[float, ...]) -> float:
-    """Share of the rate that a size reaches, interpolated in the table so that a larger size never takes less time."""
-    if not table:
-        return 1.0
-    step = min(max(0.0, math.log2(max(size_bytes, 1.0) / 64)), len(table) - 1.0)
-    below = min(int(step), len(table) - 2)
-    return table[below] + (step - below) * (table[below + 1] - table[below])
+    def _collnet_Bps(self) -> float:
+        """Algorithm bandwidth that the tuner expects where the network's switches reduce. It counts half of the bus bandwidth,
+        as if data crossed the network twice."""
+        network, node_link, heads = self.links.network, self.links.node.link, self.links.heads
+        assert network is not None
+        inside_Bps = math.inf if node_link is None else node_link.bandwidth_Bps * link_share(self.facts) * self._port_share
+        between_Bps = network.bandwidth_Bps * NETWORK_SHARE * heads / self.links.cards
+        others = (heads - 1) / heads
+        if self.algorithm == "nvls" and self.op == "all_reduce":
+            bus_Bps = min(2 * others * inside_Bps, between_Bps)
+            return bus_Bps * self.group.size / (2 * (self.group.size - 1))
+        if self.op != "all_reduce":
+            return min(others * inside_Bps, _GATHER_SHARE * between_Bps) if others else _GATHER_SHARE * between_Bps
+        bus_Bps = min(inside_Bps, between_Bps)
+        if self.algorithm == "collnet_direct":
+            bus_Bps *= (_HOPPER_SHARE if self.facts.generation in ("hopper", "blackwell") else 1.0) / self.heads_factor
+        return bus_Bps / 2
 
-
-# Microseconds by algorithm and protocol.
-_Latencies = dict[str, tuple[float, float, float]]
-
-
-def _latencies_us(facts: Nccl) -> tuple[_Latencies, dict[str, _Latencies]]:
-    """Microseconds to start a collective, and of a step by the kind of link."""
-    return (_RCCL_BASE_US, _RCCL_STEP_US) if facts.generation == "cdna" else (_BASE_US, _STEP_US)
+    def _symmetric_curve(self) -> SymmetricCurve:
+        model, ranks = _SYMMETRIC[self.facts.generation == "blackwell"][self.op], self.group.size
+        block_rate, peak = model.block_GBps * _BINARY_GBps, model.peak_GBps * _BINARY_GBps
+        is_sum, parts = self.op == "all_reduce", (ranks - 1) / ranks
+        if self.algorithm == "symmetric_ll":
+            bus = _LL_BYTES * (ranks if is_sum else 1.0)
+            return SymmetricCurve(model.ll_us, bus, block_rate, 1.0, peak, _MOST_BLOCKS, _LL_MOST_BYTES)
+        if self.algorithm == "symmetric_direct":
+            return SymmetricCurve(model.base_us, (2 if is_sum else 1) * parts, block_rate, 1.0, peak, _MOST_BLOCKS)
+        blocks, peak = -(-_MULTIMEM_BLOCKS[self.facts.generation] // ranks), model.multimem_GBps * _BINARY_GBps
+        bus, gain = (1 + 1 / ranks, 1.0) if is_sum else (parts, _MULTIMEM_GAIN)
+        return SymmetricCurve(model.base_us, bus, block_rate, gain * ranks, peak, blocks)
 
 
 def link_share(facts: Nccl) -> float:
     """Effective over nominal bandwidth of a link inside a node, as NCCL expects it."""
     return _NVLINK_SHARE[facts.generation] if facts.interconnect == "nvlink" else _PCIE_SHARE
-
-
-# Symmetric kernels: one-sided collectives of ranks on one NVLink domain, whose buffers are in windows of symmetric memory. NCCL
-# has them from 2.27 on. Which one runs follows from its model in src/sym_kernels.cc, 2.28; how long it takes does not.
-_SYMMETRIC_OPS: Final[tuple[Op, ...]] = ("all_reduce", "all_gather", "reduce_scatter")
-# sym_kernels.cc: GB/s counted in 2^30 bytes, here in bytes per microsecond.
-_BINARY_GBps: Final = 2**30 / 1e6
-_MOST_BLOCKS: Final = 64
-# Blocks of multimem kernels of all ranks together, by generation.
-_MULTIMEM_BLOCKS: Final = {"hopper": 16, "blackwell": 32}
-# Time by which a kernel counts as longer for each processor that it occupies.
-_EACH_BLOCK: Final = 0.025
-# The fewest blocks are taken that need at most this much longer than the most.
-_TOLERATED: Final = 1.025
-# Bytes that LL counts as, and buffers from which on its kernels cannot count.
-_LL_BYTES: Final = 9
-_LL_MOST_BYTES: Final = 2**31
-# Rate of a block of multimem gathers and scatters over ranks times that of others, which makes NCCL prefer multimem.
-_MULTIMEM_GAIN: Final = 0.55
-
-
-def symmetric_kernels(op: Op, links: GroupLinks, facts: Nccl) -> list[str]:
-    """The symmetric kernels that NCCL has for an operation on a group; none if it has no windows on one NVLink domain."""
-    is_available = facts.buffers == "symmetric" and facts.is_at_least(2, 27) and facts.generation != "cdna"
-    if not is_available or op not in _SYMMETRIC_OPS or links.group.nodes > 1 or facts.interconnect != "nvlink":
-        return []
-    return ["symmetric_ll", "symmetric_direct", *(["symmetric_multimem"] if facts.has_nvls_on(links.group) else [])]
-
-
-@dataclass(frozen=True)
-class SymmetricCurve:
-    """Duration of a symmetric kernel as NCCL estimates it, as a function of its size; longer the more processors it occupies.
-
-    base_us: of the smallest sizes. bus: bytes sent or received by a rank, per byte of the size. block_rate, peak: bytes per
-    microsecond of a block, and at most. blocks: most blocks. most_bytes: the sizes that it can have.
-    """
-
-    base_us: float
-    bus: float
-    block_rate: float
-    gain: float
-    peak: float
-    blocks: int
-    most_bytes: float = math.inf
-
-    def seconds(self, size_bytes: float) -> float:
-        """Estimated duration in seconds, by which NCCL compares symmetric kernels."""
-        if size_bytes >= self.most_bytes:
-            return math.inf
-        most_us = self._blocks_us(size_bytes, self.blocks)
-        few = next(n for n in range(1, self.blocks + 1) if self._blocks_us(size_bytes, n) <= _TOLERATED * most_us)
-        return _US * self._blocks_us(size_bytes, few) * (1 + _EACH_BLOCK * few)
-
-    def _blocks_us(self, size_bytes: float, blocks: int) -> float:
-        """Microseconds with a number of blocks, by smooth versions of a minimum of rates and of a sum of times."""
-        peak, smooth = self.peak, self.block_rate
-        rate = peak - smooth * math.log1p(math.expm1(peak / smooth) * math.exp(-blocks * self.block_rate * self.gain / smooth))
-        over = size_bytes * self.bus / rate - 1
-        return self.base_us + (over if over > 100 else math.log1p(math.exp(over)))
-
-
-def symmetric_curve(algorithm: str, op: Op, links: GroupLinks, facts: Nccl) -> SymmetricCurve:
-    """The estimate of NCCL for a symmetric kernel."""
-    ranks, is_sum = links.group.size, op == "all_reduce"
-    is_blackwell = facts.generation == "blackwell"
-    block_rate = (55 if is_blackwell else 65 if is_sum else 44) * _BINARY_GBps
-    peak = (600 if is_blackwell else 320) * _BINARY_GBps
-    if algorithm == "symmetric_ll":
-        base_us = (8.5 if op == "all_gather" else 11.0) if is_blackwell else 4.5
-        bus = _LL_BYTES * (ranks if is_sum else 1.0)
-        return SymmetricCurve(base_us, bus, block_rate, 1.0, peak, _MOST_BLOCKS, _LL_MOST_BYTES)
-    base_us = (19.5 if is_sum else 13.0) if is_blackwell else 7.8
-    if algorithm == "symmetric_direct":
-        bus = (2 if is_sum else 1) * (ranks - 1) / ranks
-        return SymmetricCurve(base_us, bus, block_rate, 1.0, peak, _MOST_BLOCKS)
-    blocks = -(-_MULTIMEM_BLOCKS[facts.generation] // ranks)
-    if is_sum:
-        return SymmetricCurve(base_us, 1 + 1 / ranks, block_rate, ranks, (1000 if is_blackwell else 480) * _BINARY_GBps, blocks)
-    return SymmetricCurve(base_us, (ranks - 1) / ranks, block_rate, _MULTIMEM_GAIN * ranks, peak, blocks)
-
-
-# CollNet: algorithms on networks whose switches reduce (SHARP). Limits of ranks are those of src/enqueue.cc.
-# hwLatencies: inside nodes and between them, of Simple; with one rank per node that of a tree.
-_INSIDE_US: Final = {"collnet_direct": 3.7, "collnet_chain": 2.8, "nvls": 25.0}
-_BETWEEN_US: Final = {"collnet_direct": 31.0, "collnet_chain": 30.0, "nvls": 18.0}
-_ONE_PER_NODE_US: Final = 14.0
-# "arity serialization latency" of each message between the ranks of a node
-_EACH_PEER_US: Final = 0.4
-# Most ranks of a node with CollNetDirect (NCCL_MAX_DIRECT_ARITY + 1), and with NVLS but for all-reduces (NCCL_MAX_NVLS_ARITY).
-_MOST_DIRECT: Final = 8
-_MOST_NVLS: Final = 32
-# Share of the rate expected of CollNetDirect on Hopper and later GPUs, and of the network's rate in gathers and scatters.
-_HOPPER_SHARE: Final = 0.85
-_GATHER_SHARE: Final = 0.9
-
-
-def collnet_algorithms(op: Op, links: GroupLinks, facts: Nccl) -> list[str]:
-    """The algorithms on the network's switches that NCCL has for an operation; none if the switches do not reduce.
-
-    CollNetDirect needs NVSwitch. Gathers and scatters need a network card for each rank, and a plugin that offers them.
-    """
-    if not links.reduces or facts.generation == "cdna":
-        return []
-    per_node, node_link = links.group.per_node, links.node.link
-    is_sum, each_has_card = op == "all_reduce", links.heads == links.group.per_node
-    found = ["collnet_chain"] if is_sum else []
-    is_switched = facts.interconnect == "nvlink" and node_link is not None and node_link.topology.kind == "switch"
-    if is_switched and per_node <= _MOST_DIRECT and (is_sum or (each_has_card and facts.is_at_least(2, 20))):
-        found.append("collnet_direct")
-    gathers_by_nvls = each_has_card and per_node <= _MOST_NVLS and facts.is_at_least(2, 27)
-    if facts.has_nvls_on(links.group) and facts.is_at_least(2, 18) and (is_sum or gathers_by_nvls):
-        found.append("nvls")
-    return found
-
-
-def collnet_heads_factor(links: GroupLinks) -> float:
-    """Time of CollNetDirect over that on nodes with a network card for each rank: ranks without send all their data."""
-    return 1 + (links.group.per_node / links.heads - 1) / 2
-
-
-def collnet_latency_s(algorithm: str, links: GroupLinks, facts: Nccl) -> float:
-    """Seconds that the tuner expects of the smallest sizes."""
-    others = links.group.per_node - 1
-    inside_us = _INSIDE_US[algorithm]
-    if algorithm == "collnet_direct":
-        inside_us = 2 * (min(1, others) * inside_us + others * _EACH_PEER_US)
-    elif algorithm == "collnet_chain":
-        inside_us *= 2 * others
-    between_us = _BETWEEN_US[algorithm] if others else _ONE_PER_NODE_US
-    return _US * (inside_us + between_us) + facts.network_latency_s
-
-
-def collnet_Bps(algorithm: str, op: Op, links: GroupLinks, facts: Nccl, inside_Bps: float, between_Bps: float) -> float:
-    """Algorithm bandwidth that the tuner expects. It counts half of the bus bandwidth, as if data crossed the network twice.
-
-    inside_Bps, between_Bps: of a rank inside its node, and of a node's cards, as NCCL expects them.
-    """
-    group = links.group
-    others = (links.heads - 1) / links.heads
-    if algorithm == "nvls" and op == "all_reduce":
-        bus_Bps = min(2 * others * inside_Bps, between_Bps)
-        return bus_Bps * group.size / (2 * (group.size - 1))
-    if op != "all_reduce":
-        return min(others * inside_Bps, _GATHER_SHARE * between_Bps) if others else _GATHER_SHARE * between_Bps
-    bus_Bps = min(inside_Bps, between_Bps)
-    if algorithm == "collnet_direct":
-        bus_Bps *= (_HOPPER_SHARE if facts.generation in ("hopper", "blackwell") else 1.0) / collnet_heads_factor(links)
-    return bus_Bps / 2

@@ -8,18 +8,111 @@ has shares of the peak instead.
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Kernels, Speed
-from scaleproof.simulator.cluster.device.kernels.rates import NARROW_HEAD, AttentionRates
+from scaleproof.simulator.cluster.device.kernels.rates import Rates
+from scaleproof.simulator.common import catalog, yaml_file
+from scaleproof.simulator.common.spec import Count, Spec
+from scaleproof.simulator.common.units import Bytes, Seconds
 from scaleproof.simulator.model.operators import Attention
 
+if TYPE_CHECKING:
+    from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Kernels, Speed
+
+# Widest head of which a kernel has its usual block of queries.
+NARROW_HEAD: Final = 128
+# Name of the fastest implementation in the files of frameworks, and the one of a framework that names none: PyTorch's.
+BEST_ATTENTION: Final = "best"
+USUAL_ATTENTION: Final = "flash-2"
+
+
+# Parameters of which more is faster, and of which less is.
+_FASTER: Final = (
+    "product_share", "exponential_share", "sustained_share", "backward_product_share", "backward_exponential_share",
+)  # fmt: skip
+_SLOWER: Final = ("block_rows", "wide_block_rows", "block_s", "backward_moved")
+
+
+class Preparation(Spec):
+    """A kernel before the forward pass that rotates queries and keys and copies keys and values to a cache."""
+
+    memory_share: float = Field(gt=0, le=4, description="share of the memory bandwidth that it reaches")
+    cached_gain: float = Field(1.0, ge=1, le=10, description="rate where all that it moves fits the cache, over that rate")
+    cache_bytes: Bytes = Field(0.0, alias="cache", description="second-level cache")
+
+
+class AttentionRates(Rates):
+    """Rates of an implementation of flash attention. Shares of products are of the device's peak rate.
+
+    A block of queries passes over its keys: products and exponentials of a block overlap in part, and processors work on
+    blocks in order, one at a time.
+    """
+
+    product_share: float = Field(gt=0, le=2, description="share of the peak that the products of a block reach alone")
+    exponential_share: float = Field(
+        gt=0, le=4, description="share of the special-function units' rate that the softmax of a block reaches alone"
+    )
+    sustained_share: float = Field(
+        1.0, gt=0, le=2, description="share of the peak that power and caches sustain while all processors are busy"
+    )
+    block_rows: Count = Field(128, description="queries in a block, of heads up to 128 wide")
+    wide_block_rows: Count = Field(128, description="queries in a block, of wider heads")
+    slowdowns: dict[int, float] = Field(
+        {}, description="time of wider heads over that of their products and exponentials, by width; linear between widths"
+    )
+    block_s: Seconds = Field(0.0, alias="block", description="fixed time of a block: first loads, and writing its output")
+    launch_s: Seconds | None = Field(None, alias="launch", description="fixed time of the kernels; the device's if absent")
+    backward_product_share: float | None = Field(
+        None, gt=0, le=2, description="share of the peak that the backward pass's products reach; five sixths if absent"
+    )
+    backward_exponential_share: float | None = Field(
+        None, gt=0, le=4, description="the same of exponentials and of the elementwise work next to them; a third if absent"
+    )
+    backward_moved: float = Field(
+        10.0, ge=0, le=100, description="elements moved per element of the output by the kernels around the backward pass"
+    )
+    preparation: Preparation | None = Field(None, description="a kernel before the forward pass, of serving software")
+    log_error: tuple[float, float] = (-0.25, 0.25)
+
+
+@functools.cache
+def shipped_attention_rates() -> dict[str, dict[str, AttentionRates]]:
+    """Shipped rates by implementation and generation of devices."""
+    found: dict[str, Any] = yaml_file.read(catalog.ROOT / "kernels" / "attention.yaml").data
+    return {
+        name: {generation: AttentionRates.model_validate(rates) for generation, rates in by_generation.items()}
+        for name, by_generation in found["implementations"].items()
+    }
+
+
+def generation_attention_rates(implementation: str, generation: str) -> AttentionRates | None:
+    """Shipped rates of an implementation on a generation; None if none ships. "best" is no slower than any that trains."""
+    if implementation != BEST_ATTENTION:
+        return shipped_attention_rates().get(implementation, {}).get(generation)
+    return best_attention_rates([rates[generation] for rates in shipped_attention_rates().values() if generation in rates])
+
+
+def best_attention_rates(known: Sequence[AttentionRates]) -> AttentionRates | None:
+    """Rates whose parameters are each the best of implementations that train; None if there are none."""
+    known = [rates for rates in known if rates.preparation is None]
+    if not known:
+        return None
+    widths = {width for rates in known for width in rates.slowdowns}
+    fastest = {name: max(getattr(rates, name) for rates in known) for name in _FASTER if all(getattr(r, name) for r in known)}
+    least = {name: min(getattr(rates, name) for rates in known) for name in _SLOWER}
+    slowdowns = {width: min(min(rates.slowdowns.get(width, 1.0) for rates in known), 1.0) for width in widths}
+    return known[0].model_copy(update={**fastest, **least, "slowdowns": slowdowns, "launch_s": None, "state": "assumed"})
+
+
 Values = NDArray[np.float64]
-# A number, or one for each of several passes. The formulae hold for both: numbers alone are an order of magnitude faster.
+# A number, or one for each of several passes.
 Amount = float | Values
 
 # Exponentials per FLOP of dense products in 16 bits, at the same clock: 16 a clock and processor, and the FLOPs of its tensor
@@ -98,13 +191,13 @@ def running(kernels: Kernels) -> AttentionRates | None:
 def attention_s(work: AttentionWork, rates: AttentionRates, speed: Speed, *, backward: bool = False) -> Amount:
     """Seconds of passes of attention, a number or of shape (passes,) as the fields of `work`."""
     kernels, keys, widths = speed.kernels, work.keys, work.width + work.value_width
-    products, widest = BACKWARD_PRODUCTS if backward else 1.0, _larger(work.width, work.value_width)
+    products, widest = BACKWARD_PRODUCTS if backward else 1.0, np.maximum(work.width, work.value_width)
     rows = _rows(rates, widest)
     pair_s = _pair_s(widths, rates, speed, backward) * _slowdown(rates, widest)
     # keys of the longest and of the shortest block: half of those on the diagonal are masked, but computed
     diagonal: Amount = 2 * rows * (1 - work.seen)
-    shortest = _smaller(keys, keys * _larger(0.0, 2 * work.seen - 1) + diagonal)
-    blocks = _larger(1.0, _ceil(work.queries / rows) * work.heads * work.samples)
+    shortest = np.minimum(keys, keys * np.maximum(0.0, 2 * work.seen - 1) + diagonal)
+    blocks = np.maximum(1.0, np.ceil(work.queries / rows) * work.heads * work.samples)
     key_s: Amount = rows * pair_s
     longest_s: Amount = key_s * keys + rates.block_s
     shortest_s: Amount = key_s * shortest + rates.block_s
@@ -116,7 +209,7 @@ def attention_s(work: AttentionWork, rates: AttentionRates, speed: Speed, *, bac
     launch_s = kernels.launch_s if rates.launch_s is None else rates.launch_s
     around = rates.backward_moved * output if backward else 0.0
     element_s = speed.element_bytes / speed.reached_Bps
-    return launch_s + _larger(busy_s, work.moved * products * element_s) + around * element_s
+    return launch_s + np.maximum(busy_s, work.moved * products * element_s) + around * element_s
 
 
 def preparation_s(work: AttentionWork, rates: AttentionRates, speed: Speed) -> Amount:
@@ -130,7 +223,7 @@ def preparation_s(work: AttentionWork, rates: AttentionRates, speed: Speed) -> A
         work.heads * work.queries * work.width + work.key_heads * work.keys * (work.width + work.value_width)
     )
     moved_bytes = 2 * read * speed.element_bytes
-    cached = _smaller(1.0, rates.preparation.cache_bytes / moved_bytes)
+    cached = np.minimum(1.0, rates.preparation.cache_bytes / moved_bytes)
     gain = 1 + (rates.preparation.cached_gain - 1) * cached
     return moved_bytes / (speed.memory_Bps * rates.preparation.memory_share * gain)
 
@@ -166,19 +259,15 @@ def _sustained_share(rates: AttentionRates, speed: Speed) -> float:
 
 def _slowdown(rates: AttentionRates, width: Amount) -> Amount:
     """Slowdown factor of wide heads."""
-    if not isinstance(width, np.ndarray) and width <= NARROW_HEAD:
-        return 1.0
     points = {NARROW_HEAD: 1.0} | rates.slowdowns
-    widths = sorted(points)
-    found: Values = np.interp(np.atleast_1d(width), widths, [points[one] for one in widths])
-    return found if isinstance(width, np.ndarray) else float(found[0])
+    slowdown: Amount = np.interp(width, sorted(points), [points[node] for node in sorted(points)])
+    return slowdown
 
 
 def _rows(rates: AttentionRates, width: Amount) -> Amount:
     """Queries of a block, of heads of a width."""
-    if isinstance(width, np.ndarray):
-        return np.where(width > NARROW_HEAD, float(rates.wide_block_rows), float(rates.block_rows))
-    return float(rates.wide_block_rows if width > NARROW_HEAD else rates.block_rows)
+    rows: Amount = np.where(width > NARROW_HEAD, float(rates.wide_block_rows), float(rates.block_rows))
+    return rows
 
 
 def _in_order_s(waves: Amount, longest_s: Amount, shortest_s: Amount) -> Amount:
@@ -186,20 +275,8 @@ def _in_order_s(waves: Amount, longest_s: Amount, shortest_s: Amount) -> Amount:
 
     A processor that gets the last and longest block had before it blocks of a wave, two waves, ... earlier in the order.
     """
-    whole = _ceil(waves - _ROUNDING)
+    whole: Amount = np.ceil(waves - _ROUNDING)
     return whole * shortest_s + (longest_s - shortest_s) * (whole - whole * (whole - 1) / (2 * waves))
-
-
-def _larger(left: Amount, right: Amount) -> Amount:
-    return np.maximum(left, right) if isinstance(left, np.ndarray) or isinstance(right, np.ndarray) else max(left, right)
-
-
-def _smaller(left: Amount, right: Amount) -> Amount:
-    return np.minimum(left, right) if isinstance(left, np.ndarray) or isinstance(right, np.ndarray) else min(left, right)
-
-
-def _ceil(value: Amount) -> Amount:
-    return np.ceil(value) if isinstance(value, np.ndarray) else math.ceil(value)
 
 
 def _by_shares_s(operator: Attention, samples: float, speed: Speed, backward: bool) -> float:

@@ -13,19 +13,20 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from scaleproof.simulator.cluster.device.kernels.cpu_core import SerialCosts
-from scaleproof.simulator.cluster.device.kernels.rates import (
+from scaleproof.simulator.cluster.device.kernels.attention import (
     BEST_ATTENTION,
     AttentionRates,
-    MixtureRates,
-    ProductPrecision,
-    ProductRates,
     best_attention_rates,
     generation_attention_rates,
+)
+from scaleproof.simulator.cluster.device.kernels.cpu_core import SerialCosts
+from scaleproof.simulator.cluster.device.kernels.products import (
+    ProductPrecision,
+    ProductRates,
     generation_product_rates,
     of_twice_the_bytes,
-    slower,
 )
+from scaleproof.simulator.cluster.device.kernels.rates import MixtureRates, slower
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Seconds, Watts

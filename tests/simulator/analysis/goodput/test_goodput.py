@@ -19,9 +19,8 @@ from scipy.stats import poisson
 import scaleproof
 from scaleproof.commands.text.goodput import describe
 from scaleproof.simulator.analysis.goodput import goodput
-from scaleproof.simulator.analysis.goodput.components import counts
 from scaleproof.simulator.analysis.goodput.elastic_sizes import ElasticSizes
-from scaleproof.simulator.analysis.goodput.rates import failure_rates
+from scaleproof.simulator.analysis.goodput.rates import counts, failure_rates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError, InputError, ScenarioError
 from scaleproof.simulator.predict import timed

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, names_for
-from scaleproof.simulator.cluster.collectives.cost import GLOO, collective_cost, library_of
+from scaleproof.simulator.cluster.collectives.cost import GLOO, collective_cost
 from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op, bus_factor
 from scaleproof.simulator.common.errors import FieldError, InputError
 from tests.simulator.clusters import plain
@@ -227,11 +227,11 @@ def test_gloo_reduce_scatter_takes_the_time_of_an_allreduce() -> None:
 
 
 def test_the_default_library_follows_from_device_and_node() -> None:
-    assert library_of(plain()) == "fastest"
-    assert library_of(plain(node={"cores": 4})) == "gloo"
-    assert library_of(plain(device="H100")) == "nccl"
-    assert library_of(plain(device="H100", collectives={"library": "gloo"})) == "gloo"
-    assert library_of(plain(collectives={"nccl": {"generation": "ampere"}})) == "nccl"
+    assert plain().library == "fastest"
+    assert plain(node={"cores": 4}).library == "gloo"
+    assert plain(device="H100").library == "nccl"
+    assert plain(device="H100", collectives={"library": "gloo"}).library == "gloo"
+    assert plain(collectives={"nccl": {"generation": "ampere"}}).library == "nccl"
 
 
 def test_measured_collectives_replace_the_model() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import tree
-from scaleproof.simulator.cluster.collectives.cost import chosen_nccl, collective_cost, timing_constants
+from scaleproof.simulator.cluster.collectives.cost import collective_cost, timing_constants
 from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op
 from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
 from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates
@@ -60,7 +60,7 @@ def cluster(library: str, nodes: int, devices: int, link: Fields | None = None, 
 
 def algorithms(op: Op, base: Cluster) -> list[str | None]:
     """All that the library has for an operation on the cluster's ranks; None is its own choice."""
-    group, facts = Group.of(base.devices, base.node.devices), chosen_nccl(base)
+    group, facts = Group.of(base.devices, base.node.devices), base.nccl
     if facts is None or op in ("gather", "scatter"):
         return [None]
     return [None, *candidates(op, GroupLinks(group, base.node, base.network), facts)]
@@ -162,7 +162,7 @@ def test_each_step_of_a_ring_has_the_latency_beyond_that_of_a_message_of_the_lib
     """All-gather over n nodes of one rank: n − 1 steps."""
     case: Case = "nccl on H100", nodes, 1, "all_gather", "ring"
     base = cluster("nccl on H100", nodes, 1)
-    facts = chosen_nccl(base)
+    facts = base.nccl
     assert facts is not None
     message_s = timing_constants(base, facts).known_latencies_s[1]
     excess_s = seconds(case, SMALL, network={"latency": "1 ms"}) - seconds(case, SMALL)
@@ -240,7 +240,7 @@ BEYOND: Final = {
 @pytest.mark.parametrize("name", catalog.names("clusters"))
 def test_links_of_shipped_clusters_are_within_the_constants(name: str) -> None:
     found = load_cluster(catalog.ROOT / "clusters" / f"{name}.yaml")
-    facts = chosen_nccl(found)
+    facts = found.nccl
     if facts is None:
         return
     known_s = timing_constants(found, facts).known_latencies_s

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.memory.allocator.blocks import MemoryBlock
 from scaleproof.simulator.memory.allocator.caching import CachingAllocator, DeviceFullError
-from scaleproof.simulator.memory.allocator.segments import MIB
+from scaleproof.simulator.memory.allocator.segments import MIB, MemoryBlock
 
 KIB = 2**10
 BOTH = pytest.mark.parametrize("expandable", [False, True])

@@ -151,7 +151,7 @@ def test_one_piece_of_a_divided_collective_is_exposed_if_products_take_longer(sm
 
 def exposed_s(scenario: Scenario, overlap_tensor: bool, layer: Layer, samples: float, job: Job) -> dict[Exchange, float]:
     """Exposed seconds of each kind of a layer's collectives."""
-    collectives = LayerCollectives(scenario.strategy.plan.grid(8), 1, overlap_tensor)
+    collectives = LayerCollectives(scenario.strategy.plan.grid(8), overlap_tensor)
     return {one: seconds for _, one, seconds in collectives.exposed_s(layer, samples, job)}
 
 

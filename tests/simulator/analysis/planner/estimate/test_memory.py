@@ -10,7 +10,7 @@ import pytest
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Space, every
 from scaleproof.simulator.analysis.planner.estimate.memory import memory_bytes
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.memory.peak import InFlight, in_flight
+from scaleproof.simulator.memory.peak import FullestPasses, fullest_passes
 from scaleproof.simulator.memory.ranks import FIRST_IS_FULLEST
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
@@ -120,7 +120,7 @@ def test_memory_of_a_configuration_does_not_depend_on_others() -> None:
         assert memory_bytes(alone) == pytest.approx(memory_bytes(configurations)[[row]], rel=1e-12)
 
 
-def most_in_flight(flight: InFlight, weights: tuple[float, ...]) -> list[float]:
+def most_in_flight(flight: FullestPasses, weights: tuple[float, ...]) -> list[float]:
     """Largest weighted numbers of microbatches with live activations in backward passes over each chunk."""
     _, first, others, kept, _ = flight.candidates.transpose(2, 0, 1)
     return [float((kept[back == 1] @ weights).max()) for back in (first + others).T]
@@ -131,7 +131,7 @@ def most_in_flight(flight: InFlight, weights: tuple[float, ...]) -> list[float]:
 def test_the_first_of_equivalent_ranks_has_the_peak_memory(schedule: ScheduleName, ranks: int, chunks: int) -> None:
     chunks = 1 if schedule in ("gpipe", "1f1b") else chunks
     for microbatches in (1, 2, ranks, 2 * ranks, 5 * ranks):
-        flights = [in_flight(schedule, ranks, rank, microbatches, chunks) for rank in range(ranks)]
+        flights = [fullest_passes(schedule, ranks, rank, microbatches, chunks) for rank in range(ranks)]
         allocated = [max(most_in_flight(flight, (1.0,) * chunks)) for flight in flights]
         assert allocated == sorted(allocated, reverse=True)
 
@@ -147,7 +147,7 @@ def test_few_microbatches_give_the_peak_of_all(rank: int, weights: tuple[float, 
         if kind == Pass.BACKWARD:
             most[chunk] = max(most[chunk], allocated @ weights)
         allocated[chunk] += 1 if kind == Pass.FORWARD else -1
-    assert most_in_flight(in_flight("interleaved_1f1b", 4, rank, 28, 3), weights) == most.tolist()
+    assert most_in_flight(fullest_passes("interleaved_1f1b", 4, rank, 28, 3), weights) == most.tolist()
 
 
 @pytest.mark.parametrize("schedule", [*LOOPED, *ZERO_BUBBLE, "zb_2p"])

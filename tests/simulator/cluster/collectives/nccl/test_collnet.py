@@ -6,7 +6,7 @@ import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster.collectives.groups import Op
-from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates, collnet_Bps, collnet_latency_s
+from scaleproof.simulator.cluster.collectives.nccl.tuner import Case, Curve, candidates
 from scaleproof.simulator.cluster.collectives.settings import Nccl
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
@@ -57,7 +57,7 @@ def test_a_network_with_reducing_switches_carries_half_of_a_rings_data() -> None
     known = constants()
     reduced, ring = (seconds("all_reduce", slow, LARGE, HOPPER, name) for name in ("nvls", "ring"))
     assert reduced * known.sharp_share / ring == pytest.approx(1 / 2, rel=0.02)
-    assert LARGE / reduced == pytest.approx(0.96 * known.between_share[2] * known.sharp_share * CARD_Bps, rel=0.01)
+    assert LARGE / reduced == pytest.approx(0.96 * known.between_share * known.sharp_share * CARD_Bps, rel=0.01)
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
@@ -78,16 +78,18 @@ def test_nccl_chooses_reducing_switches_on_many_nodes() -> None:
 
 def test_the_tuner_expects_what_nccl_publishes() -> None:
     """tuning.cc: 2 · (3.7 + 7 · 0.4) + 31 us; half of eight cards of 48 GB/s, on Hopper 85 % of it."""
-    many = links(64, reduces=True)
-    assert collnet_latency_s("collnet_direct", many, HOPPER) == pytest.approx(44e-6)
-    assert collnet_latency_s("collnet_chain", many, HOPPER) == pytest.approx((2 * 7 * 2.8 + 30) * 1e-6)
-    assert collnet_latency_s("nvls", many, HOPPER) == pytest.approx(43e-6)
-    for facts, share in ((HOPPER, 0.85), (AMPERE, 1.0)):
-        found = collnet_Bps("collnet_direct", "all_reduce", many, facts, 1e15, 8 * 48e9)
-        assert found == pytest.approx(share * 8 * 48e9 / 2)
+
+    def expected(algorithm: str, facts: Nccl = HOPPER, cards: int = 8) -> Curve:
+        found = Case("all_reduce", links(64, reduces=True, cards=cards), facts, algorithm).curve("simple")
+        assert isinstance(found, Curve)
+        return found
+
+    assert expected("collnet_direct").latency_s == pytest.approx(44e-6)
+    assert expected("collnet_chain").latency_s == pytest.approx((2 * 7 * 2.8 + 30) * 1e-6)
+    assert expected("nvls").latency_s == pytest.approx(43e-6)
     # with a card for two ranks each, all data of every second rank go to another one first
-    halved = collnet_Bps("collnet_direct", "all_reduce", links(64, reduces=True, cards=4), AMPERE, 1e15, 4 * 48e9)
-    assert halved == pytest.approx(4 * 48e9 / 2 / 1.5)
+    assert expected("collnet_direct", cards=4).rate_Bps == pytest.approx(0.85 * 4 * 48e9 / 2 / 1.5)
+    assert expected("collnet_direct", AMPERE, cards=4).rate_Bps == pytest.approx(4 * 48e9 / 2 / 1.5)
 
 
 def test_a_cluster_file_switches_it_on_and_an_error_says_how() -> None:

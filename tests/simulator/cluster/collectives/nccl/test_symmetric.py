@@ -6,7 +6,6 @@ import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.cost import nccl_facts
 from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates
 from scaleproof.simulator.cluster.collectives.settings import Nccl
@@ -106,7 +105,7 @@ def test_flags_make_ll_kernels_slow_and_nccl_leaves_them_for_larger_sizes() -> N
 
 def test_a_cluster_file_needs_no_generation_to_name_buffers() -> None:
     known = cluster("dgx-h100", buffers="symmetric")
-    assert nccl_facts(known) == SYMMETRIC
+    assert known.nccl_facts == SYMMETRIC
     plain_s, symmetric_s = (collective_time("allgather", 2**13, 8, where) for where in (cluster("dgx-h100"), known))
     assert symmetric_s < plain_s
     assert collective_time("allgather", 2**13, 8, known, "symmetric_direct") > symmetric_s

@@ -13,7 +13,7 @@ from scaleproof.simulator.analysis.collective.messages import message_time
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster, Link, Node
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS
-from scaleproof.simulator.cluster.collectives.cost import nccl_facts, timing_constants, transport_of
+from scaleproof.simulator.cluster.collectives.cost import timing_constants
 from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op
 from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks, traffic, traffic_by_round
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of
@@ -35,7 +35,7 @@ def adjusted(known: Cluster, **factors: float) -> Cluster:
 
 
 def constants(known: Cluster) -> TimingConstants:
-    facts = nccl_facts(known)
+    facts = known.nccl_facts
     assert facts is not None
     return timing_constants(known, facts)
 
@@ -136,14 +136,14 @@ def test_factors_of_a_cluster_apply_to_the_shipped_constants() -> None:
 
 
 def test_the_transport_is_the_networks_own_or_follows_from_its_cards() -> None:
-    assert transport_of(cluster("aws-p4d")) == "efa-1"
-    assert transport_of(cluster("gcp-a3-mega")) == "tcpxo"
+    assert cluster("aws-p4d").transport == "efa-1"
+    assert cluster("gcp-a3-mega").transport == "tcpxo"
     p5 = cluster("aws-p5")
     assert p5.network is not None
     unknown = p5.model_copy(update={"network": p5.network.model_copy(update={"transport": None})})
-    assert transport_of(unknown) == "infiniband"
+    assert unknown.transport == "infiniband"
     slow = p5.network.model_copy(update={"transport": None, "bandwidth_Bps": 10e9})
-    assert transport_of(p5.model_copy(update={"network": slow})) == "sockets"
+    assert p5.model_copy(update={"network": slow}).transport == "sockets"
 
 
 def test_an_unknown_transport_is_rejected_with_the_known_ones() -> None:
@@ -164,7 +164,7 @@ def test_one_rank_of_another_node_gets_the_rate_of_two_channels() -> None:
 def test_an_alltoall_over_many_nodes_fills_the_cards() -> None:
     """Of each rank's buffer (nodes − 1) / nodes goes over its card, 1 / nodes to each other node over one connection."""
     known = constants(cluster("dgx-h100"))
-    for nodes, each_Bps in ((2, known.peer_Bps), (8, 0.96 * known.between_share[2] * 50e9)):
+    for nodes, each_Bps in ((2, known.peer_Bps), (8, 0.96 * known.between_share * 50e9)):
         crossing = 2**38 * (nodes - 1) / nodes
         assert crossing / seconds("alltoall", links(8 * nodes), 2**38) == pytest.approx(each_Bps, rel=0.02)
 
@@ -176,10 +176,11 @@ def test_a_larger_size_takes_longer_with_the_same_choice(op: Op, size: int, rank
     for name in ("dgx-h100", "aws-p4de", "jean-zay-v100"):
         known = cluster(name)
         if ranks <= known.devices and op not in ("gather", "scatter"):
-            group, facts = Group.of(ranks, known.node.devices), nccl_facts(known)
+            group, facts = Group.of(ranks, known.node.devices), known.nccl_facts
             assert facts is not None
             usable = choices(op, GroupLinks(group, known.node, known.network), facts, constants(known))
             for choice in usable:
-                assert 0 < choice.timing.seconds(size) <= choice.timing.seconds(2 * size + 1) < float("inf")
+                duration = choice.at(math.inf)
+                assert 0 < duration.seconds(size) <= duration.seconds(2 * size + 1) < math.inf
             below, above = (collective_time(op, value, ranks, known) for value in (size, 2 * size + 1))
             assert above > 0.6 * below

@@ -9,14 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.cluster.device.kernels.attention import AttentionWork, attention_s, flash_s, preparation_s, running
-from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
-from scaleproof.simulator.cluster.device.kernels.rates import (
+from scaleproof.simulator.cluster.device.kernels.attention import (
     BEST_ATTENTION,
     AttentionRates,
+    AttentionWork,
+    attention_s,
+    flash_s,
     generation_attention_rates,
+    preparation_s,
+    running,
     shipped_attention_rates,
 )
+from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
 from scaleproof.simulator.model.operators import Attention
 
 PROCESSORS, PEAK_FLOPS, MEMORY_Bps = 100, 1e15, 3e12

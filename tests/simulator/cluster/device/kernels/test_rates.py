@@ -15,8 +15,14 @@ from pydantic import ValidationError
 
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
 from scaleproof.simulator.cluster.device.kernels.passes import passes_s
-from scaleproof.simulator.cluster.device.kernels.products import products_s
-from scaleproof.simulator.cluster.device.kernels.rates import MOST_FALL, NODES, PRODUCT_LOG_ERROR, CastRates, ProductRates
+from scaleproof.simulator.cluster.device.kernels.products import (
+    MOST_FALL,
+    NODES,
+    PRODUCT_LOG_ERROR,
+    CastRates,
+    ProductRates,
+    products_s,
+)
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.model.operators import Matmul
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster import Device
 from scaleproof.simulator.cluster.device.device import Precision
+from scaleproof.simulator.cluster.device.kernels.attention import shipped_attention_rates
 from scaleproof.simulator.cluster.device.kernels.products import products_s
-from scaleproof.simulator.cluster.device.kernels.rates import shipped_attention_rates, slower
+from scaleproof.simulator.cluster.device.kernels.rates import slower
 from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common.catalog import ROOT
 from scaleproof.simulator.frameworks import Execution, TrainingWork
