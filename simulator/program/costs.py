@@ -81,7 +81,7 @@ class PassTotals:
 
 
 class Prices(Protocol):
-    """Prices of a job on a cluster."""
+    """Prices of a job on a cluster: the argument of durations."""
 
     @property
     def paths_depend_on(self) -> Hashable:
@@ -89,10 +89,6 @@ class Prices(Protocol):
 
     def links(self, resources: ResourceTable) -> Any:
         """The argument of paths; adds the resources that they use."""
-
-    @property
-    def costs(self) -> Any:
-        """The argument of durations."""
 
     def in_passes(self) -> Callable[[], PassCommunication] | None:
         """As in `Program`."""
@@ -146,19 +142,18 @@ class TaskCosts:
         """The columns of a program that depend on prices, by name, with its resources and routes; prices: None if all costs are
         given as numbers."""
         paths = self._paths(prices)
-        costs = None if prices is None else prices.costs
         # the last column is that of OWN
         latency_s, max_rate, weight, route = paths.columns[:, self.path]
         amount, update_s = self.amount.copy(), self.update_s.copy()
         for work in self.works:
-            seconds = _value(work.seconds, costs)
+            seconds = _value(work.seconds, prices)
             if isinstance(seconds, tuple):
                 seconds, latency_s[work.rows] = seconds
             amount[work.rows] = np.asarray(seconds) * self.slowdown[work.ranks]
         for update in self.updates:
-            update_s[update.rows] = np.asarray(_value(update.seconds, costs)) * self.slowdown[update.ranks]
+            update_s[update.rows] = np.asarray(_value(update.seconds, prices)) * self.slowdown[update.ranks]
         for rows, share_of in self.delays:
-            share = np.asarray(_value(share_of, costs))
+            share = np.asarray(_value(share_of, prices))
             if share.any():
                 latency_s[rows] += share * (latency_s[rows] + amount[rows] / max_rate[rows])
         route = np.where(self.path == OWN, paths.ranks[self.rank], route)

@@ -24,7 +24,7 @@ from scaleproof.simulator.strategy.pipeline.replica import CompileContext, Repli
 from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
 from scaleproof.simulator.strategy.pipeline.stage_partition import cut
 from scaleproof.simulator.strategy.plan_costs import pass_times, with_collectives
-from scaleproof.simulator.strategy.step_builder import JobPrices
+from scaleproof.simulator.strategy.step_builder import JobCosts
 
 # Limit of units of layers · microbatches, of about five tasks each; 6 GB at the limit.
 _MAX_UNITS: Final = 800_000
@@ -57,12 +57,12 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
         add_servers(context, replicas)
     else:
         GradientSync(context, replicas).add()
-    return context.builder.build(PlanPrices(job, plan.microbatches, link_classes, plan, times))
+    return context.builder.build(PlanCosts(job, plan.microbatches, link_classes, plan, times))
 
 
 @dataclass(frozen=True)
-class PlanPrices(JobPrices):
-    """Prices of the replicas of a plan. times: durations of passes for which its schedule was made."""
+class PlanCosts(JobCosts):
+    """Costs of the replicas of a plan. times: durations of passes for which its schedule was made."""
 
     plan: Plan = field(default_factory=Plan)
     times: PassTimes = field(default_factory=PassTimes)
@@ -71,17 +71,19 @@ class PlanPrices(JobPrices):
         """The collectives within the passes."""
         return partial(pass_communication, self.job, self.microbatches)
 
-    def at(self, job: Job) -> PlanPrices | None:
-        """The prices of another job; None if the schedule would be another one."""
+    def at(self, job: Job) -> PlanCosts | None:
+        """The costs of another job; None if the schedule would be another one."""
         job = with_collectives(self.plan, job)
         return replace(self, job=job) if pass_times(self.plan, job) == self.times else None
 
 
 def _folded(classes: list[RankClass], plan: Plan, job: Job, ranges: Sequence[range]) -> tuple[list[RankClass], LinkClasses]:
     """Classes of equivalent workers, and of equivalent links if the engine lets messages share links."""
+    if not can_fold(classes, plan, job):
+        return classes, {}
     if not job.shares_links:
         return folded(classes, plan, job), {}
-    if job.cluster.is_uniform or not can_fold(classes, plan, job):
+    if job.cluster.is_uniform:
         return classes, {}
     unshared = compile_plan(plan, replace(job, shares_links=False), ranges)
     return folded_with_links(classes, plan, job, unshared)

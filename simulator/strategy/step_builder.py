@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Self
 
 from scaleproof.simulator.cluster.collectives.groups import Group, Op, passed_bytes
@@ -20,38 +20,9 @@ from scaleproof.simulator.strategy.job import Costs, Job
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, ResourceMap
 
 
-class JobCosts:
-    """A job, and the costs of its workers' microbatches: the argument of durations that are functions."""
-
-    def __init__(self, job: Job, microbatches: int = 1) -> None:
-        self.job, self.microbatches = job, microbatches
-        self._costs: dict[int, Costs] = {}
-
-    def of(self, samples: int) -> Job:
-        """The job of a worker with this number of samples per step."""
-        return self.job if samples == self.job.samples_per_worker else replace(self.job, samples_per_worker=samples)
-
-    def layers(self, samples: int | None = None) -> Costs:
-        """Costs of the layers for a microbatch of a worker with this number of samples per step, the job's if None."""
-        number = self.job.samples_per_worker if samples is None else samples
-        if number not in self._costs:
-            self._costs[number] = self.of(number).costs(self.microbatches)
-        return self._costs[number]
-
-
-def forward_s(costs: JobCosts) -> float:
-    """Seconds of a forward pass over all layers."""
-    return float(costs.layers().forward_s.sum())
-
-
-def backward_s(costs: JobCosts) -> float:
-    """Seconds of a backward pass over all layers."""
-    return float(costs.layers().backward_s.sum())
-
-
 @dataclass(frozen=True)
-class JobPrices:
-    """Prices of a job on its cluster, whose links are the argument of paths.
+class JobCosts:
+    """Costs of a job on its cluster: the argument of durations that are functions. Its links are the argument of paths.
 
     microbatches: of each worker. link_classes: links that stand for equivalent ones.
     """
@@ -59,6 +30,18 @@ class JobPrices:
     job: Job
     microbatches: int = 1
     link_classes: LinkClasses | None = None
+    _layers: dict[int, Costs] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def job_with(self, samples: int) -> Job:
+        """The job of a worker with this number of samples per step."""
+        return self.job if samples == self.job.samples_per_worker else replace(self.job, samples_per_worker=samples)
+
+    def layers(self, samples: int | None = None) -> Costs:
+        """Costs of the layers for a microbatch of a worker with this number of samples per step, the job's if None."""
+        number = self.job.samples_per_worker if samples is None else samples
+        if number not in self._layers:
+            self._layers[number] = self.job_with(number).costs(self.microbatches)
+        return self._layers[number]
 
     @property
     def paths_depend_on(self) -> Hashable:
@@ -70,18 +53,23 @@ class JobPrices:
         """The links of the cluster."""
         return ResourceMap(self.job.cluster, resources, self.link_classes)
 
-    @cached_property
-    def costs(self) -> JobCosts:
-        """Costs of the job's layers."""
-        return JobCosts(self.job, self.microbatches)
-
     def in_passes(self) -> Callable[[], PassCommunication] | None:
         """The collectives within the passes; None without any."""
         return None
 
     def at(self, job: Job) -> Self | None:
-        """The prices of another job on the same number of devices; None if its tasks would be other ones."""
+        """The costs of another job on the same number of devices; None if its tasks would be other ones."""
         return replace(self, job=job if job.layers is self.job.layers else replace(job, layers=self.job.layers))
+
+
+def forward_s(costs: JobCosts) -> float:
+    """Seconds of a forward pass over all layers."""
+    return float(costs.layers().forward_s.sum())
+
+
+def backward_s(costs: JobCosts) -> float:
+    """Seconds of a backward pass over all layers."""
+    return float(costs.layers().backward_s.sum())
 
 
 class StepBuilder(ProgramBuilder):
@@ -155,4 +143,4 @@ class StepBuilder(ProgramBuilder):
 
     def priced(self) -> Program:
         """The program with all tasks added so far, at the prices of the job."""
-        return self.build(JobPrices(self.job))
+        return self.build(JobCosts(self.job))

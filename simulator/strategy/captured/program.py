@@ -100,7 +100,7 @@ def assembled_script(script: CapturedScript, job: Job, replicas: int) -> Assembl
     times = KernelTimes(job.cluster.device, job.framework)
     runs_script = times.device == script.timed_on
     host = HostCosts(times.launch_host_s, times.collective_host_s, times.blocks_host, runs_script)
-    kernels = [script.kernel_times(one, times) for one in script.classes]
+    kernels = [script.kernel_times(rank_class, times) for rank_class in script.classes]
     return assemble(script.resized(replicas), kernels, job, host)
 
 
@@ -113,7 +113,7 @@ def assemble(classes: Sequence[CapturedClass], kernels: Sequence[Sequence[Kernel
     Raises InputError for messages without counterpart.
     """
     built = Assembly(classes, kernels, job, host, {})
-    resources = ContendedResources.of(job)
+    resources = ContendedResources.of_job(job)
     if resources is None or not built.issued:
         return built
     return Assembly(classes, kernels, job, host, _longer_s(built, resources))
@@ -337,35 +337,35 @@ class Assembly:
     ) -> None:
         self._job, self._classes, self._devices = job, classes, job.cluster.node.devices
         self._builder = StepBuilder(job)
-        self._class_of = {rank: number for number, one in enumerate(classes) for rank in one.ranks}
+        self._class_of = {rank: number for number, rank_class in enumerate(classes) for rank in rank_class.ranks}
         self._group_streams: dict[tuple[int, str], int] = {}
         self._matched: dict[tuple[object, ...], int] = {}
         self._counts: Counter[tuple[object, ...]] = Counter()
         self._ends: defaultdict[tuple[object, ...], set[bool]] = defaultdict(set)
         self.issued: list[_Added] = []
         self.tasks: list[RankTasks] = []
-        ranks = [self._add_rank(one) for one in classes]
-        for number, one in enumerate(classes):
+        ranks = [self._add_rank(rank_class) for rank_class in classes]
+        for number, rank_class in enumerate(classes):
             communicate = partial(self._communicate, number)
             tasks = RankTasks(
                 self._builder, ranks[number], host, kernels[number], job.slowest, longer_s.get(number, ()), communicate
             )
-            tasks.add(one.events, one.main_stream)
+            tasks.add(rank_class.events, rank_class.main_stream)
             self.tasks.append(tasks)
         self._check_messages()
         # kernels next to collectives depend on when they run, so that other prices need another program
         self.program = replace(self._builder.priced(), prices=None)
 
-    def _add_rank(self, one: CapturedClass) -> int:
-        node = one.played // self._devices
+    def _add_rank(self, rank_class: CapturedClass) -> int:
+        node = rank_class.played // self._devices
         # every rank waits for the slowest one in each step, which slows the whole class
-        uneven = one.ranks if self._job.unevenness.named else ()
-        each = self._ranks_on(node, one)
-        return self._builder.add_rank(one.name, one.played, node, each, len(one.ranks), members=uneven)
+        uneven = rank_class.ranks if self._job.unevenness.named else ()
+        each = self._ranks_on(node, rank_class)
+        return self._builder.add_rank(rank_class.name, rank_class.played, node, each, len(rank_class.ranks), members=uneven)
 
-    def _ranks_on(self, node: int, one: CapturedClass) -> int:
+    def _ranks_on(self, node: int, rank_class: CapturedClass) -> int:
         """Number of a class's ranks on a node."""
-        return sum(rank // self._devices == node for rank in one.ranks)
+        return sum(rank // self._devices == node for rank in rank_class.ranks)
 
     def _communicate(self, number: int, event: IssuedCollective | IssuedMessage, after: Sequence[int]) -> int:
         """Adds communication of a class, or what the class's part in it follows if another class has added it."""

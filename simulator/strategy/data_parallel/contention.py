@@ -120,7 +120,7 @@ class Contention:
         computing_s: seconds of passes without contention, shape (2, layers). within_s: collectives within passes, as in
         `Job.with_again`.
         """
-        resources, nothing = ContendedResources.of(job), np.zeros_like(computing_s)
+        resources, nothing = ContendedResources.of_job(job), np.zeros_like(computing_s)
         shares_links = job.framework.link_contention and bool(np.any(within_s))
         if resources is None and not shares_links:
             return nothing, nothing, nothing
@@ -193,15 +193,15 @@ class Contention:
         experts = 0 if self.experts is None else layer.expert_parameters
         trained = layer.trained_parameters - experts, experts
         moved_s, memory_bytes, moved_J = [0.0] * 4, [0.0, 0.0], [0.0, 0.0]
-        for one in collectives:
-            parameters = trained[one.of_experts] + (layer.frozen_parameters if one.moves_frozen else 0)
-            if not parameters or (one.direction and not layer.has_backward):
+        for collective in collectives:
+            parameters = trained[collective.of_experts] + (layer.frozen_parameters if collective.moves_frozen else 0)
+            if not parameters or (collective.direction and not layer.has_backward):
                 continue
-            size_bytes = float(parameters * one.element_bytes)
-            moved_s[one.place] += one.seconds(size_bytes) / one.passes
-            bus_bytes = size_bytes * one.bus_factor / one.passes
-            memory_bytes[one.direction] += one.memory_bytes * bus_bytes
-            moved_J[one.direction] += one.joules * bus_bytes
+            size_bytes = float(parameters * collective.element_bytes)
+            moved_s[collective.place] += collective.seconds(size_bytes) / collective.passes
+            bus_bytes = size_bytes * collective.bus_factor / collective.passes
+            memory_bytes[collective.direction] += collective.memory_bytes * bus_bytes
+            moved_J[collective.direction] += collective.joules * bus_bytes
         return *moved_s, *memory_bytes, *moved_J
 
 
@@ -218,13 +218,13 @@ class ContendedResources:
     power: PowerBudget | None = None
 
     @classmethod
-    def of(cls, job: Job) -> Self | None:
+    def of_job(cls, job: Job) -> Self | None:
         """The resources of a job's device; None if collectives take nothing from kernels."""
         device, framework = job.cluster.device, job.framework
         processors = processors_taken(job.cluster)
         if not framework.contention or processors == 0 or device.kernels is None:
             return None
-        power = PowerBudget.of(device, processors) if framework.power else None
+        power = PowerBudget.of_device(device, processors) if framework.power else None
         return cls(processors, device.memory_bandwidth_Bps * device.kernels.memory_share, power)
 
     def delays_s(self, moved: _Moved, computing_s: Times, bound: Times) -> Times:
@@ -255,8 +255,9 @@ class ContendedResources:
 
 def per_second(memory_bytes: Times, moved_J: Times, moved_s: Times) -> tuple[Times, Times]:
     """Bytes of memory per second and watts during `moved_s` seconds; 0 where `moved_s` is 0."""
-    rates = (np.divide(one, moved_s, out=np.zeros_like(moved_s), where=moved_s > 0) for one in (memory_bytes, moved_J))
-    memory_Bps, moved_W = rates
+    memory_Bps, moved_W = (
+        np.divide(moved, moved_s, out=np.zeros_like(moved_s), where=moved_s > 0) for moved in (memory_bytes, moved_J)
+    )
     return memory_Bps, moved_W
 
 
@@ -280,7 +281,7 @@ class PowerBudget:
     budget_W: float
 
     @classmethod
-    def of(cls, device: Device, processors: float) -> Self | None:
+    def of_device(cls, device: Device, processors: float) -> Self | None:
         """The budget of a device on which channels occupy the share `processors`; None if no limit is known."""
         if device.power_limit_W is None or device.kernels is None:
             return None

@@ -79,8 +79,6 @@ def can_fold(classes: Sequence[RankClass], plan: Plan, job: Job) -> bool:
 
 def folded(classes: list[RankClass], plan: Plan, job: Job) -> list[RankClass]:
     """Classes of one worker each, folded where all messages between their stages take equal times if nothing is shared."""
-    if not can_fold(classes, plan, job):
-        return classes
     return _folded(tuple(classes), plan.grid(job.cluster.node.devices), _pairs(plan), job.cluster)
 
 
@@ -92,7 +90,7 @@ def folded_with_links(classes: list[RankClass], plan: Plan, job: Job, unshared: 
     """
     cluster, network = job.cluster, job.cluster.network
     has_cores = cluster.node.cores is not None or cluster.shared_cores is not None
-    if has_cores or network is None or job.unevenness.tenants or not can_fold(classes, plan, job):
+    if has_cores or network is None or job.unevenness.tenants:
         return classes, {}
     users = _Users(unshared)
     table = ResourceTable()
@@ -101,14 +99,10 @@ def folded_with_links(classes: list[RankClass], plan: Plan, job: Job, unshared: 
     paths = [_paths(worker.rank, mesh, pairs, resource_map) for worker in classes]
     users.add_workers(paths, table.built()[0])
     of_worker, of_link = users.classes(len(classes))
-    workers: dict[int, list[RankClass]] = {}
-    for worker, number in zip(classes, of_worker, strict=True):
-        workers.setdefault(number, []).append(worker)
     links: dict[int, list[str]] = {}
     for name, number in zip(users.links, of_link, strict=True):
         links.setdefault(number, []).append(name)
-    merged = [first._replace(nodes=1 + len(others)) for first, *others in workers.values()]
-    return merged, {name: (names[0], len(names)) for names in links.values() for name in names}
+    return _merged(classes, of_worker), {name: (names[0], len(names)) for names in links.values() for name in names}
 
 
 class _LinkUse(NamedTuple):
@@ -145,12 +139,12 @@ class _Users:
     def add_workers(self, paths: Sequence[Sequence[Path]], resources: Resources) -> None:
         """Adds workers by the paths of their messages. resources: of the paths."""
         numbers: dict[Hashable, int] = {}
-        for own in paths:
-            for message, path in enumerate(own):
+        for worker_paths in paths:
+            for message, path in enumerate(worker_paths):
                 for use in path.uses:
                     link = self._link(resources, use.resource)
                     self._uses.append(_LinkUse(len(self._users), link, message, use.per_unit))
-            times = tuple((path.latency_s, path.max_Bps, path.weight) for path in own)
+            times = tuple((path.latency_s, path.max_Bps, path.weight) for path in worker_paths)
             self._users.append(numbers.setdefault(times, -1 - len(numbers)))
 
     def classes(self, workers: int) -> tuple[list[int], list[int]]:
@@ -177,10 +171,14 @@ def _folded(
     table = ResourceTable()
     resource_map = ResourceMap(cluster, table)
     paths = [_paths(worker.rank, mesh, pairs, resource_map) for worker in classes]
-    capacity_Bps = table.capacity.tolist()
+    return _merged(classes, [tuple(_key(path, table.capacities) for path in worker_paths) for worker_paths in paths])
+
+
+def _merged(classes: Sequence[RankClass], keys: Sequence[Hashable]) -> list[RankClass]:
+    """A class for all workers with the same key. classes: of one worker each."""
     workers: dict[Hashable, list[RankClass]] = {}
-    for worker, own in zip(classes, paths, strict=True):
-        workers.setdefault(tuple(_key(path, capacity_Bps) for path in own), []).append(worker)
+    for worker, key in zip(classes, keys, strict=True):
+        workers.setdefault(key, []).append(worker)
     return [first._replace(nodes=1 + len(others)) for first, *others in workers.values()]
 
 

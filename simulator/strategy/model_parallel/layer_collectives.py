@@ -58,12 +58,14 @@ class LayerCollectives:
         proportion. Those that overlap with the fewest parts come first, and repeated ones after all others, which therefore do
         not depend on recomputation.
         """
-        passes = [(LayerPass(one.backward), one) for one in layer.exchanges]
+        passes = [(LayerPass(exchange.backward), exchange) for exchange in layer.exchanges]
         if job.recompute.kind != "none":
             repeated = layer.exchanges if job.recompute.kind == "full" else again(layer, job.recompute).exchanges
-            passes += [(LayerPass.AGAIN, one) for one in repeated if not one.backward]
-        exposed_s = np.array([self._collective_s(one, samples, job) for _, one in passes], dtype=object)
-        overlaps = {place: overlap for place, one in enumerate(passes) if (overlap := self._overlap(*one, job)) is not None}
+            passes += [(LayerPass.AGAIN, exchange) for exchange in repeated if not exchange.backward]
+        exposed_s = np.array([self._collective_s(exchange, samples, job) for _, exchange in passes], dtype=object)
+        overlaps = {
+            place: overlap for place, exchange in enumerate(passes) if (overlap := self._overlap(*exchange, job)) is not None
+        }
         if overlaps:
             budget = ComputeBudget.of_layer(layer, samples, job)
             concurrent: dict[tuple[bool, int, tuple[int, ...]], list[int]] = {}
@@ -74,16 +76,16 @@ class LayerCollectives:
                 least_s = exposed_s[places] * [overlaps[place].least for place in places]
                 rest_s = exposed_s[places] - least_s
                 exposed_s[places] = least_s + rest_s * budget.hide(rest_s.sum(), among)
-        return [(*one, seconds) for one, seconds in zip(passes, exposed_s, strict=True)]
+        return [(*exchange, seconds) for exchange, seconds in zip(passes, exposed_s, strict=True)]
 
     def by_links_s(self, layer: Layer, samples: float, job: Job) -> NDArray[Any]:
         """Seconds of a layer's collectives, and those of them that are exposed, by the links that limit them and by pass;
         shape (levels, 2, passes). Hidden ones count for the passes that hide them."""
         result = np.full((len(LinkLevel), 2, len(LayerPass)), 0.0, dtype=object)
-        for pass_, one, exposed_s in self.exposed_s(layer, samples, job):
-            level, hidden_s = LinkLevel.of(self.group(one.axis)), self._collective_s(one, samples, job) - exposed_s
+        for pass_, exchange, exposed_s in self.exposed_s(layer, samples, job):
+            level, hidden_s = LinkLevel.of(self.group(exchange.axis)), self._collective_s(exchange, samples, job) - exposed_s
             result[level, :, pass_] += exposed_s
-            if one.routed is not None and self.dispatch.overlap:
+            if exchange.routed is not None and self.dispatch.overlap:
                 forward_s, backward_s, _ = job.layer_passes_s(layer, samples)
                 shares = np.array([forward_s, backward_s], dtype=object) / (forward_s + backward_s)
                 result[level, 0, : LayerPass.AGAIN] += hidden_s * shares
@@ -137,15 +139,19 @@ class LayerCollectives:
 def pass_communication(job: Job, microbatches: int) -> PassCommunication:
     """Collectives within the passes of one of `microbatches` equal parts of a worker's samples, recomputation included."""
     samples, collectives = job.samples_per_worker / microbatches, cast(LayerCollectives, job.exchange)
-    kinds = {(one.axis, one.op) for layer in job.distinct_layers for one in layer.exchanges}
+    kinds = {(exchange.axis, exchange.op) for layer in job.distinct_layers for exchange in layer.exchanges}
     place_of = {kind: place for place, kind in enumerate(sorted(kinds, key=lambda kind: _number(*kind)))}
     numbers = [_number(*kind) for kind in place_of]
 
     def of_layer(layer: Layer) -> Sequence[float]:
         """Seconds, bytes and calls by kind: forward, backward, and forward ones that the backward pass may repeat."""
         values = np.zeros((3, len(numbers), len(LayerPass)))
-        for pass_, one, exposed_s in collectives.exposed_s(layer, samples, job):
-            values[:, place_of[one.axis, one.op], pass_] += exposed_s, collectives.message_bytes(one, samples, job), 1
+        for pass_, exchange, exposed_s in collectives.exposed_s(layer, samples, job):
+            values[:, place_of[exchange.axis, exchange.op], pass_] += (
+                exposed_s,
+                collectives.message_bytes(exchange, samples, job),
+                1,
+            )
         return cast(Sequence[float], values.ravel())
 
     values: NDArray[Any] = job.of_layers(of_layer).reshape(3, len(numbers), len(LayerPass), len(job.layers))

@@ -79,8 +79,8 @@ class _PassTasks:
                 shared[devices] = shared.get(devices, 0) + self.job.layers[owner].trained_parameters
         after = [self._average(sorted(devices), parameters) for devices, parameters in shared.items()]
         for device, rank in enumerate(self.ranks):
-            own = (layer for layer, at in zip(self.job.layers, self.device_of, strict=True) if at == device)
-            trained = sum(layer.trained_parameters for layer in own)
+            layers = (layer for layer, at in zip(self.job.layers, self.device_of, strict=True) if at == device)
+            trained = sum(layer.trained_parameters for layer in layers)
             self.builder.compute(rank, Phase.OPTIMIZER, partial(_optimizer_s, trained), after)
 
     def _compute(self, layer: int, phase: Phase, after: Sequence[int]) -> int:

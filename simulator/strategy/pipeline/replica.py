@@ -275,7 +275,7 @@ class Replica:
         work_s += np.where(np.isin(schedule.kind, _BACKWARD) & last, _over(costs.last_backward_s, schedule), 0.0)
         exchange_s = np.where(forward, _over(costs.forward_exchange_s, schedule), _over(costs.backward_exchange_s, schedule))
         if weight.any():
-            weights_s = _over(job_costs.of(self.samples).weights_s(self.context.plan.microbatches), schedule)
+            weights_s = _over(job_costs.job_with(self.samples).weights_s(self.context.plan.microbatches), schedule)
             work_s = np.where(weight, weights_s, np.where(schedule.kind == Pass.INPUT, work_s - weights_s, work_s))
             exchange_s[weight] = 0.0
         waits = schedule.kind < 0

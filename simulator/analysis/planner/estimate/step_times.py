@@ -323,7 +323,7 @@ class SyncTable(Table):
             sums_s, last_s, gathers_s, again_s, opening_s, after_s, begin, stop,
             _optimizer_s(shape, layers, c, parameters), np.array([one.copied_s for one in ranks]),
             np.array([one.level for one in ranks], dtype=np.int64), next_to_s, moved_bytes, moved_J,
-            ContendedResources.of(layers.base),
+            ContendedResources.of_job(layers.base),
         )  # fmt: skip
 
 
