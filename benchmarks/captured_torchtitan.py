@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.published.tables import folder, read_table
-from scaleproof.simulator.published.training_runs import described
+from scaleproof.simulator.published.training_runs import row_scenario
 from scaleproof.simulator.scenario.load import load
 
 Row = Mapping[str, str]
@@ -72,7 +72,7 @@ class Captures:
 
     def of(self, row: Row) -> Path:
         """The capture of a row's training."""
-        cluster = described(row).scenario.cluster.name
+        cluster = row_scenario(row).scenario.cluster.name
         arguments = [text for name, column in _ARGUMENTS.items() for text in (f"--{name}", row[column])]
         arguments += ["--compile"] if compiled(row) else []
         name = "-".join([cluster, row["gpus"], *(argument.lstrip("-") for argument in arguments)])
@@ -97,7 +97,7 @@ class Captures:
 def errors(row: Row, captures: Captures) -> Errors:
     """Errors of a row's step time."""
     measured_s = float(row["step_time_s"])
-    of_scenario = timed(described(row).scenario).step_time_s / measured_s - 1
+    of_scenario = timed(row_scenario(row).scenario).step_time_s / measured_s - 1
     if not_expressed(row):
         return Errors(None, of_scenario)
     captured = load(captures.of(row), [f"framework={_FRAMEWORK}"])

@@ -22,7 +22,7 @@ from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.published.tables import Row, read_table
-from scaleproof.simulator.published.training_runs import described
+from scaleproof.simulator.published.training_runs import row_scenario
 from scaleproof.simulator.scenario.dump import written
 from scaleproof.validator.fitting.posterior import Posterior, fitted
 from scaleproof.validator.published import parallel_map
@@ -86,7 +86,7 @@ def log_errors(scored: Sequence[Row], posterior: Posterior | None) -> Errors:
     found = []
     for row in scored:
         try:
-            scenario = described(row).scenario
+            scenario = row_scenario(row).scenario
             step_s = timed(scenario if posterior is None else posterior.applied(scenario)).step_time_s
             found.append(np.log(step_s / float(row["step_time_s"])))
         except ScaleproofError:

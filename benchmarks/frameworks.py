@@ -19,7 +19,7 @@ from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.frameworks import ABLATIONS, shipped
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.published.tables import Row, folder, read_table
-from scaleproof.simulator.published.training_runs import described
+from scaleproof.simulator.published.training_runs import row_scenario
 from scaleproof.validator.published import parallel_map
 from scaleproof.validator.published.prediction import Options
 from scaleproof.validator.published.transformer_training import scenario_of
@@ -55,7 +55,7 @@ def _set_error(one: tuple[Row, str]) -> tuple[str, float]:
     row, variant = one
     options = Options(ablate=(variant,) if variant in ABLATIONS else (), frameworks=variant != _DEFAULT)
     try:
-        found = described(row, shipped(_IDEAL)) if variant == _IDEAL else scenario_of(row, options)
+        found = row_scenario(row, shipped(_IDEAL)) if variant == _IDEAL else scenario_of(row, options)
         assert not isinstance(found, str), "only calibrated scores leave rows out"
         return row["source_set"], abs(timed(found.scenario).step_time_s / float(row["step_time_s"]) - 1)
     except ScaleproofError:

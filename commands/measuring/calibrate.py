@@ -85,14 +85,14 @@ def _refit(options: argparse.Namespace) -> int:
 
     from scaleproof.validator.calibration.calibrate import CalibrationResult, kernels_of
     from scaleproof.validator.calibration.cluster_file.files import description, points_path
-    from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, described
+    from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, cluster_from_points
     from scaleproof.validator.probe import points as tables
 
     points = tables.read(options.source)
     facts = CalibrationFacts.of(points, str(options.source))
     if options.cluster:
         facts = replace(facts, base=description(options.cluster))
-    cluster, notes = described(points, facts)
+    cluster, notes = cluster_from_points(points, facts)
     # do not overwrite the table with itself
     new_points = () if options.source.resolve() == points_path(options.out).resolve() else points
     return _write(CalibrationResult(cluster, new_points, notes, kernels_of(cluster, points, facts)), options.out)

@@ -94,11 +94,6 @@ def parse_share(value: object) -> float:
     return number
 
 
-def format_share(share: float) -> str:
-    """A share as text: '104.0 %'."""
-    return format_percent(share)
-
-
 def slowed(cluster: Cluster, slowdowns: Mapping[str, float]) -> Cluster:
     """The cluster with the given quantities slowed by their factors."""
     return _slowed(cluster, tuple(slowdowns.items()))
@@ -155,38 +150,10 @@ def _slower_collectives(cluster: Cluster, slowdown: float) -> Cluster:
     return cluster.model_copy(update={"collectives": collectives.model_copy(update=update)})
 
 
-def _link_quantity(
-    inside: bool, name: str, attribute: str, change: Callable[[Link, float], dict[str, Any]], prior: float
-) -> Quantity:
-    """A quantity of the links inside nodes, or of the network between nodes. change: the link's updated fields by slowdown."""
-
-    def value(cluster: Cluster) -> float | None:
-        link = cluster.node.link if inside else cluster.network
-        return None if link is None else getattr(link, attribute) or None
-
-    def slower(cluster: Cluster, slowdown: float) -> Cluster:
-        link = cluster.node.link if inside else cluster.network
-        if link is None:
-            return cluster
-        changed = link.model_copy(update=change(link, slowdown))
-        if inside:
-            return cluster.model_copy(update={"node": cluster.node.model_copy(update={"link": changed})})
-        return cluster.model_copy(update={"network": changed})
-
-    path = f"{'node.link' if inside else 'network'}.{name}"
-    if name == "bandwidth":
-
-        def deviation_of(cluster: Cluster) -> float:
-            link, paths = (cluster.node.link, cluster.node.devices) if inside else (cluster.network, cluster.nodes)
-            variability = link.variability if link is not None else None
-            return prior if variability is None else math.hypot(prior, slowest_path_deviation(variability, paths))
-
-        return Quantity(path, value, slower, parse_Bps, format_Bps, prior, larger_is_faster=True, prior_of=deviation_of)
-    return Quantity(path, value, slower, parse_time_s, format_time_s, prior)
-
-
 def _bandwidth(link: Link, slowdown: float) -> dict[str, Any]:
-    exceptions = tuple(one.model_copy(update={"bandwidth_Bps": one.bandwidth_Bps / slowdown}) for one in link.exceptions)
+    exceptions = tuple(
+        exception.model_copy(update={"bandwidth_Bps": exception.bandwidth_Bps / slowdown}) for exception in link.exceptions
+    )
     return {"bandwidth_Bps": link.bandwidth_Bps / slowdown, "exceptions": exceptions}
 
 
@@ -199,19 +166,38 @@ def _overhead(link: Link, slowdown: float) -> dict[str, Any]:
     return {"overhead_s": link.overhead_s * slowdown}
 
 
+def _link_quantity(
+    inside: bool, name: str, attribute: str, change: Callable[[Link, float], dict[str, Any]], prior: float
+) -> Quantity:
+    """A quantity of the links inside nodes, or of the network between nodes. change: the link's updated fields by slowdown."""
+
+    def link_of(cluster: Cluster) -> Link | None:
+        return cluster.node.link if inside else cluster.network
+
+    def value(cluster: Cluster) -> float | None:
+        return getattr(link_of(cluster), attribute, None) or None
+
+    def slower(cluster: Cluster, slowdown: float) -> Cluster:
+        if (link := link_of(cluster)) is None:
+            return cluster
+        changed = link.model_copy(update=change(link, slowdown))
+        node = cluster.node.model_copy(update={"link": changed})
+        return cluster.model_copy(update={"node": node} if inside else {"network": changed})
+
+    def bandwidth_prior(cluster: Cluster) -> float:
+        variability = getattr(link_of(cluster), "variability", None) or 0.0
+        return math.hypot(prior, slowest_path_deviation(variability, cluster.node.devices if inside else cluster.nodes))
+
+    path = f"{'node.link' if inside else 'network'}.{name}"
+    if name == "bandwidth":
+        return Quantity(path, value, slower, parse_Bps, format_Bps, prior, larger_is_faster=True, prior_of=bandwidth_prior)
+    return Quantity(path, value, slower, parse_time_s, format_time_s, prior)
+
+
 # Prior of collectives that are timed by constants of a transport and a generation: the typical error on systems that were left
 # out of the fit (benchmarks/collectives.py).
 _FITTED_COLLECTIVES: Final = 0.12
-_SHARE: Final = (parse_share, format_share)
-
-
-def _timed_collectives(cluster: Cluster) -> float | None:
-    """A share of 1 for clusters whose collectives are measured or timed as NCCL's, else None."""
-    return 1.0 if cluster.collectives.measured or cluster.nccl is not None else None
-
-
-def _collectives_prior(cluster: Cluster) -> float:
-    return QUANTITIES["collectives"].prior if cluster.collectives.measured else _FITTED_COLLECTIVES
+_SHARE: Final = (parse_share, format_percent)
 
 
 # Priors for clusters without measurements. They are stated assumptions, not fitted to anything: kernels reach a share of their
@@ -230,19 +216,22 @@ _QUANTITIES: Final = (
     Quantity(
         "optimizer", lambda cluster: 1.0 if cluster.device.measured_optimizers else None, _slower_optimizer, *_SHARE, prior=0.10
     ),
-    _link_quantity(True, "bandwidth", "bandwidth_Bps", _bandwidth, prior=0.05),
-    _link_quantity(True, "latency", "latency_s", _latency, prior=0.30),
-    _link_quantity(True, "overhead", "overhead_s", _overhead, prior=0.30),
-    _link_quantity(False, "bandwidth", "bandwidth_Bps", _bandwidth, prior=0.05),
-    _link_quantity(False, "latency", "latency_s", _latency, prior=0.30),
-    _link_quantity(False, "overhead", "overhead_s", _overhead, prior=0.30),
+    *(
+        _link_quantity(inside, *numbers)
+        for inside in (True, False)
+        for numbers in (
+            ("bandwidth", "bandwidth_Bps", _bandwidth, 0.05),
+            ("latency", "latency_s", _latency, 0.30),
+            ("overhead", "overhead_s", _overhead, 0.30),
+        )
+    ),
     Quantity(
         "collectives",
-        _timed_collectives,
+        lambda cluster: 1.0 if cluster.collectives.measured or cluster.nccl is not None else None,
         _slower_collectives,
         *_SHARE,
         prior=0.05,
-        prior_of=_collectives_prior,
+        prior_of=lambda cluster: 0.05 if cluster.collectives.measured else _FITTED_COLLECTIVES,
     ),
     # error of the simulator itself: it slows no part in particular, but the step as a whole
     Quantity("model", lambda _: 1.0, lambda cluster, _: cluster, *_SHARE, prior=0.05),

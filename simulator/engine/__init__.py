@@ -62,14 +62,11 @@ def shares_negligibly(timeline: Timeline, variation: Variation = NONE, sample: i
 
     Not if all steps are shorter than a resource is busy for one: delays of first order may vanish in waits that sharing fills.
     """
-    longer = longer_s(timeline)
-    if not longer.any():
-        return True
     ends_s = timeline.step_ends_s()
     if busiest_s(timeline.program) > (1 + NEGLIGIBLE) * np.diff(ends_s, prepend=0.0).max():
         return False
-    most_s = NEGLIGIBLE * ends_s[-1]
-    if order_of(timeline.program).along_s(longer) <= most_s:
+    longer, most_s = longer_s(timeline), NEGLIGIBLE * ends_s[-1]
+    if not longer.any() or order_of(timeline.program).along_s(longer) <= most_s:
         return True
     return bool(later_s(timeline, longer, variation, sample) <= most_s)
 

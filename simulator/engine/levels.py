@@ -11,7 +11,7 @@ import itertools
 import math
 import operator
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,29 +33,10 @@ class VariableSpeedTasks(NamedTuple):
     latency_s: Times
     profiles: SpeedProfiles
 
-    def set_ends(self, start: Times, end: Times, seconds: Times) -> None:
+    def apply(self, start: Times, end: Times, seconds: Times, ready: Times) -> None:
         """Sets the ends of the tasks. seconds: durations at normal speed; all of shape (places, samples)."""
         work_s = seconds[self.places] - self.latency_s
         end[self.places] = self.profiles.end_s(start[self.places] + self.latency_s, work_s)
-
-
-class Partners(NamedTuple):
-    """Pairs of transfers that share a connection, and the tasks before them on their senders, all as places."""
-
-    first: Places
-    second: Places
-    before_first: Places
-    before_second: Places
-
-    def serialise(self, start: Times, end: Times, seconds: Times) -> None:
-        """Sets start and end of the transfers: of each pair, that of the rank that was ready later moves first; of two that
-        were ready together the first. All arrays of shape (places, samples)."""
-        second_first = end[self.before_second] > end[self.before_first] * (1 + TOGETHER)
-        later_s = np.where(second_first, end[self.second], end[self.first])
-        start[self.first] = np.where(second_first, later_s, start[self.first])
-        start[self.second] = np.where(second_first, start[self.second], later_s)
-        for places in (self.first, self.second):
-            end[places] = start[places] + seconds[places]
 
 
 class ReadyMessages(NamedTuple):
@@ -66,7 +47,7 @@ class ReadyMessages(NamedTuple):
     sent_after: Places
     queued_behind: Places
 
-    def wait(self, start: Times, end: Times, seconds: Times, ready: Times) -> None:
+    def apply(self, start: Times, end: Times, seconds: Times, ready: Times) -> None:
         """Sets start and end of the transfers, and `ready`: times at which their senders receive the ready messages.
 
         Those of lower levels are already set. All arrays of shape (places, samples).
@@ -78,43 +59,27 @@ class ReadyMessages(NamedTuple):
         end[self.rows] = start[self.rows] + seconds[self.rows]
 
 
-class RendezvousDelays:
-    """The delayed tasks of a program by level: `variable_speed`, `ready_messages` and `partners`."""
+class Partners(NamedTuple):
+    """Pairs of transfers that share a connection, and the tasks before them on their senders, all as places."""
 
-    def __init__(self, program: Program, level: Places, places: Places) -> None:
-        """level, places: of each row."""
-        self._level, self._places = level, places
-        self.variable_speed = self._variable_speed(program)
-        self.ready_messages = self._ready_messages(program)
-        self.partners = self._partners(program)
+    first: Places
+    second: Places
+    before_first: Places
+    before_second: Places
 
-    def _variable_speed(self, program: Program) -> dict[int, VariableSpeedTasks]:
-        tasks = {}
-        for at, (rows,) in self._by_level([variable_speed_rows(program)]):
-            profiles = SpeedProfiles([program.ranks.paces[rank] for rank in program.rank[rows].tolist()])
-            latency_s = program.latency_s[rows].reshape(len(rows), -1)
-            tasks[at] = VariableSpeedTasks(self._places[rows], latency_s, profiles)
-        return tasks
+    def apply(self, start: Times, end: Times, seconds: Times, ready: Times) -> None:
+        """Sets start and end of the transfers: of each pair, that of the rank that was ready later moves first; of two that
+        were ready together the first. All arrays of shape (places, samples)."""
+        second_first = end[self.before_second] > end[self.before_first] * (1 + TOGETHER)
+        later_s = np.where(second_first, end[self.second], end[self.first])
+        start[self.first] = np.where(second_first, later_s, start[self.first])
+        start[self.second] = np.where(second_first, start[self.second], later_s)
+        for places in (self.first, self.second):
+            end[places] = start[places] + seconds[places]
 
-    def _ready_messages(self, program: Program) -> dict[int, ReadyMessages]:
-        """By the level of the transfer, which is above that of the transfer that its message may be queued behind."""
-        rows = np.flatnonzero(program.ready_after >= 0)
-        columns = rows, program.ready_after[rows], program.behind[rows]
-        return {at: ReadyMessages(*(self._places[rows] for rows in part)) for at, part in self._by_level(columns)}
 
-    def _partners(self, program: Program) -> dict[int, Partners]:
-        """By the level of both transfers, which is the same since both have the same dependencies."""
-        if not (program.partner >= 0).any():
-            return {}
-        return {at: Partners(*(self._places[rows] for rows in part)) for at, part in self._by_level(program.partners())}
-
-    def _by_level(
-        self, columns: Sequence[NDArray[np.signedinteger[Any]]]
-    ) -> Iterator[tuple[int, list[NDArray[np.signedinteger[Any]]]]]:
-        """The levels of the rows of the first column, each with the part of all columns at that level."""
-        levels = self._level[columns[0]]
-        for at in np.unique(levels).tolist():
-            yield at, [rows[levels == at] for rows in columns]
+# What delays the tasks of a level in addition to their dependencies.
+Delay = VariableSpeedTasks | ReadyMessages | Partners
 
 
 class QueuedServer(NamedTuple):
@@ -168,23 +133,14 @@ class Level(NamedTuple):
     before: Places
 
 
-class LevelDelays(NamedTuple):
-    """Delays of a level's tasks in addition to dependencies. released: numbers of the servers whose requests have all
-    arrived."""
-
-    variable_speed: VariableSpeedTasks | None
-    ready_messages: ReadyMessages | None
-    partners: Partners | None
-    released: Sequence[int]
-
-
 class LevelOrder:
     """A program's tasks ordered by level.
 
     Each server has a release, with a row after the tasks: it depends on the server's tasks, and their dependants also depend on
     it. The places of an order are those of the rows, an empty place that delays nothing, and places for ends of the step
     before. rows: task or release at each place. places: place of each row, and last the empty place. place: places of the
-    tasks, as an index. kept: places that the next step depends on. delays: by number of the level.
+    tasks, as an index. kept: places that the next step depends on. delays, released: by number of the level, delays of its
+    tasks in addition to dependencies, in this order, and numbers of the servers whose requests have all arrived.
     """
 
     def __init__(self, program: Program) -> None:
@@ -208,8 +164,13 @@ class LevelOrder:
         self.kept = np.unique(places[carried.values])
         self._follows = self._placed(before, carried)
         self._bounds = np.flatnonzero(np.diff(part[self.rows], prepend=-1, append=-1))
-        self.delays = self._delays(program, level, level[self.rows[self._bounds[:-1]]])
-        self.is_plain = not self.delays and len(self._follows.values) <= _PLAIN * len(self._bounds)
+        self._numbers = level[self.rows[self._bounds[:-1]]]
+        self.delays = self._delays(program, level)
+        self.released: dict[int, list[int]] = {}
+        for server, at in enumerate(level[tasks:].tolist()):
+            self.released.setdefault(self._number(at), []).append(server)
+        is_delayed = bool(self.delays or self.released)
+        self.is_plain = not is_delayed and len(self._follows.values) <= _PLAIN * len(self._bounds)
 
     def _placed(self, before: CsrLists, carried: CsrLists) -> CsrLists:
         """For each place the places of its dependencies in its step and of the step before, or the empty place without any."""
@@ -219,26 +180,38 @@ class LevelOrder:
         follows = CsrLists.grouped(self.places[keys], values, len(self.rows))
         return follows.extended(np.where(follows.counts == 0, len(self.rows), -1))
 
-    def _delays(self, program: Program, level: Places, numbers: Places) -> Mapping[int, LevelDelays]:
-        """numbers: the level of each part."""
-        released: dict[int, list[int]] = {}
-        for server, at in enumerate(level[len(program) :].tolist()):
-            released.setdefault(at, []).append(server)
-        rendezvous = RendezvousDelays(program, level, self.places)
-        variable_speed, ready_messages, partners = rendezvous.variable_speed, rendezvous.ready_messages, rendezvous.partners
-        levels = sorted({*variable_speed, *ready_messages, *partners, *released})
-        last = np.searchsorted(numbers, levels, side="right") - 1
-        return {
-            number: LevelDelays(variable_speed.get(at), ready_messages.get(at), partners.get(at), released.get(at, ()))
-            for at, number in zip(levels, last.tolist(), strict=True)
-        }
+    def _number(self, level: int) -> int:
+        """The number of a level's last part."""
+        return int(np.searchsorted(self._numbers, level, side="right")) - 1
+
+    def _delays(self, program: Program, level: Places) -> dict[int, list[Delay]]:
+        """Delays by number of the level. level: of each row; that of a transfer is above that of the one that its ready message
+        may be queued behind, and equal for partners, which have the same dependencies."""
+        speeds, messages = variable_speed_rows(program), np.flatnonzero(program.ready_after >= 0)
+        behind = messages, program.ready_after[messages], program.behind[messages]
+        pairs = program.partners() if (program.partner >= 0).any() else (messages[:0],) * 4
+        kinds: Sequence[tuple[Callable[..., Delay], Sequence[NDArray[np.signedinteger[Any]]]]] = [
+            (functools.partial(self._variable_speed, program), [speeds]), (ReadyMessages, behind), (Partners, pairs),
+        ]  # fmt: skip
+        result: dict[int, list[Delay]] = {}
+        for delay_of, columns in kinds:
+            for at in np.unique(level[columns[0]]).tolist():
+                places = [self.places[column[level[columns[0]] == at]] for column in columns]
+                result.setdefault(self._number(at), []).append(delay_of(*places))
+        return result
+
+    def _variable_speed(self, program: Program, places: Places) -> VariableSpeedTasks:
+        """The tasks at these places, with the speed profiles of their ranks."""
+        rows = self.rows[places]
+        profiles = SpeedProfiles([program.ranks.paces[rank] for rank in program.rank[rows].tolist()])
+        return VariableSpeedTasks(places, program.latency_s[rows].reshape(len(rows), -1), profiles)
 
     def along_s(self, seconds: Times) -> float:
         """Upper bound of the sum of seconds along any path through all steps, which has at most one task of each level.
 
         seconds: shape (steps, tasks). Infinite if tasks have delays in addition to dependencies.
         """
-        if self.delays:
+        if self.delays or self.released:
             return math.inf
         return float(np.maximum.reduceat(seconds[:, self.rows], self._bounds[:-1], axis=1).sum())
 

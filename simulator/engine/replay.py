@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.engine.durations import Times, concurrent_durations_s, durations_s
-from scaleproof.simulator.engine.levels import Level, LevelDelays, LevelOrder, QueuedServer, order_of, servers_of
+from scaleproof.simulator.engine.levels import Level, LevelOrder, QueuedServer, order_of, servers_of
 from scaleproof.simulator.engine.servers import Busy
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.engine.variation import NONE, Variation
@@ -158,20 +158,11 @@ class _StepTimes:
         self._ready.fill(np.inf)
         for number, level in enumerate(order.levels):
             _time_level(level, self.start, self.end, self.seconds, self._begins)
-            if number in order.delays:
-                self._delay(order.delays[number], seconds)
+            for delay in order.delays.get(number, ()):
+                delay.apply(self.start, self.end, self.seconds, self._ready)
+            for server in order.released.get(number, ()):
+                self._queues[server].serve(self.start, self.end, seconds)
         self._begins = None
-
-    def _delay(self, delays: LevelDelays, seconds: Times) -> None:
-        """Applies the delays of a level's tasks in addition to their dependencies."""
-        if delays.variable_speed is not None:
-            delays.variable_speed.set_ends(self.start, self.end, self.seconds)
-        if delays.ready_messages is not None:
-            delays.ready_messages.wait(self.start, self.end, self.seconds, self._ready)
-        if delays.partners is not None:
-            delays.partners.serialise(self.start, self.end, self.seconds)
-        for number in delays.released:
-            self._queues[number].serve(self.start, self.end, seconds)
 
 
 def _time_level(level: Level, start: Times, end: Times, seconds: Times, begins: Times | None) -> None:

@@ -147,55 +147,25 @@ class RankClass(NamedTuple):
         return f"{self.ranks} {role}s" if self.ranks > 1 else f"{role} {self.rank}"
 
 
-def place(ranks: int, per_node: int, distinguishable: Collection[int]) -> list[RankClass]:
-    """Classes of ranks that fill nodes of `per_node` devices in order; each `distinguishable` rank is a class of its own.
+def place(ranks: int, per_node: int, distinguishable: Collection[int], shares: Sequence[int] = ()) -> list[RankClass]:
+    """Classes of equivalent ranks that fill nodes of `per_node` devices in order; each `distinguishable` rank is a class of its
+    own. shares: samples of each rank, equal within a class; none if all are equal.
 
-    Full nodes without distinguishable ranks are equivalent.
+    Nodes are equivalent if they have the same number of ranks, with the same shares in order, and none is `distinguishable`.
     """
-    full = ranks // per_node
-    touched = {rank // per_node for rank in distinguishable if rank < ranks}
+    touched = {rank // per_node for rank in distinguishable}
+    equivalent: dict[object, list[int]] = {}
+    for node in range(-(-ranks // per_node)):
+        first, last = node * per_node, min((node + 1) * per_node, ranks)
+        key = node if node in touched else (last - first, *shares[first:last])
+        equivalent.setdefault(key, []).append(node)
     classes = []
-    if equivalent := full - sum(node < full for node in touched):
-        first = next(node for node in range(full) if node not in touched)
-        classes.append(RankClass(first, equivalent, per_node, first * per_node))
-    for node in touched | ({full} if ranks % per_node else set()):
-        here = range(node * per_node, min((node + 1) * per_node, ranks))
-        separate = [rank for rank in here if rank in distinguishable]
-        if len(separate) < len(here):
-            first = next(rank for rank in here if rank not in distinguishable)
-            classes.append(RankClass(node, 1, len(here) - len(separate), first))
-        classes += [RankClass(node, 1, 1, rank) for rank in separate]
+    for nodes in equivalent.values():
+        by_share: dict[int, list[int]] = {}
+        for rank in range(nodes[0] * per_node, min((nodes[0] + 1) * per_node, ranks)):
+            if rank in distinguishable:
+                classes.append(RankClass(nodes[0], 1, 1, rank))
+            else:
+                by_share.setdefault(shares[rank] if shares else 0, []).append(rank)
+        classes += [RankClass(nodes[0], len(nodes), len(members), members[0]) for members in by_share.values()]
     return sorted(classes, key=lambda ranks: ranks.rank)
-
-
-def place_shares(shares: Sequence[int], per_node: int, distinguishable: Collection[int]) -> list[RankClass]:
-    """Classes of equivalent workers, as in `place`, with equal shares within each class.
-
-    Nodes are equivalent if their workers have the same shares in order, and none of their workers is `distinguishable`.
-    """
-    equivalent: dict[tuple[int, ...], list[int]] = {}
-    for node in range(-(-len(shares) // per_node)):
-        workers = _workers_on(node, len(shares), per_node)
-        # a node with a distinguishable worker is equivalent to no other: its key is negative, which no share is
-        unique = (-1 - node,) if any(rank in distinguishable for rank in workers) else ()
-        equivalent.setdefault((*unique, *(shares[rank] for rank in workers)), []).append(node)
-    classes = [one for nodes in equivalent.values() for one in _classes_on(nodes, shares, per_node, distinguishable)]
-    return sorted(classes, key=lambda ranks: ranks.rank)
-
-
-def _workers_on(node: int, workers: int, per_node: int) -> range:
-    return range(node * per_node, min((node + 1) * per_node, workers))
-
-
-def _classes_on(
-    nodes: Sequence[int], shares: Sequence[int], per_node: int, distinguishable: Collection[int]
-) -> list[RankClass]:
-    """Classes on equivalent nodes: one per distinguishable worker, and one per share for the others."""
-    by_share: dict[int, list[int]] = {}
-    singles = []
-    for rank in _workers_on(nodes[0], len(shares), per_node):
-        if rank in distinguishable:
-            singles.append(RankClass(nodes[0], 1, 1, rank))
-        else:
-            by_share.setdefault(shares[rank], []).append(rank)
-    return singles + [RankClass(nodes[0], len(nodes), len(ranks), ranks[0]) for ranks in by_share.values()]

@@ -20,14 +20,43 @@ from scaleproof.simulator.parallelism.stages import Balance, ScheduleName
 # Precisions of data sent to experts and back.
 WirePrecision = Literal["fp8", "bf16", "fp16", "fp32"]
 
+# What options need, and the errors elsewhere
 STAGES: Final = Rule("stages > 1")
+CHUNKS: Final = Rule(
+    "stages > 1",
+    "{value} chunks need several pipeline stages", "set strategy.stages, or set chunks: 1 and schedule: 1f1b",
+)  # fmt: skip
 COUNTED_END: Final = Rule("stages > 1", "there is one stage of the model")
+BY_LAYERS: Final = Rule("balance == 'layers'", "balance already determines the stages")
 TENSOR: Final = Rule("tensor > 1", "has no effect without tensor parallelism", "set strategy.tensor, or leave it out")
+SEQUENCE: Final = Rule(
+    "sequence_parallel",
+    "needs the collectives of sequence parallelism", "set strategy.sequence_parallel=true, or leave it out",
+)  # fmt: skip
+SPLIT_SENDS: Final = Rule(
+    "tensor > 1 and stages > 1",
+    "needs tensor-parallel ranks and several stages", "set strategy.tensor and strategy.stages, or leave it out",
+)  # fmt: skip
 CONTEXT: Final = Rule("context > 1", "has no effect without context parallelism", "set strategy.context, or leave it out")
 EXPERT: Final = Rule("expert > 1", "has no effect without expert parallelism", "set strategy.expert, or leave it out")
+OTHER_MICROBATCH: Final = Rule(
+    "microbatches > 1", "needs another microbatch to compute meanwhile", "set strategy.microbatches, or leave it out"
+)
+OTHER_NODE: Final = Rule(
+    "nodes > 1",
+    "all {ranks} ranks are on one node", "set more ranks or fewer cluster.node.devices, or leave it out",
+)  # fmt: skip
 REPLICAS: Final = Rule("averages")
 BUCKETS: Final = Rule("zero < 3")
 AVERAGES: Final = Rule("servers == 0", "has no effect with servers, which sum gradients themselves", "leave it or servers out")
+WHOLE_GRADIENTS: Final = Rule(
+    "zero == 0", "not supported for gradients that are reduce-scattered", "leave compression or training.zero out"
+)
+SHARDS: Final = Rule("zero >= 1", "nothing is sharded", "set training.zero to 1, 2 or 3")
+SCATTERS: Final = Rule("zero >= 2", "gradients are not reduce-scattered", "set training.zero to 2 or 3, or leave it out")
+GATHERS_UPDATED: Final = Rule(
+    "zero in (1, 2)", "parameters are not all-gathered after a step", "set training.zero to 1 or 2, or leave it out"
+)
 GATHERS_LAYERS: Final = Rule("zero == 3", "parameters are not all-gathered", "set training.zero=3, or leave it out")
 
 
@@ -35,21 +64,15 @@ class PipelineStages(Spec):
     """Division of the model into pipeline stages."""
 
     stages: Count = Field(1, description="pipeline ranks of a worker")
-    chunks: Annotated[
-        Count,
-        Rule(
-            "stages > 1",
-            "{value} chunks need several pipeline stages", "set strategy.stages, or set chunks: 1 and schedule: 1f1b",
-        ),
-    ] = Field(1, description="model stages on each rank (virtual stages)")  # fmt: skip
+    chunks: Annotated[Count, CHUNKS] = Field(1, description="model stages on each rank (virtual stages)")
     schedule: ScheduleName = "1f1b"
     balance: Annotated[Balance, BY_FRAMEWORK] = Field(
         "layers", description="what is balanced between stages, or the number of blocks of each"
     )
-    account_for_embedding: Annotated[bool, COUNTED_END] = Field(
+    account_for_embedding: Annotated[bool, COUNTED_END, BY_LAYERS] = Field(
         False, description="count the embedding as a layer when stages are cut"
     )
-    account_for_loss: Annotated[bool, COUNTED_END] = Field(
+    account_for_loss: Annotated[bool, COUNTED_END, BY_LAYERS] = Field(
         False, description="count the output head and the loss as a layer when stages are cut"
     )
     overlap_sends: Annotated[bool, BY_FRAMEWORK, STAGES] = Field(
@@ -73,25 +96,19 @@ class GradientAveraging(Spec):
     algorithm: Annotated[str | None, AVERAGES] = Field(
         None, description="algorithm of the all-reduce; the library's choice if absent"
     )
-    compression: Annotated[
-        AnyCompression | None,
-        AVERAGES,
-        Rule(
-            "zero == 0",
-            "not supported for gradients that are reduce-scattered", "leave compression or training.zero out",
-        ),
-    ] = Field(None, description="compression of gradients")  # fmt: skip
+    compression: Annotated[AnyCompression | None, AVERAGES, WHOLE_GRADIENTS] = Field(
+        None, description="compression of gradients"
+    )
     prefetch: Annotated[int, GATHERS_LAYERS] = Field(
         1, ge=0, le=1000, description="layers whose parameters are gathered ahead (zero 3)"
     )
     reshard: Annotated[bool, BY_FRAMEWORK, GATHERS_LAYERS] = Field(
         True, description="free gathered parameters after the forward pass; else pipelines keep them for the whole step"
     )
-    scatter: Annotated[
-        Literal["microbatch", "step"],
-        Rule("zero >= 2", "gradients are not reduce-scattered", "set training.zero to 2 or 3, or leave it out"),
-    ] = Field("microbatch", description="scatter gradients after each microbatch, or once per step (FSDP's no_sync)")
-    shard_over: Annotated[Count | None, Rule("zero >= 1", "nothing is sharded", "set training.zero to 1, 2 or 3")] = Field(
+    scatter: Annotated[Literal["microbatch", "step"], SCATTERS] = Field(
+        "microbatch", description="scatter gradients after each microbatch, or once per step (FSDP's no_sync)"
+    )
+    shard_over: Annotated[Count | None, SHARDS] = Field(
         None, description="workers that shard states; all if absent (hybrid sharding)"
     )
 
@@ -113,14 +130,9 @@ class AllDegrees(Microbatches, GradientAveraging, PipelineStages):
     sequence_parallel: Annotated[bool, TENSOR] = Field(
         False, description="tensor-parallel ranks also divide operators between the matrices (arXiv 2205.05198)"
     )
-    overlap_tensor: Annotated[
-        bool,
-        BY_FRAMEWORK,
-        Rule(
-            "sequence_parallel",
-            "needs the collectives of sequence parallelism", "set strategy.sequence_parallel=true, or leave it out",
-        ),
-    ] = Field(False, description="overlap tensor-parallel collectives with the adjacent matrix products")  # fmt: skip
+    overlap_tensor: Annotated[bool, BY_FRAMEWORK, SEQUENCE] = Field(
+        False, description="overlap tensor-parallel collectives with the adjacent matrix products"
+    )
     context: Count = Field(1, description="ranks that divide the tokens of every sample")
     context_by: Annotated[ContextBy, BY_FRAMEWORK, CONTEXT] = Field(
         "ring",
@@ -130,22 +142,12 @@ class AllDegrees(Microbatches, GradientAveraging, PipelineStages):
     expert_tensor: Count | None = Field(
         None, description="tensor-parallel ranks that divide each expert's matrices, all if absent; others are expert ranks"
     )
-    overlap_experts: Annotated[
-        bool,
-        EXPERT,
-        Rule(
-            "microbatches > 1",
-            "needs another microbatch to compute meanwhile", "set strategy.microbatches, or leave it out",
-        ),
-    ] = Field(False, description="overlap expert all-to-alls with another microbatch's compute")  # fmt: skip
-    node_limit: Annotated[
-        Count | None,
-        EXPERT,
-        Rule(
-            "nodes > 1",
-            "all {ranks} ranks are on one node", "set more ranks or fewer cluster.node.devices, or leave it out",
-        ),
-    ] = Field(None, description="maximum number of nodes with a token's experts; unlimited if absent")  # fmt: skip
+    overlap_experts: Annotated[bool, EXPERT, OTHER_MICROBATCH] = Field(
+        False, description="overlap expert all-to-alls with another microbatch's compute"
+    )
+    node_limit: Annotated[Count | None, EXPERT, OTHER_NODE] = Field(
+        None, description="maximum number of nodes with a token's experts; unlimited if absent"
+    )
     deduplicated: Annotated[bool, EXPERT] = Field(
         False, description="send a token once to each node and forward it inside the node (DeepEP)"
     )
@@ -156,26 +158,10 @@ class AllDegrees(Microbatches, GradientAveraging, PipelineStages):
         None, description="precision of expert outputs; the training precision if absent"
     )
     order: Annotated[tuple[Axis, ...], Field(max_length=4)] = ORDER
-    split_sends: Annotated[
-        bool,
-        BY_FRAMEWORK,
-        Rule(
-            "tensor > 1 and stages > 1",
-            "needs tensor-parallel ranks and several stages", "set strategy.tensor and strategy.stages, or leave it out",
-        ),
-    ] = Field(
-        False,
-        description="tensor-parallel ranks each send a shard of an activation to the next stage",
-    )  # fmt: skip
-    overlap_gather: Annotated[
-        bool,
-        BY_FRAMEWORK,
-        AVERAGES,
-        Rule(
-            "zero in (1, 2)",
-            "parameters are not all-gathered after a step", "set training.zero to 1 or 2, or leave it out",
-        ),
-    ] = Field(
+    split_sends: Annotated[bool, BY_FRAMEWORK, SPLIT_SENDS] = Field(
+        False, description="tensor-parallel ranks each send a shard of an activation to the next stage"
+    )
+    overlap_gather: Annotated[bool, BY_FRAMEWORK, AVERAGES, GATHERS_UPDATED] = Field(
         False, description="overlap the all-gather of updated parameters with the next forward pass (zero 1 and 2)"
-    )  # fmt: skip
+    )
     servers: int = Field(0, ge=0, le=1_000_000, description="parameter servers on separate nodes, in place of averaging")

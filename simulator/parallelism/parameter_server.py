@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,25 @@ from scaleproof.simulator.parallelism.option_rules import Rule
 from scaleproof.simulator.parallelism.strategy import Strategy
 
 Sharding = Literal["bytes", "tensor", "round_robin"]
+
+# What options need, and the errors elsewhere
+STALE: Final = Rule(
+    "mode == 'stale_synchronous'", "has no effect on {mode} servers", "set mode: stale_synchronous, or leave bound out"
+)
+SYNCHRONOUS: Final = Rule(
+    "mode == 'synchronous'", "has no effect on {mode} servers", "set mode: synchronous, or leave backups out"
+)
+SINGLE_PUSHES: Final = Rule(
+    "not two_level",
+    "two_level makes a node's workers push as one, so single pushes cannot be dropped", "leave out one of both",
+)  # fmt: skip
+UNEQUAL_STEPS: Final = Rule(
+    "mode != 'synchronous'",
+    "has no effect on synchronous workers, which take equal steps", "leave units out, or set mode: asynchronous",
+)  # fmt: skip
+SINGLE_UNITS: Final = Rule(
+    "not two_level", "two_level makes a node's workers take steps together, not single units", "leave out one of both"
+)
 
 
 class Sparse(Spec):
@@ -61,40 +80,21 @@ class ParameterServer(Strategy):
     servers: Count = 1
     placement: Literal["dedicated", "colocated"] = "dedicated"
     mode: Literal["synchronous", "stale_synchronous", "asynchronous"] = "synchronous"
-    bound: Annotated[
-        int | None,
-        Rule(
-            "mode == 'stale_synchronous'",
-            "has no effect on {mode} servers", "set mode: stale_synchronous, or leave bound out",
-        ),
-    ] = Field(
+    bound: Annotated[int | None, STALE] = Field(
         None, description="number of steps that the slowest worker may be behind, stale_synchronous only"
-    )  # fmt: skip
-    backups: Annotated[
-        int,
-        Rule("mode == 'synchronous'", "has no effect on {mode} servers", "set mode: synchronous, or leave backups out"),
-        Rule(
-            "not two_level",
-            "two_level makes a node's workers push as one, so single pushes cannot be dropped", "leave out one of both",
-        ),
-    ] = Field(0, description="number of pushes of a step that servers do not wait for, synchronous only")  # fmt: skip
+    )
+    backups: Annotated[int, SYNCHRONOUS, SINGLE_PUSHES] = Field(
+        0, description="number of pushes of a step that servers do not wait for, synchronous only"
+    )
     shard: Sharding = "bytes"
     overlap: bool = Field(False, description="overlap pushes and pulls with passes")
     bucket_bytes: Bytes = Field(25 * 2.0**20, alias="bucket", description="size at which a bucket closes, with overlap")
     two_level: bool = Field(False, description="sum gradients inside a node first")
     sparse: Sparse | None = None
     assignment: Literal["fixed", "dynamic"] = "fixed"
-    units: Annotated[
-        Count | None,
-        Rule(
-            "mode != 'synchronous'",
-            "has no effect on synchronous workers, which take equal steps", "leave units out, or set mode: asynchronous",
-        ),
-        Rule(
-            "not two_level",
-            "two_level makes a node's workers take steps together, not single units", "leave out one of both",
-        ),
-    ] = Field(None, description="total number of steps, each of one worker, in the run")  # fmt: skip
+    units: Annotated[Count | None, UNEQUAL_STEPS, SINGLE_UNITS] = Field(
+        None, description="total number of steps, each of one worker, in the run"
+    )
     rollout_s: Seconds = Field(
         0.0, alias="rollout", description="time in which a worker acts in its environment before each forward pass"
     )

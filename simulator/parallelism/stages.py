@@ -93,9 +93,6 @@ def _nearest(number: int, works: Callable[[int], bool]) -> str:
 
 def cut_by_blocks(layers: Sequence[Layer], stages: int, blocks: Balance, counted: Counted = NOT_COUNTED) -> list[range]:
     """Partition into given, or else equal, numbers of blocks. Raises FieldError if there are more stages than blocks."""
-    if any(counted) and blocks != "layers":
-        field = f"account_for_{Counted._fields[counted.index(True)]}"
-        raise FieldError(("strategy", field), "balance already determines the stages; leave it out")
     if not isinstance(blocks, tuple):
         return cut_into_stages(layers, stages, counted)
     first, last = block_range(layers)

@@ -41,7 +41,7 @@ class RowScenario:
         return self.scenario.strategy.nodes_needed(self.scenario.cluster)
 
 
-def described(row: Row, framework: Framework | None = None, named: bool = True) -> RowScenario:
+def row_scenario(row: Row, framework: Framework | None = None, named: bool = True) -> RowScenario:
     """The scenario of a row of transformer_training.csv.
 
     framework: in place of the one that trained the row. named: whether the scenario names the row's framework; else it leaves
@@ -49,7 +49,7 @@ def described(row: Row, framework: Framework | None = None, named: bool = True) 
     scenario needs, and ScaleproofError where the scenario is not valid.
     """
     try:
-        return _Reader(row, framework, named).described()
+        return _Reader(row, framework, named).scenario()
     except (KeyError, ValueError) as error:
         if isinstance(error, ScaleproofError):
             raise
@@ -81,7 +81,7 @@ def software_of(row: Row) -> Mapping[str, Any] | None:
 def text_of(reference: str) -> str:
     """YAML of the scenario of `published:ROW-ID`. Raises NotFoundError for an unknown id, InputError for a row without run."""
     row = find_row(reference)
-    found = described(row)
+    found = row_scenario(row)
     lines = [f"# {row['model']} on {row['gpus']} {row['gpu']}, {row['software']}; {row['source']}"]
     if row["step_time_s"]:
         lines.append(f"# measured: {row['step_time_s']} s a step")
@@ -108,7 +108,7 @@ class _Reader:
         self._assumed += [column for column in known if row.get(column, "") in _BLANK]
         self.row = {**row, **{column: value for column, value in known.items() if row.get(column, "") in _BLANK}}
 
-    def described(self) -> RowScenario:
+    def scenario(self) -> RowScenario:
         row = self.row
         if row["precision"] not in _PRECISIONS:
             raise InputError(f"unknown precision: {row['precision']}")

@@ -33,20 +33,28 @@ def limit(run: Run) -> Iterator[str]:
     shares = _shares(run)
     if not shares:
         return
-    cause = max(shares, key=shares.__getitem__)
     if limiting := _limiting(shares):
         name, words, remedy = _LIMITS[limiting]
+        mostly = ""
         if limiting == WAITING_FOR_INPUT and run.loading is not None:
             remedy = f"{_FASTER[run.loading.slowest]} helps most"
-        yield f"{format_percent(shares[limiting])} {name}{_mostly(run, limiting)}. {words}: {remedy}."
+        if limiting == "exposed_communication" and run.communication:
+            most = run.communication[0]
+            mostly = f", {format_percent(most.exposed_s / run.step_time_s)} {most.label}"
+        yield f"{format_percent(shares[limiting])} {name}{mostly}. {words}: {remedy}."
         return
     exposed, host_share = shares["exposed_communication"], run.host_share or 0.0
     network = "a faster network does not" if exposed < _LITTLE else "a faster network saves at most that"
     helps = "larger microbatches, or fewer and larger kernels, help, faster GPUs do not"
     words = f"{_HOST}: {helps}." if bound(run) == _HOST else f"{_COMPUTE}: faster GPUs help, {network}."
     host = f" GPUs wait for the host to launch kernels in {format_percent(host_share)} of compute."
-    words = f"{format_percent(exposed)} exposed communication. {words}{host if host_share >= _NOTICEABLE else ''}"
-    yield words + _second(shares, cause)
+    text = f"{format_percent(exposed)} exposed communication. {words}{host if host_share >= _NOTICEABLE else ''}"
+    # the largest other cause, if it is noticeable
+    cause = max(shares, key=shares.__getitem__)
+    if cause != "exposed_communication" and shares[cause] >= _LITTLE:
+        name, _, remedy = _LIMITS[cause]
+        text += f" {format_percent(shares[cause])} {name}: {remedy}."
+    yield text
 
 
 def bound(run: Run) -> str:
@@ -72,17 +80,3 @@ def _limiting(shares: dict[str, float]) -> str:
         return WAITING_FOR_INPUT
     cause = max(shares, key=shares.__getitem__)
     return cause if shares[cause] > 1 - sum(shares.values()) else ""
-
-
-def _mostly(run: Run, cause: str) -> str:
-    """The communication that is exposed most."""
-    most = run.communication[0] if run.communication and cause == "exposed_communication" else None
-    return "" if most is None else f", {format_percent(most.exposed_s / run.step_time_s)} {most.label}"
-
-
-def _second(shares: dict[str, float], cause: str) -> str:
-    """The largest other cause, if it is noticeable and is not communication."""
-    if cause == "exposed_communication" or shares[cause] < _LITTLE:
-        return ""
-    name, _, remedy = _LIMITS[cause]
-    return f" {format_percent(shares[cause])} {name}: {remedy}."

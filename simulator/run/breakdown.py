@@ -159,7 +159,7 @@ def _breakdown_s(main: Spans, share: NDArray[np.float64]) -> dict[str, float]:
     return {name: float(value) for name, value in parts.items()}
 
 
-class TransferTimes(NamedTuple):
+class StepTransfers(NamedTuple):
     """Seconds per step in the mean over training ranks with transfers in flight, exposed or hidden, in intervals of different
     labels. number: of the communication; −1 if it is not known."""
 
@@ -209,7 +209,7 @@ def _names(number: int) -> tuple[str, str]:
     return dimension.label, collective.label
 
 
-def in_flight(main: Spans, communication: Spans, share: NDArray[np.float64]) -> TransferTimes:
+def in_flight(main: Spans, communication: Spans, share: NDArray[np.float64]) -> StepTransfers:
     """Seconds per step with transfers in flight; overlaps count once, for the transfer that started first.
 
     main, communication: spans of the training ranks on the two streams. share: weight of each rank. Transfers that outlast a
@@ -228,7 +228,7 @@ def in_flight(main: Spans, communication: Spans, share: NDArray[np.float64]) -> 
     moving, number = TimeIntervals(rank, np.maximum(start_s, begin_s[rank]), np.minimum(stop_s, end_s[rank])).divided(numbers)
     hidden_s = np.maximum(0.0, moving.end_s - moving.start_s - _covered_s(moving, exposed)) * share[moving.owner]
     exposed_s = (exposed.end_s - exposed.start_s) * share[exposed.rank]
-    return TransferTimes(exposed.communication.astype(np.int64), exposed_s, number, hidden_s)
+    return StepTransfers(exposed.communication.astype(np.int64), exposed_s, number, hidden_s)
 
 
 def _covered_s(intervals: TimeIntervals, exposed: Spans) -> Times:

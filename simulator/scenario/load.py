@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import InputError, ScenarioError
-from scaleproof.simulator.common.part_reference import resolve_file
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.scenario import aliases
 from scaleproof.simulator.scenario.fields import GPUS
@@ -25,7 +24,7 @@ from scaleproof.simulator.scenario.overrides import (
     override_texts,
     remove_fitted_cluster,
 )
-from scaleproof.simulator.scenario.read import resolve_part, resolve_parts, validated
+from scaleproof.simulator.scenario.read import read_file, resolve_part, resolve_parts, validated
 from scaleproof.simulator.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -67,13 +66,12 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
     if catalog.is_model(name):
         return build(_around_model(name, changes), Path(name), changes)
     path = catalog.find_scenario(name)
-    located = yaml_file.read(path)
-    return build(located, path, changes)
+    return build(yaml_file.read(path), path, changes)
 
 
 def _around_model(reference: str, overrides: Sequence[str]) -> Located:
     """The fields of a scenario that trains a model. Raises ScenarioError if the overrides lack some that are needed."""
-    given = {aliases.canonical(tuple(override.partition("=")[0].split(".")))[0] for override in overrides}
+    given = {_field(override).partition(".")[0] for override in overrides}
     if missing := [f"--set {field}={example}" for field, example in _NEEDED.items() if field not in given]:
         message = f"a model without a scenario needs {' and '.join(_NEEDED)}; add {' '.join(missing)}, for example"
         raise ScenarioError([f"{reference}: {message}"])
@@ -134,7 +132,8 @@ def fit_to_cluster(located: Located, fixed: Collection[str]) -> None:
 
 
 def _field(override: str) -> str:
-    return ".".join(aliases.canonical(tuple(override.partition("=")[0].split("."))))
+    """The field that an override sets."""
+    return aliases.canonical_text(override.partition("=")[0])
 
 
 def reference_text(reference: object, kind: str = "scenario") -> str:
@@ -162,16 +161,16 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
     gpus: int | None = None
     fixed: set[str] = set()
     for override in overrides:
-        name = override.partition("=")[0]
-        field = aliases.canonical(tuple(name.split(".")))
-        if name == GPUS:
+        field = _field(override)
+        part = field.partition(".")[0]
+        if field == GPUS:
             gpus = _whole(override)
-        elif field[0] not in wrong:
+        elif part not in wrong:
             try:
                 fixed.add(apply_override(located, override, fixed))
             except ScenarioError as error:
                 problems += error.problems
-                wrong.add(field[0])
+                wrong.add(part)
     try:
         expand_shorthand(located)
     except ScenarioError as error:
@@ -190,15 +189,12 @@ def cluster_with(path: Path, overrides: Sequence[str]) -> Cluster:
 
     Raises NotFoundError or ScenarioError.
     """
-    located = yaml_file.read(path)
-    resolve_file(located, "cluster", path.parent)
-    whole = Located({"cluster": located.data}, {("cluster", *place): text for place, text in located.places.items()})
+    located = read_file(path, "cluster").as_field("cluster")
     for override in overrides:
         if not override.startswith("cluster."):
             raise ScenarioError([f"--set {override}: expected a field of the cluster, such as cluster.network.latency=2us"])
-        apply_override(whole, override, ())
-    places = {place[1:]: text for place, text in whole.places.items() if place[:1] == ("cluster",)}
-    return validated(Cluster, Located(whole.data["cluster"], places))
+        apply_override(located, override, ())
+    return validated(Cluster, located.field("cluster"))
 
 
 def _check_is_scenario(located: Located, path: Path) -> None:

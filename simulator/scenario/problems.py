@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.yaml_file import Located
-from scaleproof.simulator.parallelism import Strategy
+from scaleproof.simulator.parallelism import Hybrid, Strategy
 from scaleproof.simulator.scenario.aliases import DEGREES
 from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.strategies import KINDS
@@ -107,9 +107,10 @@ def _suggestion(root: type[Spec], located: Located, path: tuple[str | int, ...])
         return "a scenario has strategy.workers; give the number of GPUs to a command, as --gpus N or --set gpus=N"
     spec = _spec_among(*_annotation_at(root, located.data, path[:-1]))
     fields = sorted(field.alias or name for name, field in spec.model_fields.items()) if spec else []
-    if path[0] == "strategy" and path[1:] in {(degree,) for degree in (*DEGREES, "workers")}:
-        own = [degree for degree in (*DEGREES, "workers") if degree in fields]
-        has = f"; {located.data['strategy'].get('kind')} has {' and '.join(own)}" if own else ""
+    if path[0] == "strategy" and path[1:] in {(info.alias or name,) for name, info in Hybrid.model_fields.items()}:
+        degrees = (*DEGREES, "workers")
+        others = [degree for degree in degrees if degree in fields and path[1] in degrees]
+        has = f"; {located.data['strategy'].get('kind')} has {' and '.join(others)}" if others else ""
         return f"set strategy.kind=hybrid, which has it{has}"
     close = difflib.get_close_matches(str(path[-1]), fields, n=1)
     if close:

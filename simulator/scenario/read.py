@@ -29,19 +29,20 @@ class _ModelFile(Spec):
 
 def load_cluster(reference: str | Path) -> Cluster:
     """Loads a cluster by the name of a shipped one, or by a path. Raises NotFoundError or ScenarioError."""
-    return _load_part(Cluster, "cluster", reference)
+    return validated(Cluster, read_file(reference, "cluster"))
 
 
 def load_device(reference: str | Path) -> Device:
     """Loads a device by the name of a shipped one, or by a path. Raises NotFoundError or ScenarioError."""
-    return _load_part(Device, "device", reference)
+    return validated(Device, read_file(reference, "device"))
 
 
-def _load_part(kind: type[_S], part: str, reference: str | Path) -> _S:
+def read_file(reference: str | Path, part: str) -> Located:
+    """The content of a part's own file, with the parts that it names. Raises NotFoundError or ScenarioError."""
     path = reference if isinstance(reference, Path) else catalog.find_part(part, reference)
     located = yaml_file.read(path)
     resolve_file(located, part, path.parent)
-    return validated(kind, located)
+    return located
 
 
 def load_model(reference: str | Path, **changes: Any) -> AnyModel:

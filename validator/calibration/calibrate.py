@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import InputError, RankError
-from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, described, provenance
+from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, cluster_from_points, provenance
 from scaleproof.validator.calibration.fit.gpu import machine
 from scaleproof.validator.calibration.gpu_sizes import GpuSizes
 from scaleproof.validator.calibration.plan import ProbePlan, Task, tasks
@@ -53,7 +53,7 @@ def calibrate(
 
     base: data of the YAML file that describes the cluster; required for netlab and for several machines. Without one, a plan of
     GPU probes describes this machine's GPUs itself, with a rank on each. hosts: number of hosts of a lab. progress: is called
-    with a text before each probe. Raises InputError and RunError as `site` and `described` do.
+    with a text before each probe. Raises InputError and RunError as `site` and `cluster_from_points` do.
     """
     if plan.gpu and base is None:
         base = _this_machine(plan.gpu, on)
@@ -81,7 +81,7 @@ def calibrate(
         origin |= disturbance(probed.load, "calibration", "calibrate")
     origin["probes"] = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in probed.took_s.items())
     context = CalibrationFacts(where.on, where.nodes, plan.precision, base, origin, plan.gpu is not None)
-    fitted, notes = described(probed.points, context)
+    fitted, notes = cluster_from_points(probed.points, context)
     return CalibrationResult(fitted, [*probed.points, context.point()], notes, kernels_of(fitted, probed.points, context))
 
 

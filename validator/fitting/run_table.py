@@ -13,7 +13,7 @@ from scaleproof.simulator.common.errors import InputError, ScaleproofError, Unit
 from scaleproof.simulator.common.units import parse_bytes, parse_count, parse_time_s
 from scaleproof.simulator.prediction.accounting import tokens_per_sample
 from scaleproof.simulator.published.tables import Cells, opened
-from scaleproof.simulator.published.training_runs import described
+from scaleproof.simulator.published.training_runs import row_scenario
 from scaleproof.simulator.scenario.fields import field_named
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.imports.reading import ImportNotes
@@ -189,7 +189,7 @@ def _published(path: Path, rows: Sequence[tuple[int, Cells]], notes: ImportNotes
             )
             continue
         try:
-            scenario = described(cells).scenario
+            scenario = row_scenario(cells).scenario
             step_s = _plain(cells["step_time_s"])
             memory_bytes = _plain(cells["memory_GiB"]) * _GIB if cells["memory_GiB"] else None
         except ScaleproofError as error:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import yaml
 
 from scaleproof.simulator.published.tables import Row, folder, read_table
-from scaleproof.simulator.published.training_runs import described
+from scaleproof.simulator.published.training_runs import row_scenario
 from scaleproof.validator.fitting.observations import ObservedRun
 from scaleproof.validator.fitting.posterior import Posterior, fitted
 from scaleproof.validator.published import parallel_map
@@ -75,7 +75,7 @@ def _fitted(calibration: Calibration) -> Posterior:
 
 def run_of(row: Row) -> ObservedRun:
     """A published row as a measured run of a step time; memory is scored with shipped constants."""
-    return ObservedRun(row["id"], described(row).scenario, float(row["step_time_s"]))
+    return ObservedRun(row["id"], row_scenario(row).scenario, float(row["step_time_s"]))
 
 
 def chosen(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from scaleproof.simulator.common.catalog import PUBLISHED
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.published.training_runs import RowScenario, described
+from scaleproof.simulator.published.training_runs import RowScenario, row_scenario
 from scaleproof.simulator.uncertainty.error_model import (
     case_of_memory,
     case_of_scenario,
@@ -70,11 +70,11 @@ def scenario_of(
     learned: Mapping[str, Posterior] = MappingProxyType({}),
 ) -> RowScenario | str:
     """The scenario of a row, or the reason to skip it. Raises ScaleproofError if the row cannot be expressed as a scenario."""
-    description = described(row, named=options.frameworks)
+    description = row_scenario(row, named=options.frameworks)
     changed = framework = description.scenario.framework
     for mechanism in options.ablate:
         changed = changed.ablated(mechanism)
-    description = description if changed is framework else described(row, changed)
+    description = description if changed is framework else row_scenario(row, changed)
     if row.get("id") in (_GIVEN if options.calibrated else _FITTED_ROWS):
         return _FITTED_ON_IT
     posterior = learned.get(row.get("source_set", ""))

@@ -201,7 +201,9 @@ class _Predictions:
     def __init__(
         self, reference: str | Path, overrides: Sequence[str], x: MapAxis, y: MapAxis, strategies: Sequence[Contender]
     ) -> None:
-        self.reference, self.overrides, self.x, self.y = reference, overrides, x, y
+        self.x, self.y = x, y
+        # all strategies at a point have this scenario in common
+        self.loaded = functools.cache(lambda *further: load(reference, (*overrides, *further)))
         self.contenders = {contender.name: contender for contender in strategies}
         self.point = functools.cache(self._point)
 
@@ -213,7 +215,7 @@ class _Predictions:
         """The scenario of one strategy at one point, with nodes added where the strategy needs more. Raises InputError."""
         values, contender = ((self.x, x), (self.y, y)), self.contenders[strategy]
         overrides = [f"{axis.field}={axis.exactly(value)}" for axis, value in values if not axis.is_of_strategy]
-        base = load(self.reference, (*self.overrides, *overrides))
+        base = self.loaded(*overrides)
         plan = contender.strategy(base, {axis.inner: value for axis, value in values if axis.is_of_strategy})
         cluster = base.cluster.with_nodes(plan.nodes_needed(base.cluster))
         named = {} if contender.framework is None else {"framework": contender.framework}

@@ -24,19 +24,20 @@ Ints = NDArray[np.int64]
 Cause = Literal["saving", "detection", "restart", "waiting", "planned"]
 
 
+class FailureKinds(NamedTuple):
+    """Several kinds of failures. per_s: failures per second. shares: relative frequency of each kind. lost: nodes lost with
+    each."""
+
+    per_s: float
+    shares: Floats
+    lost: Ints
+
+
 class FailureMix(NamedTuple):
-    """Failure rates and kinds.
+    """All failures. node: of one training node. other: those whose rate does not depend on the number of nodes."""
 
-    node_per_s: failures per second of one training node. other_per_s: failures per second that do not depend on the number of
-    nodes. node_share, other_share: relative frequency of the kinds of failures; node_lost, other_lost: nodes lost with each.
-    """
-
-    node_per_s: float
-    other_per_s: float
-    node_share: Floats
-    other_share: Floats
-    node_lost: Ints
-    other_lost: Ints
+    node: FailureKinds
+    other: FailureKinds
 
 
 class NodeSupply(NamedTuple):
@@ -188,11 +189,6 @@ class FailureSimulation:
         self.speed = np.ones(samples)
         self.broken = np.zeros(samples, dtype=np.int64)
         self.repairs = _Repairs(samples)
-        # cumulative shares of the kinds of failures, and the nodes lost with each
-        self.kinds = [
-            (np.cumsum(share)[:-1], lost)
-            for share, lost in ((chances.node_share, chances.node_lost), (chances.other_share, chances.other_lost))
-        ]
         self.trained_s = np.zeros(samples)
         self.down_s: dict[Cause, Floats] = {cause: np.zeros(samples) for cause in get_args(Cause)}
         self.failures, self.stops, self.growths = np.zeros((3, samples), dtype=np.int64)
@@ -235,7 +231,7 @@ class FailureSimulation:
 
     def _rate(self, at: Ints) -> Floats:
         """Failures per second of each sample."""
-        rate: Floats = self.chances.node_per_s * self.nodes[at] + self.chances.other_per_s
+        rate: Floats = self.chances.node.per_s * self.nodes[at] + self.chances.other.per_s
         return rate
 
     def _train(self, live: Ints) -> tuple[Ints, Ints, Ints, Ints]:
@@ -274,9 +270,12 @@ class FailureSimulation:
         if not at.size:
             return
         self.failures[at] += 1
-        in_node = self.random.random(len(at)) < self.chances.node_per_s * self.nodes[at] / self._rate(at)
+        in_node = self.random.random(len(at)) < self.chances.node.per_s * self.nodes[at] / self._rate(at)
         drawn = self.random.random(len(at))
-        lost = np.where(in_node, *(kinds[np.searchsorted(bounds, drawn, side="right")] for bounds, kinds in self.kinds))
+        of_node, of_other = (
+            kinds.lost[np.searchsorted(np.cumsum(kinds.shares)[:-1], drawn, side="right")] for kinds in self.chances
+        )
+        lost = np.where(in_node, of_node, of_other)
         self.broken[at] = np.minimum(self.broken[at] + lost, self.nodes[at])
 
     def _spend(self, at: Ints, cause: Cause, seconds: Floats | float) -> Ints:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from scaleproof.simulator.analysis.goodput.elastic_sizes import ElasticSizes
-from scaleproof.simulator.analysis.goodput.failure_history import FailureMix, NodeSupply
+from scaleproof.simulator.analysis.goodput.failure_history import FailureKinds, FailureMix, NodeSupply
 from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.cluster.network.topology import Dragonfly, FatTree, Graph, LeafSpine, RailOptimised, Switch
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.memory import states
-from scaleproof.simulator.scenario.reliability import COMPONENTS, Reliability
+from scaleproof.simulator.scenario.reliability import Reliability
 from scaleproof.simulator.scenario.schema import Scenario
 
 # components whose number is proportional to the nodes that train
@@ -102,18 +103,17 @@ def failure_rates(scenario: Scenario) -> FailureRates:
         slowdown=reliability.checkpoint.slowdown,
     )
     supply = NodeSupply(reliability.spares, reliability.repair_s or 0.0)
-    chances = _failure_mix(reliability, rates_per_s, numbers["host"])
+    node = {name: rate for name, rate in rates_per_s.items() if name in _OF_NODES}
+    other = {name: rate for name, rate in rates_per_s.items() if name not in _OF_NODES}
+    chances = FailureMix(_kinds(reliability, node, numbers["host"]), _kinds(reliability, other))
     return FailureRates(reliability, numbers, rates_per_s, saving, times, chances, supply, ElasticSizes(scenario))
 
 
-def _failure_mix(reliability: Reliability, rates_per_s: dict[str, float], nodes: int) -> FailureMix:
-    kinds = [
-        [name for name in COMPONENTS if name in rates_per_s and (name in _OF_NODES) == of_nodes] for of_nodes in (True, False)
-    ]
-    rates = [np.array([rates_per_s[name] for name in names] or [0.0]) for names in kinds]
-    shares = [rate / max(rate.sum(), np.finfo(float).tiny) for rate in rates]
-    lost = [np.array([getattr(reliability.nodes_lost, name) for name in names] or [0]) for names in kinds]
-    return FailureMix(float(rates[0].sum()) / nodes, float(rates[1].sum()), *shares, *lost)
+def _kinds(reliability: Reliability, rates_per_s: Mapping[str, float], nodes: int = 1) -> FailureKinds:
+    """Failures of some components, for each of `nodes` nodes. rates_per_s: failures per second by component."""
+    rates = np.array(list(rates_per_s.values()) or [0.0])
+    lost = np.array([getattr(reliability.nodes_lost, name) for name in rates_per_s] or [0])
+    return FailureKinds(float(rates.sum()) / nodes, rates / max(rates.sum(), np.finfo(float).tiny), lost)
 
 
 def checkpoint_cost(scenario: Scenario, reliability: Reliability, nodes: int) -> CheckpointCost:

@@ -19,6 +19,8 @@ from scaleproof.simulator.common.errors import InputError
 
 Numbers = NDArray[np.int64]
 Amounts = NDArray[np.float64]
+# A round, and whether each of its messages goes between nodes.
+_RoundOnLinks = tuple[Round, NDArray[np.bool_]]
 # Operations with a root, which is the first member.
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
@@ -86,8 +88,7 @@ def traffic_by_round(algorithm: str, op: Op, group: Group, node: Node, network: 
 def network_loads(algorithm: str, op: Op, group: Group, node: Node, network: Link, rotate: bool) -> Mapping[Channel, float]:
     """Load of each channel of the network by a collective, as a share of the collective's size; errors as in `traffic`."""
     links = _UsedLinks(op, group, node, network, rotate)
-    rounds = ALGORITHMS[algorithm].rounds(op, group)
-    source, target, share = links.between(rounds, [_crosses(step, group) for step in rounds])
+    source, target, share = links.between([(step, _crosses(step, group)) for step in ALGORITHMS[algorithm].rounds(op, group)])
     source, target = (np.where(end < 0, -1, end // links.cards) for end in (source, target))
     return _loads(links.wiring, source, target, share)
 
@@ -166,20 +167,19 @@ class _UsedLinks:
         """Traffic of consecutive rounds, or of a single one whose messages are all concurrent."""
         if not rounds:
             return Traffic(0, 0, 0.0, 0.0, 0, 0)
-        crosses = [_crosses(step, self.group) for step in rounds]
-        steps = [_steps(step, c, at_once) for step, c in zip(rounds, crosses, strict=True)]
-        each = list(zip(rounds, crosses, steps, strict=True))
-        remote = rounds[0].source[crosses[0] & (rounds[0].source >= 0)]
+        crossing = [(step, _crosses(step, self.group)) for step in rounds]
+        each = [(step, c, *_steps(step, c, at_once)) for step, c in crossing]
+        first, crosses = crossing[0]
         return Traffic(
-            inside_steps=sum(inside for inside, _ in steps),
-            between_steps=sum(between for _, between in steps),
-            inside_s=self._inside_s(rounds, crosses),
-            between_s=self._between_s(rounds, crosses),
-            inside_messages=sum(_most_messages(step, ~c, np.arange(self.group.size)) for step, c, _ in each),
-            between_messages=sum(_most_messages(step, c, self.group.node_of) for step, c, _ in each),
-            inside_further=tuple(f for step, c, (inside, _) in each for f in self._inside_further(step, ~c, inside)),
-            between_further=tuple(f for step, c, (_, between) in each for f in self._between_further(step, c, between)),
-            remote_messages=int(np.bincount(remote).max(initial=0)) if at_once else 0,
+            inside_steps=sum(inside for _, _, inside, _ in each),
+            between_steps=sum(between for _, _, _, between in each),
+            inside_s=self._inside_s(crossing),
+            between_s=self._between_s(crossing),
+            inside_messages=sum(_most_messages(step, ~c, np.arange(self.group.size)) for step, c in crossing),
+            between_messages=sum(_most_messages(step, c, self.group.node_of) for step, c in crossing),
+            inside_further=tuple(f for step, c, inside, _ in each for f in self._inside_further(step, ~c, inside)),
+            between_further=tuple(f for step, c, _, between in each for f in self._between_further(step, c, between)),
+            remote_messages=int(np.bincount(first.source[crosses & (first.source >= 0)]).max(initial=0)) if at_once else 0,
         )
 
     def _inside_further(self, step: Round, chosen: NDArray[np.bool_], steps: int) -> Iterator[FurtherSteps]:
@@ -197,23 +197,23 @@ class _UsedLinks:
         found = _further(self.network, nodes, self.node.cards_used, ends, self._nodes_in_order(), steps, step.times)
         return (FurtherSteps(extra_s / 2, count) for extra_s, count in found) if is_half else found
 
-    def _inside_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> float:
+    def _inside_s(self, rounds: Sequence[_RoundOnLinks]) -> float:
         link = self.node.link
-        messages = [some for some in self._inside(rounds, crosses) if len(some.share)]
+        messages = [some for some in self._inside(rounds) if len(some.share)]
         if link is None or not messages:
             return 0.0
         slowdown = None
         if link.incast:
             ends = ("source", "target") if link.duplex == "half" else ("target",)
             endpoints = self.group.nodes * self.node.installed
-            counts = [_counts(step, ~c, self._endpoint, ends, endpoints) for step, c in zip(rounds, crosses, strict=True)]
+            counts = [_counts(step, ~c, self._endpoint, ends, endpoints) for step, c in rounds]
             slowdown = 1 + link.incast * np.maximum(0, np.max(counts, axis=0) - 1)
         return _busiest_s(link.wiring(self.node.installed), _joined(messages), slowdown)
 
-    def _inside(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> Iterator[_EndpointShares]:
+    def _inside(self, rounds: Sequence[_RoundOnLinks]) -> Iterator[_EndpointShares]:
         """Messages inside nodes, channel by channel; devices of all nodes are numbered consecutively."""
         has_rails = self.network is not None and self.network.topology.endpoints_are_cards and not self.rotate
-        for step, c in zip(rounds, crosses, strict=True):
+        for step, c in rounds:
             for members in self.channels if not c.all() else ():
                 endpoint = self._endpoint[members]
                 source, target = (np.where(end < 0, -1, endpoint[end]) for end in (step.source[~c], step.target[~c]))
@@ -229,20 +229,20 @@ class _UsedLinks:
         relay = self.group.node_of[source] * devices + -(-card * devices // cards)
         return _EndpointShares(self._endpoint[source][changes], relay[changes], step.share[crosses][changes] * step.times)
 
-    def _between_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> float:
-        if self.network is None or not any(c.any() for c in crosses):
+    def _between_s(self, rounds: Sequence[_RoundOnLinks]) -> float:
+        if self.network is None or not any(c.any() for _, c in rounds):
             return 0.0
-        slowdown = self._incast_slowdown(rounds, crosses) if self.network.incast else None
-        return _busiest_s(self.wiring, self.between(rounds, crosses), slowdown, self.cards)
+        slowdown = self._incast_slowdown(rounds) if self.network.incast else None
+        return _busiest_s(self.wiring, self.between(rounds), slowdown, self.cards)
 
-    def _incast_slowdown(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> Amounts:
+    def _incast_slowdown(self, rounds: Sequence[_RoundOnLinks]) -> Amounts:
         """Slowdown factor of what each card receives because several endpoints send to its endpoint; shape (cards,)."""
         assert self.network is not None
         counts = np.zeros(len(self.wiring))
         parts = len(self.orders) * (len(np.unique(self._card_of)) if self.rotate and self.cards > 1 else 1)
-        for step, c in zip(rounds, crosses, strict=True):
+        for step, c in rounds:
             if c.any():
-                source, target, _ = self.between([step], [c])
+                source, target, _ = self.between([(step, c)])
                 ends = np.concatenate([source, target]) if self.wiring.half_duplex else target
                 counts = np.maximum(counts, np.bincount(ends[ends >= 0] // self.cards, minlength=len(counts)) / parts)
         return np.repeat(1 + self.network.incast * np.maximum(0, counts - 1), self.cards)
@@ -267,7 +267,7 @@ class _UsedLinks:
         """The node of each member in each order of the nodes; arrays of shape (size,)."""
         return [self._node_numbers[order] for order in self.orders]
 
-    def between(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> _EndpointShares:
+    def between(self, rounds: Sequence[_RoundOnLinks]) -> _EndpointShares:
         """Messages between nodes by card (node · cards + card).
 
         A message uses the cards nearest to its two ranks, or the receiver's rail if the network has rails. If channels rotate,
@@ -277,7 +277,7 @@ class _UsedLinks:
         used = np.unique(card_of).tolist()
         messages = []
         choices: Sequence[int | None] = used if self.rotate else (None,)
-        for step, c in zip(rounds, crosses, strict=True):
+        for step, c in rounds:
             ends = step.source[c], step.target[c]
             rail = np.where(ends[1] < 0, ends[0], ends[1])
             share = step.share[c] * step.times / len(choices) / len(self.orders)

@@ -18,7 +18,7 @@ import numpy as np
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.equivalence import UsedLinks, hashes, labels
 from scaleproof.simulator.common.equivalence import classes as equivalence_classes
-from scaleproof.simulator.parallelism.mesh import DeviceMesh, RankClass, place, place_shares
+from scaleproof.simulator.parallelism.mesh import DeviceMesh, RankClass, place
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program import Kind, Path, Program, Resources, ResourceTable
 from scaleproof.simulator.strategy.job import Job
@@ -39,11 +39,7 @@ def worker_classes(plan: Plan, job: Job) -> list[RankClass]:
         if cluster.node.cards_used > 1:
             # messages of some of a node's ranks are not spread evenly over its network cards
             distinguishable = {worker - worker % per_node + offset for worker in distinguishable for offset in range(per_node)}
-        return (
-            place_shares(plan.shares, per_node, distinguishable)
-            if plan.shares
-            else place(plan.workers, per_node, distinguishable)
-        )
+        return place(plan.workers, per_node, distinguishable, plan.shares or ())
     period = math.lcm(mesh.stride("workers"), mesh.devices) // mesh.stride("workers")
     if distinguishable_ranks or plan.ranks <= mesh.devices or plan.workers % period:
         return separate_classes(plan, mesh)

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, format_share, parse_share, slowed, uncertain
+from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, parse_share, slowed, uncertain
 from scaleproof.simulator.common.errors import FieldError, ScaleproofError, UnitError
+from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from tests.simulator.clusters import plain
@@ -95,7 +96,7 @@ def test_invalid_intervals_are_rejected_with_their_place(name: str, interval: di
 
 @given(st.floats(1e-3, 1e3))
 def test_shares_are_parsed_and_formatted_consistently(share: float) -> None:
-    assert parse_share(format_share(share)) == pytest.approx(share, abs=6e-4)
+    assert parse_share(format_percent(share)) == pytest.approx(share, abs=6e-4)
 
 
 @pytest.mark.parametrize("text", ["", "0 %", "-4 %", "nan", "inf", True, None])

@@ -37,9 +37,10 @@ IGNORING: Final = [pair for pair in RULES if pair[1].reason is None]
 
 
 # Values of what rules need that scenarios of these tests can have, the least demanding first.
-POSSIBLE: Final[Mapping[str, tuple[int, ...]]] = {
+POSSIBLE: Final[Mapping[str, tuple[Any, ...]]] = {
     "zero": (0, 1, 2, 3), "servers": (0, 1), "averages": (1, 0), "sequence_parallel": (0, 1),
-    "tensor": (1, 2), "stages": (1, 2), "context": (1, 2), "expert": (1, 2), "microbatches": (1, 2), "nodes": (1, 2),
+    "tensor": (1, 2), "stages": (1, 2), "context": (1, 2), "expert": (1, 2), "microbatches": (1, 2),
+    "nodes": (1, 2), "balance": ("layers", "time"),
 }  # fmt: skip
 
 
@@ -48,7 +49,7 @@ def name_of(value: object) -> str:
     return value.needs if isinstance(value, Rule) else str(value)
 
 
-def needed(option: str) -> dict[str, int]:
+def needed(option: str) -> dict[str, Any]:
     """The smallest values with which an option has an effect."""
     rules = rules_of(Hybrid)[option]
     names = list(dict.fromkeys(name for rule in rules for name in rule.names))
@@ -57,7 +58,7 @@ def needed(option: str) -> dict[str, int]:
     return smallest | ({"tensor": 2} if "sequence_parallel" in smallest else {})
 
 
-def breaking(option: str, rule: Rule) -> Iterator[dict[str, int]]:
+def breaking(option: str, rule: Rule) -> Iterator[dict[str, Any]]:
     """The values with which an option has an effect, with one of them as the rule does not allow."""
     values = needed(option)
     for name in rule.names:
@@ -66,7 +67,7 @@ def breaking(option: str, rule: Rule) -> Iterator[dict[str, int]]:
                 yield values | {name: value}
 
 
-def overrides(option: str, values: Mapping[str, int]) -> list[str]:
+def overrides(option: str, values: Mapping[str, Any]) -> list[str]:
     """The option, if any, in a hybrid with these values; four ranks fill a node."""
     given = {"microbatches": 2, "expert": 1, **values}
     zero, nodes, averages = (given.pop(name, least) for name, least in (("zero", 0), ("nodes", 1), ("averages", 1)))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.parallelism.mesh import place, place_shares
+from scaleproof.simulator.parallelism.mesh import place
 from scaleproof.simulator.parallelism.replicas import check_shares
 
 SHARES = st.lists(st.integers(1, 3), min_size=1, max_size=40)
@@ -21,12 +21,12 @@ def test_shares_are_one_for_each_worker_and_add_up() -> None:
 
 @given(st.integers(1, 40), st.integers(1, 8), st.sets(st.integers(0, 50), max_size=4))
 def test_equal_shares_are_placed_like_no_shares(workers: int, per_node: int, distinguishable: set[int]) -> None:
-    assert place_shares([7] * workers, per_node, distinguishable) == place(workers, per_node, distinguishable)
+    assert place(workers, per_node, distinguishable, [7] * workers) == place(workers, per_node, distinguishable)
 
 
 @given(SHARES, st.integers(1, 8), st.sets(st.integers(0, 50), max_size=4))
 def test_every_worker_is_in_exactly_one_class_of_its_share(shares: list[int], per_node: int, distinguishable: set[int]) -> None:
-    placed = place_shares(shares, per_node, distinguishable)
+    placed = place(len(shares), per_node, distinguishable, shares)
     counted: dict[int, int] = {}
     for one in placed:
         share = shares[one.rank]
@@ -38,5 +38,5 @@ def test_every_worker_is_in_exactly_one_class_of_its_share(shares: list[int], pe
 
 def test_equivalent_nodes_of_different_workers_are_folded() -> None:
     """Ten thousand workers in two shares, as classes of two kinds."""
-    placed = place_shares([2, 1] * 5_000, 4, ())
+    placed = place(10_000, 4, (), [2, 1] * 5_000)
     assert [(one.nodes, one.each) for one in placed] == [(2_500, 2), (2_500, 2)]

@@ -9,7 +9,7 @@ from scaleproof.simulator.common.errors import InputError, NotFoundError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.published.clusters import cluster_of
 from scaleproof.simulator.published.tables import Cells, Row, find_row, read_table
-from scaleproof.simulator.published.training_runs import RowScenario, described, software_of, text_of
+from scaleproof.simulator.published.training_runs import RowScenario, row_scenario, software_of, text_of
 from scaleproof.simulator.scenario.load import load
 from tests.validator.verdicts import in_bulk
 
@@ -23,7 +23,7 @@ FEW = sorted(FIRSTS.values())
 def described_or_none(row: Row) -> RowScenario | None:
     """The described row, or None if it lacks required cells."""
     try:
-        return described(row)
+        return row_scenario(row)
     except InputError:
         return None
 
@@ -73,11 +73,11 @@ def a_row() -> Row:
 def test_unknown_software_is_assumed_to_be_the_default_framework() -> None:
     row = changed(a_row(), software="Trainer of our own", recompute="none", precision="bf16")
     assert software_of(row) is None
-    found = described(row)
+    found = row_scenario(row)
     assert "software" in found.assumed
     assert found.scenario.framework_is_default
     assert found.scenario.framework.name == "megatron-core-0.12"
-    known = described(changed(a_row()))
+    known = row_scenario(changed(a_row()))
     assert "software" not in known.assumed
     assert (known.scenario.framework.name, known.scenario.framework_is_default) == ("megatron-lm-2022", False)
 
@@ -112,7 +112,7 @@ def test_an_unknown_cluster_takes_the_usual_network_of_its_gpu() -> None:
 
 
 def test_blank_cells_are_assumed() -> None:
-    found = described(changed(a_row(), recompute="", optimizer="?", microbatch_seqs=""))
+    found = row_scenario(changed(a_row(), recompute="", optimizer="?", microbatch_seqs=""))
     assert {"recompute", "optimizer", "microbatch_seqs"} <= set(found.assumed)
     assert found.scenario.training.optimizer == "adam"
     assert found.scenario.training.recompute.kind == "none"
@@ -121,7 +121,7 @@ def test_blank_cells_are_assumed() -> None:
 def test_rows_without_a_valid_run_are_rejected() -> None:
     for cells in ({"layers": ""}, {"dp": "many"}, {"global_batch_seqs": "5", "dp": "2"}, {"precision": "int4"}):
         with pytest.raises(InputError):
-            described(changed(a_row(), **cells))
+            row_scenario(changed(a_row(), **cells))
 
 
 @pytest.mark.parametrize(("number", "hint"), [("korthikanti22-001", "did you mean korthikanti22-00"), ("?", "ids are in ")])

@@ -18,7 +18,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration import gpu_sizes
 from scaleproof.validator.calibration.calibrate import _ProbeRecord, calibrate, probe
-from scaleproof.validator.calibration.cluster_file.from_points import described
+from scaleproof.validator.calibration.cluster_file.from_points import cluster_from_points
 from scaleproof.validator.calibration.fit import device
 from scaleproof.validator.calibration.plan import DEVICE, NAMES, ProbePlan, Task, groups_of, tasks
 from scaleproof.validator.calibration.sites import Site
@@ -146,7 +146,7 @@ def test_a_disturbed_calibration_says_so_in_its_notes_its_file_and_predictions_f
     origin = disturbance(0.61, "calibration", "calibrate")
     quiet, busy = (replace(facts(), provenance=entries) for entries in (disturbance(0.1), origin))
     points = [*sends(all_pairs(4)), *sums(4, 4, 1e-3, 30e6)]
-    (cluster, notes), (_, others) = described(points, busy), described(points, quiet)
+    (cluster, notes), (_, others) = cluster_from_points(points, busy), cluster_from_points(points, quiet)
     text = "other work used 61 % of the cores during the calibration; calibrate on a quiet machine"
     assert (notes[0], cluster["provenance"]["disturbed"]) == (text, text)
     assert text not in others

@@ -14,7 +14,7 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import ABLATIONS, shipped
 from scaleproof.simulator.predict import predict as predicted_run
 from scaleproof.simulator.published.tables import folder, read_table
-from scaleproof.simulator.published.training_runs import described
+from scaleproof.simulator.published.training_runs import row_scenario
 from scaleproof.simulator.scenario.load import load
 from scaleproof.validator.published.calibrations import MOST_GPUS, MOST_RUNS, calibrations, chosen, posteriors
 from scaleproof.validator.published.prediction import ROW_COLUMNS, Options, Prediction
@@ -194,8 +194,8 @@ def test_a_row_without_columns_is_skipped() -> None:
 
 def test_a_row_can_be_predicted_with_another_framework() -> None:
     here = row("llm_foundry-0095")
-    assert described(here).scenario.framework == shipped("llm-foundry")
-    other = described(here, shipped("torchtitan")).scenario
+    assert row_scenario(here).scenario.framework == shipped("llm-foundry")
+    other = row_scenario(here, shipped("torchtitan")).scenario
     assert (other.framework.name, other.framework_is_default) == ("torchtitan", False)
 
 

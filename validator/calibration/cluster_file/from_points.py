@@ -91,7 +91,7 @@ def _given(base: Mapping[str, Any]) -> Cluster:
         raise InputError("the description of the measured cluster in the table of points is invalid; measure again") from error
 
 
-def described(points: Sequence[Point], facts: CalibrationFacts) -> tuple[dict[str, Any], list[str]]:
+def cluster_from_points(points: Sequence[Point], facts: CalibrationFacts) -> tuple[dict[str, Any], list[str]]:
     """Data of the cluster's YAML file, and notes on outliers and on what was left out, a line each.
 
     Raises InputError if neither points nor description give the device.

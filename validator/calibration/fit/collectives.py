@@ -10,8 +10,9 @@ from typing import Any, Final, cast, get_args
 import numpy as np
 
 from scaleproof.simulator.cluster.collectives.groups import Op, bus_factor
-from scaleproof.simulator.cluster.quantities import DEVIATIONS, format_share
+from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.units import format_percent
 from scaleproof.validator.calibration.cluster_file.section import Section, count, interval, rate_text, seconds_text, timed
 from scaleproof.validator.calibration.fit import curve_fitting
 from scaleproof.validator.calibration.fit.curve_fitting.choice import ALPHA_BETA, PIECEWISE
@@ -60,7 +61,7 @@ def measured(points: Sequence[Point], link_Bps: float = math.inf) -> Section:
     if not entries:
         return Section(notes=notes)
     reach = DEVIATIONS * max(_LEAST, _typical(errors, spent_s))
-    ends = (format_share(math.exp(side * reach)) for side in (-1, 1))
+    ends = (format_percent(math.exp(side * reach)) for side in (-1, 1))
     return Section({"measured": entries}, {"collectives": interval(ends, count(operations(points)))}, notes)
 
 

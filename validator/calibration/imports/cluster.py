@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.cluster.collectives.groups import Op, bus_factor
-from scaleproof.simulator.cluster.quantities import format_share
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_Bps, format_bytes, format_percent, format_time_s
 from scaleproof.validator.calibration.cluster_file.files import Base
@@ -183,7 +182,7 @@ def describe(
     if measured:
         low, high = _share_interval([ratio for fit in measured for ratio in fit.ratios()])
         count = sum(len(times) for fit in measured for times in fit.seconds)
-        interval = {"low": format_share(low), "high": format_share(high), "measurements": count}
+        interval = {"low": format_percent(low), "high": format_percent(high), "measurements": count}
         data["uncertainty"] = dict(data.get("uncertainty") or {}) | {"collectives": interval}
     return data
 

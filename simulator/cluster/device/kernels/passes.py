@@ -39,7 +39,7 @@ def forward_kernels(operator: Operator, samples: float, speed: Speed) -> Iterato
         yield flash_s(operator, samples, speed)
     else:
         loads = operator.loads if isinstance(operator, Matmul) else ()
-        yield from (BatchedProduct.from_product(product)._replace(loads=loads) for product in operator.forward(samples))
+        yield from (BatchedProduct.from_product(product, loads) for product in operator.forward(samples))
         if isinstance(operator, Attention):
             yield _memory_s(speed, SOFTMAX_ACCESSES[0] * operator.scores * samples)
 
@@ -57,12 +57,9 @@ def backward_kernels(operator: Operator, samples: float, speed: Speed) -> Iterat
     elif isinstance(operator, Attention) and operator.flash:
         yield flash_s(operator, samples, speed, backward=True)
     elif isinstance(operator, Matmul):
-        products = [
-            BatchedProduct.from_product(product)._replace(loads=operator.loads) for product in operator.backward(samples)
-        ]
-        yield from products[: operator.input_gradient]
-        # the inner dimension of the weight gradients' product is the rows of the forward product
-        yield from (product._replace(inner=True) for product in products[operator.input_gradient :])
+        for number, product in enumerate(operator.backward(samples)):
+            # the inner dimension of the weight gradients' product is the rows of the forward product
+            yield BatchedProduct.from_product(product, operator.loads, inner=number >= operator.input_gradient)
     else:
         yield from map(BatchedProduct.from_product, operator.backward(samples))
         yield _memory_s(speed, SOFTMAX_ACCESSES[1] * operator.scores * samples)

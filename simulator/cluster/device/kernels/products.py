@@ -393,10 +393,10 @@ class BatchedProduct(NamedTuple):
         return [Product(_rounded(m * load), n, k, 1) for load in self.loads]
 
     @classmethod
-    def from_product(cls, product: Product) -> BatchedProduct:
+    def from_product(cls, product: Product, loads: tuple[float, ...] = (), inner: bool = False) -> BatchedProduct:
         """A product that reads both factors once and writes the result once."""
         m, n, k, batch = product
-        return cls(product, batch * (m * k + k * n), batch * m * n)
+        return cls(product, batch * (m * k + k * n), batch * m * n, loads, inner)
 
 
 def _rounded(rows: float) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.goodput.failure_history import FailureMix, NodeSupply
+from scaleproof.simulator.analysis.goodput.failure_history import FailureKinds, FailureMix, NodeSupply
 from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes
 
 # eight failures a day, ten minutes each to notice and to restart
@@ -62,13 +62,14 @@ class PlainSizes:
 def of_nodes(rates: InterruptionTimes, nodes: int = 10) -> FailureMix:
     """All failures are of nodes, each of which is lost."""
     one, none = np.ones(1), np.zeros(1, dtype=np.int64)
-    return FailureMix(rates.failures_per_s / nodes, 0.0, one, one, np.ones(1, dtype=np.int64), none)
+    each_loses_one = FailureKinds(rates.failures_per_s / nodes, one, np.ones(1, dtype=np.int64))
+    return FailureMix(each_loses_one, FailureKinds(0.0, one, none))
 
 
 def of_the_job(rates: InterruptionTimes) -> FailureMix:
     """No failure takes a node."""
     one, none = np.ones(1), np.zeros(1, dtype=np.int64)
-    return FailureMix(0.0, rates.failures_per_s, one, one, none, none)
+    return FailureMix(FailureKinds(0.0, one, none), FailureKinds(rates.failures_per_s, one, none))
 
 
 def followed(rates: InterruptionTimes, supply: NodeSupply, nodes: int, interval_s: float, end_s: float, seed: int) -> float:

@@ -54,7 +54,7 @@ def test_failure_rates_of_components_add_up(small: Make) -> None:
     job = failure_rates(small(*FAILING))
     assert job.counts == {"gpu": 24, "host": 6, "nic": 6, "switch": 1, "job": 1}
     assert job.times.failures_per_s == pytest.approx((24 / 100 + 6 / 50) / DAY_S)
-    assert job.chances.node_per_s * 6 == pytest.approx(job.times.failures_per_s)
+    assert job.chances.node.per_s * 6 == pytest.approx(job.times.failures_per_s)
 
 
 @pytest.mark.parametrize(

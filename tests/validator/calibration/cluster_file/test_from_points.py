@@ -14,7 +14,7 @@ from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.cluster_file.files import points_path, write
-from scaleproof.validator.calibration.cluster_file.from_points import described
+from scaleproof.validator.calibration.cluster_file.from_points import cluster_from_points
 from scaleproof.validator.probe import points as tables
 from scaleproof.validator.probe.points import Point
 from tests.validator.calibration.made import BANDWIDTH_BPS, BASE, all_pairs, facts, sends, sums, times
@@ -23,7 +23,7 @@ POINTS = [*sends(all_pairs(4)), *sums(4, 4, 1e-3, 30e6)]
 
 
 def test_the_written_file_is_a_cluster_with_measured_numbers(tmp_path: Path) -> None:
-    cluster, reported = described(POINTS, facts())
+    cluster, reported = cluster_from_points(POINTS, facts())
     assert not reported
     path = tmp_path / "lab.yaml"
     write(cluster, path, POINTS)
@@ -42,13 +42,15 @@ def test_the_written_file_is_a_cluster_with_measured_numbers(tmp_path: Path) -> 
 
 
 def test_cpu_clusters_default_to_the_gloo_framework() -> None:
-    assert described(POINTS, facts())[0]["framework"] == "gloo-cpu"
-    assert described(POINTS, facts(BASE | {"framework": "pytorch-ddp"}))[0]["framework"] == "pytorch-ddp", "as described"
-    assert "framework" not in described(POINTS, facts(on="cluster"))[0], "a GPU each"
+    assert cluster_from_points(POINTS, facts())[0]["framework"] == "gloo-cpu"
+    assert cluster_from_points(POINTS, facts(BASE | {"framework": "pytorch-ddp"}))[0]["framework"] == "pytorch-ddp", (
+        "as described"
+    )
+    assert "framework" not in cluster_from_points(POINTS, facts(on="cluster"))[0], "a GPU each"
 
 
 def test_the_file_has_comments_on_its_parts(tmp_path: Path) -> None:
-    write(described(POINTS, facts())[0], tmp_path / "lab.yaml")
+    write(cluster_from_points(POINTS, facts())[0], tmp_path / "lab.yaml")
     text = (tmp_path / "lab.yaml").read_text()
     assert text.startswith("# Measured by `scaleproof calibrate`")
     assert text.index("\nnetwork:") < text.index("\nuncertainty:") < text.index("\nprovenance:")
@@ -56,15 +58,15 @@ def test_the_file_has_comments_on_its_parts(tmp_path: Path) -> None:
 
 
 def test_unprobed_quantities_keep_their_described_values() -> None:
-    cluster, _ = described(sums(4, 4, 1e-3, 30e6), facts())
+    cluster, _ = cluster_from_points(sums(4, 4, 1e-3, 30e6), facts())
     assert cluster["network"] == BASE["network"]
     assert cluster["device"] == BASE["device"]
     assert set(cluster["uncertainty"]) == {"collectives"}
 
 
 def test_nominal_numbers_survive_a_second_calibration() -> None:
-    once, _ = described(POINTS, facts())
-    again, _ = described(POINTS, facts(once))
+    once, _ = cluster_from_points(POINTS, facts())
+    again, _ = cluster_from_points(POINTS, facts(once))
     assert again["uncertainty"]["network.bandwidth"]["nominal"] == "500 Mbit/s"
     Cluster.model_validate(again)
 
@@ -73,14 +75,14 @@ def test_a_described_topology_is_kept() -> None:
     topology = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2}
     base = BASE | {"network": BASE["network"] | {"topology": topology}}
     points = [*sends([(0, 1), (2, 3)]), *sends([(0, 2), (1, 3)], "across")]
-    found = described(points, facts(base))[0]["network"]["topology"]
+    found = cluster_from_points(points, facts(base))[0]["network"]["topology"]
     assert topology.items() <= found.items()
 
 
 def test_too_few_sizes_and_failed_probes_are_reported_and_the_rest_is_used() -> None:
     few = [point for point in sends(all_pairs(4)) if point.size < 64]
     failed = Point("overlap", "computation with communication", "", (), "", 0, "", (), "failed: rank 2 made no progress")
-    cluster, reported = described([*few, *sums(4, 4, 1e-3, 30e6), failed], facts())
+    cluster, reported = cluster_from_points([*few, *sums(4, 4, 1e-3, 30e6), failed], facts())
     assert cluster["network"] == BASE["network"]
     assert cluster["collectives"]["measured"]
     assert any("messages between nodes: 2 sizes are too few to fit; give 3" in line for line in reported)
@@ -92,7 +94,7 @@ def test_too_few_sizes_and_failed_probes_are_reported_and_the_rest_is_used() -> 
 def test_bimodal_times_are_reported() -> None:
     points = sends(all_pairs(2))
     points[0] = replace(points[0], seconds=(1e-4,) * 8 + (9e-4,) * 8)
-    _, reported = described(points, facts(nodes=range(2)))
+    _, reported = cluster_from_points(points, facts(nodes=range(2)))
     assert any(line.startswith("send rank 0 to rank 1, 4 B: two modes") for line in reported)
 
 
@@ -105,13 +107,13 @@ def test_a_slower_computing_rank_is_named() -> None:
         for rank in range(4)
         for size in (1, 8)
     ]  # fmt: skip
-    _, reported = described([*POINTS, *layers], facts())
+    _, reported = cluster_from_points([*POINTS, *layers], facts())
     assert any(line.startswith("rank 2 computes at 50 % of the others") for line in reported)
 
 
 def test_an_undescribed_machine_needs_device_probes() -> None:
     with pytest.raises(InputError, match="do not give the device of a rank"):
-        described(sends(all_pairs(4), "same node"), facts(None, nodes=[0] * 4, on="local"))
+        cluster_from_points(sends(all_pairs(4), "same node"), facts(None, nodes=[0] * 4, on="local"))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_an_undescribed_machine_needs_device_probes() -> None:
 def test_invalid_edited_numbers_are_reported_with_their_place(
     tmp_path: Path, path: tuple[str, ...], value: Any, reported: str
 ) -> None:
-    cluster, _ = described(POINTS, facts())
+    cluster, _ = cluster_from_points(POINTS, facts())
     parent = cluster
     for name in path[:-1]:
         parent = parent[name]
@@ -150,4 +152,4 @@ def test_invalid_edited_numbers_are_reported_with_their_place(
 def test_points_with_an_invalid_cluster_description_are_rejected() -> None:
     odd = {**BASE, "device": {**BASE["device"], "peak": {"fp02": "1 TFLOP/s"}}}
     with pytest.raises(InputError, match=r"the description of the measured cluster .* is invalid; measure again"):
-        described(POINTS, facts(odd))
+        cluster_from_points(POINTS, facts(odd))

@@ -18,7 +18,7 @@ from scaleproof.simulator.common.errors import InputError, RunError
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration import gpu_sizes
 from scaleproof.validator.calibration.cluster_file.files import points_path, write
-from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, described
+from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, cluster_from_points
 from scaleproof.validator.calibration.fit.gpu import fitted_shares, machine
 from scaleproof.validator.calibration.gpus import shipped
 from scaleproof.validator.kernels.attention import AttentionShapes
@@ -59,7 +59,7 @@ def read_back(points: Sequence[Point], folder: Path, found: DeviceFacts, sizes: 
     base = machine(found, sizes)
     context = CalibrationFacts("local", tuple([0] * base["node"]["devices"]), "fp32", base, {"host": "here"}, on_gpus=True)
     path = folder / "cluster.yaml"
-    write(described(points, context)[0], path, [*points, context.point()])
+    write(cluster_from_points(points, context)[0], path, [*points, context.point()])
     assert CalibrationFacts.of(tables.read(points_path(path)), "") == context, "so that the table can be fitted again"
     return load_cluster(path)
 

@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from scaleproof.simulator.cluster.quantities import format_share
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.units import format_percent
 
 # Smallest seconds per byte: less is lost in the noise of the latency.
 FASTEST_S: Final = 1e-15
@@ -59,4 +59,4 @@ def held_out_shares(measured: Sequence[float], predicted: Sequence[float]) -> tu
 def held_out_interval(measured: Sequence[float], predicted: Sequence[float]) -> tuple[str, str]:
     """The ends of that interval as in a cluster file, such as "96 %" and "104 %" of the times that the file gives."""
     low, high = held_out_shares(measured, predicted)
-    return format_share(low), format_share(high)
+    return format_percent(low), format_percent(high)

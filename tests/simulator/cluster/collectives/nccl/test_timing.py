@@ -13,10 +13,10 @@ from scaleproof.simulator.analysis.collective.messages import message_time
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster, Link, Node
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS
-from scaleproof.simulator.cluster.collectives.cost import timing_constants
+from scaleproof.simulator.cluster.collectives.cost import collective_cost, timing_constants
 from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op
 from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks, traffic, traffic_by_round
-from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of
+from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of, priors, replaced
 from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, choices, nccl_choice, point_to_point
 from scaleproof.simulator.cluster.collectives.settings import Adjust, Nccl
 from scaleproof.simulator.common.errors import FieldError
@@ -184,3 +184,11 @@ def test_a_larger_size_takes_longer_with_the_same_choice(op: Op, size: int, rank
                 assert 0 < duration.seconds(size) <= duration.seconds(2 * size + 1) < math.inf
             below, above = (collective_time(op, value, ranks, known) for value in (size, 2 * size + 1))
             assert above > 0.6 * below
+
+
+def test_other_constants_apply_to_a_cluster_whose_collectives_were_timed_before() -> None:
+    known, group = cluster("selene-a100"), Group.of(8, 8)
+    before_s = collective_cost("all_reduce", 8, group, known).seconds
+    with replaced(priors()):
+        assert collective_cost("all_reduce", 8, group, known).seconds != pytest.approx(before_s)
+    assert collective_cost("all_reduce", 8, group, known).seconds == before_s
