@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,7 @@ from scaleproof.simulator.cluster.collectives.cost import concurrent_collective
 from scaleproof.simulator.common.communication import UNKNOWN, Collective, Communication, Dimension, number_of
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks import Framework
-from scaleproof.simulator.parallelism.mesh import RankClass
+from scaleproof.simulator.parallelism.mesh import DeviceMesh, RankClass
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program import Path, Rows
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
@@ -168,7 +168,9 @@ def posting_tasks(schedule: RankSchedule, senders: Numbers, users: Numbers) -> N
 
 def _lists(schedule: RankSchedule, ends: Numbers) -> list[deque[int]]:
     """Numbers of the passes of each rank in order, and _OTHER for other actions."""
-    completing = set(_completing_passes(schedule, ends))
+    gradient_passes = np.flatnonzero(np.isin(schedule.kind[ends], (Pass.BACKWARD, Pass.WEIGHT)))
+    # the last pass of each stage completes its gradients
+    completing = set(dict(zip(schedule.stage[ends[gradient_passes]].tolist(), gradient_passes.tolist(), strict=True)).values())
     lists: list[deque[int]] = [deque() for _ in range(int(schedule.rank[-1]) + 1)]
     for number, task in enumerate(ends.tolist()):
         lists[schedule.rank[task]].append(number)
@@ -177,33 +179,35 @@ def _lists(schedule: RankSchedule, ends: Numbers) -> list[deque[int]]:
     return lists
 
 
-def _completing_passes(schedule: RankSchedule, ends: Numbers) -> list[int]:
-    """Numbers of the passes that complete the gradients of a stage."""
-    gradient_passes = np.isin(schedule.kind[ends], (Pass.BACKWARD, Pass.WEIGHT))
-    return list({int(schedule.stage[ends[number]]): int(number) for number in np.flatnonzero(gradient_passes)}.values())
-
-
+@dataclass(frozen=True, eq=False)
 class CompileContext:
     """Objects that the compilation of all replicas of a program shares.
 
     job: of any replica, with the collectives of the plan. ranges, units: layers, and units of gradient synchronisation, of each
-    stage of the model. unit_of: unit by its first layer.
+    stage of the model.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        job: Job,
-        ranges: Sequence[range],
-        schedule: RankSchedule,
-        rank_layers: RankLayers,
-        units: Sequence[Sequence[SyncUnit]],
-    ) -> None:
-        self.plan, self.job, self.ranges, self.schedule = plan, job, ranges, schedule
-        self.rank_layers, self.units = rank_layers, units
-        self.unit_of = {unit.layers.start: unit for stage in units for unit in stage}
-        self.mesh = plan.grid(job.cluster.node.devices)
-        self.builder = StepBuilder(job)
+    plan: Plan
+    job: Job
+    ranges: Sequence[range]
+    schedule: RankSchedule
+    rank_layers: RankLayers
+    units: Sequence[Sequence[SyncUnit]]
+
+    @cached_property
+    def unit_of(self) -> Mapping[int, SyncUnit]:
+        """The unit of gradient synchronisation that begins with a layer."""
+        return {unit.layers.start: unit for stage in self.units for unit in stage}
+
+    @cached_property
+    def mesh(self) -> DeviceMesh:
+        """The ranks on nodes of the cluster."""
+        return self.plan.grid(self.job.cluster.node.devices)
+
+    @cached_property
+    def builder(self) -> StepBuilder:
+        """Collects the tasks of all replicas."""
+        return StepBuilder(self.job)
 
 
 class Replica:
