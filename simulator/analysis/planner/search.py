@@ -225,7 +225,10 @@ def plan(
             f"no configuration trains {scenario.total_samples} samples per step on {ranks} ranks; change batch, or the ranks"
         )
     report_progress(f"estimating {len(candidates):,} configurations")
-    memory_bytes = candidates.memory_bytes()
+    memory_bytes = candidates.memory_bytes(_MOST_MEMORY * (memory or capacity_bytes(candidates.scenario(0))))
+    if np.isinf(memory_bytes).all():
+        # the message names the least memory
+        memory_bytes = candidates.memory_bytes()
     least_bytes, leanest = float(memory_bytes.min()), candidates.scenario(int(memory_bytes.argmin()))
     room = MemoryRoom.of(least_bytes, leanest, memory, fits)
     if least_bytes > room.limit_bytes:

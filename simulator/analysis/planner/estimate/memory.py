@@ -3,6 +3,8 @@ that many have in common."""
 
 from __future__ import annotations
 
+import math
+import sys
 from functools import cache
 from typing import Final
 
@@ -13,7 +15,6 @@ from scaleproof.simulator.analysis.planner.estimate.configurations import COLUMN
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import fullest_rank_bytes, rank_kinds
-from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.scenario.training import Training
 
 # Columns that decide how a layer is divided over ranks.
@@ -22,15 +23,16 @@ _DIVISION: Final = ("tensor", "context", "expert", "expert_tensor", "sequence_pa
 _SEARCHED: Final = ("zb_1p", "zb_2p")
 
 
-def memory_bytes(configurations: Configurations) -> NDArray[np.float64]:
-    """Bytes of the fullest rank in each configuration."""
+def memory_bytes(configurations: Configurations, most_bytes: float = math.inf) -> NDArray[np.float64]:
+    """Bytes of the fullest rank in each configuration. They are infinite where not even full recomputation of as many or fewer
+    samples needs at most `most_bytes`."""
     total_bytes = np.empty(len(configurations))
     for rows, placed in configurations.by_used_devices():
-        total_bytes[rows] = _memory_bytes(placed)
+        total_bytes[rows] = _memory_bytes(placed, most_bytes)
     return total_bytes
 
 
-def _memory_bytes(c: Configurations) -> NDArray[np.float64]:
+def _memory_bytes(c: Configurations, most_bytes: float) -> NDArray[np.float64]:
     """Bytes of the fullest rank in some configurations, whose ranks use the same number of devices of each node."""
     space = c.space
 
@@ -39,24 +41,31 @@ def _memory_bytes(c: Configurations) -> NDArray[np.float64]:
         return space.scenario.training.model_copy(update={"zero": zero, "recompute": space.recompute[recompute]})
 
     # buckets matter to memory with stage 2 of ZeRO alone, the order of axes to libraries alone
-    columns = (getattr(c, name) for name in COLUMNS if name not in ("bucket", "order"))
-    evaluated = distinct(*columns, np.where(c.zero == 2, c.bucket, 0))
+    others = (getattr(c, name) for name in COLUMNS if name not in ("bucket", "order"))
+    evaluated = distinct(*others, np.where(c.zero == 2, c.bucket, 0))
     divided: dict[tuple[int, ...], MemoryInputs] = {}
-    plans: dict[tuple[int, ...], Plan] = {}
-    rank_bytes, copies = np.empty(len(evaluated)), np.empty(len(evaluated), dtype=np.int64)
-    for number, (row, values) in enumerate(zip(evaluated.first.tolist(), c.values(evaluated.first), strict=True)):
+    rank_bytes, copies = np.full(len(evaluated), math.inf), np.zeros(len(evaluated), dtype=np.int64)
+    # of configurations that are otherwise equal, fully recomputed ones come first, and fewer samples before more
+    is_full = np.array([recompute.kind == "full" for recompute in space.recompute])[c.recompute]
+    in_order = np.lexsort([c.samples[evaluated.first], ~is_full[evaluated.first]])
+    varied = ("samples", "microbatches", "recompute", "bucket", "order")
+    equal = c.distinct(*(name for name in COLUMNS if name not in varied)).code.tolist()
+    too_many_samples: dict[int, int] = {}
+    rows = evaluated.first[in_order]
+    for number, row, values in zip(in_order.tolist(), rows.tolist(), c.values(rows), strict=True):
+        if values["samples"] >= too_many_samples.get(equal[row], sys.maxsize):
+            continue
         division = tuple(values[name] for name in _DIVISION)
         if division not in divided:
             divided[division] = MemoryInputs(c.scenario(row))
         if space.schedules[values["schedule"]] in _SEARCHED:
             inputs = MemoryInputs(c.scenario(row))
         else:
-            planned = tuple(value for name, value in values.items() if name != "recompute")
-            if planned not in plans:
-                plans[planned] = space.plan(values)
-            inputs = divided[division].varied(plans[planned], training(values["zero"], values["recompute"]))
+            inputs = divided[division].varied(space.plan(values), training(values["zero"], values["recompute"]))
         rank_bytes[number] = fullest_rank_bytes(inputs)
         copies[number] = any(kind.copies for kind in rank_kinds(inputs))
+        if is_full[row] and rank_bytes[number] > most_bytes:
+            too_many_samples[equal[row]] = values["samples"]
 
     connected = c.distinct("tensor", "context", "expert", "workers", "stages", "order")
     library_bytes = np.empty((2, len(connected)))
