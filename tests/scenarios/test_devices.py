@@ -31,6 +31,7 @@ GENERATIONS = {
     "hopper": "hopper",
     "blackwell": "blackwell",
     "blackwell-rtx": "blackwell",
+    "cdna": "cdna",
 }
 SHAPE = re.compile(r"(\d+)x(\d+)x(\d+) b=(\d+) layout=(\w+), accumulate=(\w+), out_dtype=(\w+)")
 
@@ -81,7 +82,7 @@ def test_every_cluster_names_a_device_or_was_measured() -> None:
 def test_nccl_knows_the_generation_of_its_gpus(name: str) -> None:
     kernels, facts = device(name).kernels, facts_of(device(name).name)
     assert kernels is not None
-    if kernels.generation in ("cdna", "tpu", "cpu"):
+    if kernels.generation in ("tpu", "cpu"):
         assert facts is None
     elif name not in ("t4", "l4", "a10g"):
         assert facts is not None
