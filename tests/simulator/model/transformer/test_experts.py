@@ -114,11 +114,11 @@ def test_ranks_of_a_stage_are_divided_into_expert_groups(
 ) -> None:
     """Every rank of a stage has one place; those that share an expert's matrices have the same tokens: they differ in nothing
     but their place on the tensor axis; expert groups follow the ranks' numbers."""
-    grid = DeviceMesh(workers, 2, tensor, context, 8, tuple(order))
     expert_tensor = data.draw(st.sampled_from([ranks for ranks in (1, 2, 4) if tensor % ranks == 0]))
     others = tensor // expert_tensor * context * workers
     expert = data.draw(st.sampled_from([ranks for ranks in range(1, others + 1) if others % ranks == 0]))
-    found = grid.experts(expert, expert_tensor)
+    grid = DeviceMesh(workers, 2, tensor, context, 8, tuple(order), expert, expert_tensor)
+    found = grid.experts()
     assert found.shape == (2, expert_tensor, others // expert, expert)
     assert sorted(found.ravel().tolist()) == list(range(2 * tensor * context * workers))
     assert (np.diff(found, axis=3) > 0).all()
@@ -251,7 +251,7 @@ def test_deduplicated_tokens_are_sent_once_to_each_rank_of_a_node(small: Make) -
     for expert in (4, 8):
         scenario = hybrid(small, f"workers: 8, expert: {expert}, deduplicated: true")
         ranks = expected_visited(expert, 8, 2)
-        cost = direct_costing("alltoall", scenario.strategy.plan.grid(8).expert_group(expert, None), scenario.cluster)
+        cost = direct_costing("alltoall", scenario.strategy.plan.grid(8).expert_group(), scenario.cluster)
         assert delays_s(scenario)[0] == pytest.approx(2 * 4 * cost(4 * 32 * 64 * 4 * ranks).seconds)
 
 
