@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from scaleproof.simulator.cluster.collectives import cost
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate
 from scaleproof.simulator.model.layers import Layer
@@ -51,6 +55,16 @@ def separate_workers(patch: pytest.MonkeyPatch) -> None:
         return separate_classes(plan, plan.grid(job.cluster.node.devices))
 
     patch.setattr("scaleproof.simulator.strategy.compile.worker_classes", classes)
+
+
+@contextmanager
+def only_algorithms(*names: str) -> Iterator[None]:
+    """Lets collectives use some algorithms alone, which no cached costs have done and none do afterwards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cost, "_COMMON", names)
+        cost._modelled_costing.cache_clear()
+        yield
+    cost._modelled_costing.cache_clear()
 
 
 def step_s(program: Program) -> float:

@@ -15,7 +15,7 @@ from scaleproof.simulator.parallelism.mesh import ORDER, Axis, DeviceMesh
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.scenario_job import job_of
-from tests.simulator.programs import compiled, rank_layers, sent_bytes
+from tests.simulator.programs import compiled, only_algorithms, rank_layers, sent_bytes
 
 Make = Callable[..., Scenario]
 EXPERTS = "experts: {count: 8, active: 2, feedforward: 64}"
@@ -118,11 +118,8 @@ def test_collective_messages_of_a_node_add_up_over_its_groups(
     expert: int,
 ) -> None:
     """Each group runs a ring over its ranks in order; groups of one kind run concurrently."""
-    # a cluster of its own, since costs of collectives are cached by value
-    links = "cluster.network.latency=21 us", "cluster.node.link.latency=6 us"
-    scenario = small(*drawn(workers, stages, tensor, context, order, zero, sharing, expert), *links)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("scaleproof.simulator.cluster.collectives.cost._COMMON", ("ring", "pairwise"))
+    scenario = small(*drawn(workers, stages, tensor, context, order, zero, sharing, expert))
+    with only_algorithms("ring", "pairwise"):
         program = compiled(scenario)
     counted: dict[int, float] = defaultdict(float)
     for ranks, moved_bytes in rings(scenario):

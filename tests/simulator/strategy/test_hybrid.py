@@ -20,7 +20,7 @@ from scaleproof.simulator.parallelism.mesh import ORDER
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.scenario.schema import Scenario
-from tests.simulator.programs import compiled, sent_bytes, separate_workers, step_s
+from tests.simulator.programs import compiled, only_algorithms, sent_bytes, separate_workers, step_s
 
 Make = Callable[..., Scenario]
 few = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
@@ -93,9 +93,8 @@ def test_folded_workers_take_the_time_of_separate_ones(
         small, with_zero(numbers, zero, shard_over=sharing), f"training={{zero: {zero}}}", f"cluster.node.cards={cards}",
         f"unevenness={json.dumps({'stragglers': stragglers})}", "cluster.nodes=128", "batch={per_worker: 4}",
     )  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        # strategy.algorithm is for all-reduces alone; ZeRO has other collectives
-        patch.setattr("scaleproof.simulator.cluster.collectives.cost._COMMON", ("ring",))
+    # strategy.algorithm is for all-reduces alone; ZeRO has other collectives
+    with only_algorithms("ring"):
         folded, alone = folded_and_separate(scenario)
     assert len(alone.ranks.names) == numbers["workers"] * numbers["stages"]
     assert folded.ranks.multiplicity.sum() == alone.ranks.multiplicity.sum() == scenario.strategy.ranks
