@@ -40,10 +40,11 @@ class RunningSum:
 
     def allocate(self, holder: str, sizes_bytes: Iterable[float], stream: int = 0) -> list[Tensor]:
         """Adds the bytes of tensors."""
-        tensors = [Tensor(holder, size_bytes) for size_bytes in sizes_bytes]
-        for _, size_bytes, _ in tensors:
+        tensors = []
+        for size_bytes in sizes_bytes:
             self.live = self.live + self._share_of[holder] * size_bytes
             self.timeline.append(self.live)
+            tensors.append(Tensor(holder, size_bytes))
         return tensors
 
     def free(self, tensors: Iterable[Tensor]) -> None:
