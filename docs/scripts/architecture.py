@@ -111,8 +111,8 @@ def main() -> None:
                 corner, *_BOX, boxstyle="round,pad=0.04", facecolor="white", edgecolor=colour, linewidth=1.6, zorder=2
             )
         )
-        axes.text(x, y + 0.09, name.replace(".", "/"), ha="center", va="center", color=INK, weight="bold", size=9, zorder=3)
-        axes.text(x, y - 0.17, f"{lines[name]:,} lines", ha="center", va="center", color=GREY, size=8, zorder=3)
+        axes.text(x, y + 0.13, name.replace(".", "/"), ha="center", va="center", color=INK, weight="bold", size=9, zorder=3)
+        axes.text(x, y - 0.19, f"{lines[name]:,} lines", ha="center", va="center", color=GREY, size=8, zorder=3)
     axes.set_xlim(-5.6, 5.6)
     axes.set_ylim(-0.7, 1.35 * (len(ROWS) - 1) + 0.7)
     axes.set_axis_off()
