@@ -26,13 +26,17 @@ class UnitRequests:
         self._sent: list[dist.Work] = []
 
     def take(self) -> bool:
-        """Requests a unit; returns whether the worker got one. After the first refusal it must not request again."""
+        """Requests a unit; returns whether the worker got one. After the first refusal, of which all servers then know, it must
+        not request again."""
         first, *others = self._servers
         reply = _flag(False)
         messages.send(_flag(True), first, self._group).wait()
         messages.receive(reply, first, self._group).wait()
         messages.wait_all(self._sent)
         self._sent = [messages.send(reply, server, self._group) for server in others]
+        if not reply:
+            # gloo drops a message whose sender forgets it before the receiver is ready
+            messages.wait_all(self._sent)
         return bool(reply)
 
 
