@@ -11,7 +11,6 @@ passes, and passes lose as much for what they wait for.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
@@ -141,9 +140,8 @@ class Contention:
         """Additional seconds of passes whose collectives share links with those of replicas, shape (2, layers), and the share
         by which the latter take longer, shape (2, layers)."""
         passes_s: Times = computing_s + within_s[:, 1].sum(axis=0)
-        layers = _layers_of_stages(computing_s.shape[-1], self.stages)
-        is_layer = layers >= 0
-        next_s = together_s(moved.seconds[..., layers] * is_layer, passes_s[:, layers] * is_layer)[..., is_layer]
+        stages = np.array_split(np.arange(computing_s.shape[-1]), self.stages)
+        next_s = np.concatenate([together_s(moved.seconds[..., layers], passes_s[:, layers]) for layers in stages], axis=-1)
         within_s, exposed_s = within_s.sum(axis=-1).swapaxes(0, 1)
         longer_s, delayed_s = delays_s(next_s.sum(axis=-1), within_s, exposed_s, passes_s.sum(axis=-1))
         slowed = np.divide(delayed_s, next_s.sum(axis=-1), out=np.zeros_like(delayed_s), where=delayed_s > 0)
@@ -312,13 +310,6 @@ def joules_per_bus_byte(memory_bytes: float) -> float:
     known = power_constants()
     energy_pJ = known["memory_pJ_per_bit"] * memory_bytes + known["link_pJ_per_bit"]
     return float(_BITS * _PICO * energy_pJ)
-
-
-@functools.cache
-def _layers_of_stages(layers: int, stages: int) -> NDArray[np.int64]:
-    """Layers of stages with nearly the same number of them, shape (stages, layers of a stage), -1 where a stage has fewer."""
-    parts = np.array_split(np.arange(layers), stages)
-    return np.stack([np.pad(part, (0, len(parts[0]) - len(part)), constant_values=-1) for part in parts])
 
 
 def together_s(moved_s: Times, passes_s: Times) -> Times:
