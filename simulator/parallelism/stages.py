@@ -30,6 +30,8 @@ ScheduleName = Literal[
 V_SHAPED: Final[frozenset[ScheduleName]] = frozenset({"zb_v", "dualpipe_v"})
 # Schedules whose backward passes include gradients of weights; the others compute some of these in separate passes.
 WHOLE: Final[frozenset[ScheduleName]] = frozenset({"gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"})
+# Schedules whose order is searched for the times of passes.
+SEARCHED: Final[frozenset[ScheduleName]] = frozenset({"zb_1p", "zb_2p"})
 # Schedules whose stages go round the ranks several times.
 LOOPED: Final[frozenset[ScheduleName]] = frozenset({"interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble"})
 

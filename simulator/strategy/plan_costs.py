@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scaleproof.simulator.parallelism.plan import Plan
-from scaleproof.simulator.parallelism.stages import WHOLE
+from scaleproof.simulator.parallelism.stages import SEARCHED, WHOLE
 from scaleproof.simulator.strategy.data_parallel.contention import Contention
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
@@ -14,7 +14,7 @@ from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
 
 def pass_times(plan: Plan, job: Job) -> PassTimes:
     """Pass times for schedules that search for an order: means over all stages. Equal times for other schedules."""
-    if plan.schedule not in ("zb_1p", "zb_2p"):
+    if plan.schedule not in SEARCHED:
         return PassTimes()
     costs, stages = job.costs(plan.microbatches), plan.stages * plan.chunks
     weights_s = float(job.weights_s(plan.microbatches).sum()) / stages

@@ -15,12 +15,11 @@ from scaleproof.simulator.analysis.planner.estimate.configurations import COLUMN
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import fullest_rank_bytes, rank_kinds
+from scaleproof.simulator.parallelism.stages import SEARCHED
 from scaleproof.simulator.scenario.training import Training
 
 # Columns that decide how a layer is divided over ranks.
 _DIVISION: Final = ("tensor", "context", "expert", "expert_tensor", "sequence_parallel")
-# Schedules whose order depends on the times of passes.
-_SEARCHED: Final = ("zb_1p", "zb_2p")
 
 
 def memory_bytes(configurations: Configurations, most_bytes: float = math.inf) -> NDArray[np.float64]:
@@ -58,7 +57,7 @@ def _memory_bytes(c: Configurations, most_bytes: float) -> NDArray[np.float64]:
         division = tuple(values[name] for name in _DIVISION)
         if division not in divided:
             divided[division] = MemoryInputs(c.scenario(row))
-        if space.schedules[values["schedule"]] in _SEARCHED:
+        if space.schedules[values["schedule"]] in SEARCHED:
             inputs = MemoryInputs(c.scenario(row))
         else:
             inputs = divided[division].varied(space.plan(values), training(values["zero"], values["recompute"]))
