@@ -218,7 +218,7 @@ def _layers_of_ranks(inputs: MemoryInputs) -> Sequence[Sequence[Sequence[Layer]]
     layers, strategy, plan = inputs.job.layers, inputs.strategy, inputs.plan
     if not isinstance(strategy, ReplicaStrategy):
         return [[part] for part in strategy.parts(layers)]
-    stages = cut(inputs.job, plan, plan.balance)
+    stages = cut(inputs.job, plan)
     return [[[layers[i] for i in stages[stage]] for stage in chunks] for chunks in plan.stage_of]
 
 

@@ -32,7 +32,7 @@ _MAX_UNITS: Final = 800_000
 
 def compile_replicas(strategy: ReplicaStrategy, job: Job) -> Program:
     """Compiles one training step of a strategy's replicas. Raises FieldError for too many passes."""
-    return compile_plan(strategy.plan, job, cut(job, strategy.plan, strategy.plan.balance))
+    return compile_plan(strategy.plan, job, cut(job, strategy.plan))
 
 
 def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:

@@ -14,7 +14,7 @@ from scaleproof.simulator.model.layers import Layer, block_range, cut_into_stage
 from scaleproof.simulator.model.operators import Matmul
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
-from scaleproof.simulator.parallelism.stages import Balance, cut_by_blocks
+from scaleproof.simulator.parallelism.stages import cut_by_blocks
 from scaleproof.simulator.parallelism.strategy import Strategy
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.pipeline.schedules import peak_activations
@@ -26,18 +26,18 @@ _Places = NDArray[np.int64]
 def stage_layers(strategy: Strategy, job: Job) -> Sequence[Sequence[int]]:
     """Indices of the layers of each stage of the model; contiguous ranges if a plan divides it. Raises FieldError."""
     if isinstance(strategy, ReplicaStrategy):
-        return cut(job, strategy.plan, strategy.plan.balance)
+        return cut(job, strategy.plan)
     return strategy.stage_layers(job.layers)
 
 
-def cut(job: Job, plan: Plan, balance: Balance) -> list[range]:
+def cut(job: Job, plan: Plan) -> list[range]:
     """Layers of each of the stages · chunks stages of the model.
 
-    balance: the same number of blocks in each stage; or the minimum of the maximum time, or memory, of a stage, including
-    embedding and loss at the ends; or equal shares of weights in products, as nanotron's build_model fills stages; or the
-    numbers of blocks, first stage first. Raises FieldError.
+    The plan's balance is the same number of blocks in each stage; or the minimum of the maximum time, or memory, of a stage,
+    including embedding and loss at the ends; or equal shares of weights in products, as nanotron's build_model fills stages; or
+    the numbers of blocks, first stage first. Raises FieldError.
     """
-    layers, stages = job.layers, plan.stages * plan.chunks
+    layers, stages, balance = job.layers, plan.stages * plan.chunks, plan.balance
     by_blocks = cut_by_blocks(layers, stages, balance, plan.counted)
     if isinstance(balance, tuple) or balance == "layers" or stages == 1:
         return by_blocks

@@ -77,7 +77,7 @@ class StageTrainer(Trainer):
     ) -> None:
         super().__init__(context)
         plan, job = strategy.plan, job_of(context.scenario)
-        ranges, numbers = cut(job, plan, plan.balance), plan.stage_of[stage]
+        ranges, numbers = cut(job, plan), plan.stage_of[stage]
         self.stage, self.microbatches = stage, plan.microbatches
         chunks = [self.build(ranges[number]) for number in numbers]
         self.layers = {number: layer for chunk in chunks for number, layer in chunk.items()}

@@ -65,7 +65,7 @@ def test_no_other_partition_has_a_faster_slowest_stage(
     if total > len(sizes) - lead - trail:
         return
     schedule: ScheduleName = "1f1b" if chunks == 1 else "looped_bfs"
-    found = cut(job(layers), Plan(stages=stages, chunks=chunks, schedule=schedule), "time")
+    found = cut(job(layers), Plan(stages=stages, chunks=chunks, schedule=schedule, balance="time"))
 
     def slowest(ranges: Sequence[range]) -> int:
         return max(sum(sizes[i] for i in part) for part in ranges)
@@ -78,8 +78,8 @@ def test_no_other_partition_has_a_faster_slowest_stage(
 def test_no_other_partition_has_less_peak_memory(kept: list[int], stages: int, schedule: ScheduleName) -> None:
     """A stage of 1F1B keeps activations of one microbatch for itself and for each later stage."""
     layers = model([1] * len(kept), 0, 0, kept)
-    plan = Plan(stages=stages, microbatches=12, schedule=schedule)
-    found = cut(job(layers), plan, "memory")
+    plan = Plan(stages=stages, microbatches=12, schedule=schedule, balance="memory")
+    found = cut(job(layers), plan)
     peaks = peak_activations(plan.schedule, stages, 12)
 
     def heaviest(ranges: Sequence[range]) -> float:
@@ -159,12 +159,12 @@ def test_stages_filled_in_order_have_a_block_each(sizes: list[int], lead: int, t
     layers = model(sizes, lead, trail)
     if stages > len(sizes) - lead - trail:
         return
-    assert cut(job(layers), Plan(stages=stages), "products") in list(cuts(layers, stages))
+    assert cut(job(layers), Plan(stages=stages, balance="products")) in list(cuts(layers, stages))
 
 
 @pytest.mark.parametrize(("stages", "blocks"), [(2, [10, 6]), (4, [5, 5, 5, 1]), (5, [4, 4, 4, 3, 1])])
 def test_stages_filled_in_order_stop_at_their_share_of_weights(stages: int, blocks: list[int]) -> None:
     # an output head as heavy as four of the sixteen blocks
     layers = model([1] * 16 + [4], 0, 1)
-    parts = cut(job(layers), Plan(stages=stages), "products")
+    parts = cut(job(layers), Plan(stages=stages, balance="products"))
     assert [sum(not layers[i].pinned_to_end for i in part) for part in parts] == blocks
