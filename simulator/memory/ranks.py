@@ -66,8 +66,7 @@ class PipelineRank:
             inputs.whole_gradients,
         )  # fmt: skip
         self.static = inputs.once(key, self._static)
-        sizes_bytes = {id(chunk): self._gradient_size(chunk) for chunk in {id(one): one for one in self.chunks}.values()}
-        self.gradient_sizes = [sizes_bytes[id(chunk)] for chunk in self.chunks]
+        self.gradient_sizes = [self._gradient_size(chunk) for chunk in self.chunks]
 
     def _static(self) -> StaticMemory:
         runs = ((run.layer, run.times) for chunk in self.chunks for run in chunk.runs)
