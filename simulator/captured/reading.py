@@ -168,7 +168,7 @@ class _StepReader:
                 yield row, event
 
     def _event(self, row: int, kind: EventKind) -> Event | None:
-        """The event of a row; None if it is none of kernels, communication or waits."""
+        """The event of a row; None for rows of other kinds than kernels, communication and waits."""
         stream, work, event = (self._of(column, row) for column in ("stream", "work", "event"))
         match kind:
             case EventKind.OPERATOR | EventKind.COPY:

@@ -235,7 +235,7 @@ def _expand_nics(located: Located) -> None:
 
 
 def _mapping(data: Any, path: FieldPath) -> dict[Any, Any]:
-    """The mapping at a path; an empty one if there is none."""
+    """The mapping at a path; an empty one if the path has no mapping."""
     for key in path:
         data = data.get(key) if isinstance(data, dict) else None
     return data if isinstance(data, dict) else {}

@@ -129,7 +129,7 @@ class Candidates:
         return np.concatenate([np.empty(0), *parts])
 
     def fully_recomputed(self) -> Numbers:
-        """For each row, the one with full recomputation that is otherwise equal; the row itself where there is none."""
+        """For each row, the one with full recomputation that is otherwise equal; the row itself without such a row."""
         rows = np.arange(len(self))
         for begin, part in zip(self._begins.tolist(), self.parts, strict=False):
             if isinstance(part, Configurations):

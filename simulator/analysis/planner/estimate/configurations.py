@@ -209,7 +209,7 @@ class Configurations:
 
     @cached_property
     def fully_recomputed(self) -> Numbers:
-        """For each configuration, the row of the otherwise equal one with full recomputation; -1 where there is none."""
+        """For each configuration, the row of the otherwise equal one with full recomputation; -1 without such a row."""
         full = [number for number, recompute in enumerate(self.space.recompute) if recompute.kind == "full"]
         code = self.distinct(*(name for name in COLUMNS if name != "recompute")).code
         row_of = np.full(int(code.max(initial=0)) + 1, -1)
