@@ -7,16 +7,27 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator
 
 from scaleproof.simulator.cluster.collectives.groups import Group
 
 Axis = Literal["tensor", "context", "workers", "stages"]
 # Innermost first: neighbouring ranks exchange the most (Megatron-LM's order, arXiv 2104.04473, section 3).
 ORDER: Final[tuple[Axis, ...]] = ("tensor", "context", "workers", "stages")
+
+
+def _with_each_axis(order: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """The order, if it lists each axis once."""
+    if sorted(order) != sorted(ORDER):
+        raise ValueError(f"must list each of {', '.join(ORDER)} once, innermost first")
+    return order
+
+
+AxisOrder = Annotated[tuple[Axis, ...], AfterValidator(_with_each_axis)]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes
 from scaleproof.simulator.model.layers import ContextBy
 from scaleproof.simulator.parallelism.compression import AnyCompression
-from scaleproof.simulator.parallelism.mesh import ORDER, Axis
+from scaleproof.simulator.parallelism.mesh import ORDER, AxisOrder
 from scaleproof.simulator.parallelism.option_rules import BY_FRAMEWORK, Rule
 from scaleproof.simulator.parallelism.stages import Balance, ScheduleName
 
@@ -157,7 +157,7 @@ class AllDegrees(Microbatches, GradientAveraging, PipelineStages):
     combine_precision: Annotated[WirePrecision | None, EXPERT] = Field(
         None, description="precision of expert outputs; the training precision if absent"
     )
-    order: Annotated[tuple[Axis, ...], Field(max_length=4)] = ORDER
+    order: Annotated[AxisOrder, Field(max_length=4)] = ORDER
     split_sends: Annotated[bool, BY_FRAMEWORK, SPLIT_SENDS] = Field(
         False, description="tensor-parallel ranks each send a shard of an activation to the next stage"
     )

@@ -12,7 +12,7 @@ from pydantic import Field
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Width
 from scaleproof.simulator.model.layers import Counted, Shard
-from scaleproof.simulator.parallelism.mesh import ORDER, DeviceMesh
+from scaleproof.simulator.parallelism.mesh import DeviceMesh
 from scaleproof.simulator.parallelism.options import AllDegrees
 from scaleproof.simulator.parallelism.stages import stage_of
 
@@ -141,8 +141,6 @@ class Plan(AllDegrees):
         self.check_experts(experts)
         if self.shard_over is not None:
             _check_divides("shard_over", self.shard_over, "workers", self.workers)
-        if sorted(self.order) != sorted(ORDER):
-            raise FieldError(("strategy", "order"), f"must list each of {', '.join(ORDER)} once, innermost first")
 
     def check_experts(self, experts: bool) -> None:
         """Checks that the experts of the model can be divided accordingly; raises FieldError."""

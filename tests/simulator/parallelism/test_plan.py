@@ -32,6 +32,10 @@ REFUSED: dict[str, tuple[str, str]] = {
         "order",
         "must list each of tensor, context, workers, stages once, innermost first",
     ),
+    "{kind: hybrid, stages: 3, tensor: 2, order: [context, context, context]}": (
+        "order",
+        "must list each of tensor, context, workers, stages once, innermost first",
+    ),
     "{kind: hybrid, sequence_parallel: true}": (
         "sequence_parallel",
         "has no effect without tensor parallelism; set strategy.tensor, or leave it out",
