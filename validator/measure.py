@@ -17,16 +17,16 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch import fork_server, network_interfaces
 from scaleproof.validator.launch.job import LOOPBACK, Host
 from scaleproof.validator.launch.launch import JobOptions, LocalRanks, Ranks, require_torch, temporary_folder
-from scaleproof.validator.launch.preflight.checks import check_links, check_trainable
-from scaleproof.validator.launch.preflight.memory_check import check_room
 from scaleproof.validator.launch.rank_environment import meeting_point, place_in
 from scaleproof.validator.netlab import compatibility
+from scaleproof.validator.preflight.checks import check_links, check_trainable
+from scaleproof.validator.preflight.memory_check import check_room
 from scaleproof.validator.record import gpu_facts
 from scaleproof.validator.record.assemble import gathered, rank_names
 from scaleproof.validator.record.provenance import warned
+from scaleproof.validator.record.steps import quota_of
 from scaleproof.validator.record.torch_profiler import lengthened
 from scaleproof.validator.results import keep_finished, stamped
-from scaleproof.validator.train.steps import quota_of
 from scaleproof.validator.verify.verify import LONGEST_S, check_verifiable, verdict
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def train_here(
     """Trains on a rank: records spans and returns the rank's outcome. copies_folder: where rank 0, which may be on another
     machine, gets the parameters of all ranks."""
     from scaleproof.validator.launch.rank import here
-    from scaleproof.validator.train import train
+    from scaleproof.validator.strategy import train
 
     outcome = train.train(scenario, here().record, parameters_folder, traces_folder)
     if parameters_folder is not None and copies_folder is not None:

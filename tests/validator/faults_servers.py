@@ -17,7 +17,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import train_here
 from scaleproof.validator.strategy.layout.collectives import Collectives
-from scaleproof.validator.strategy.parameter_server import strategy, worker
+from scaleproof.validator.strategy.parameter_server import trainer, worker
 from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard
 from scaleproof.validator.strategy.parameter_server.consistency import ClockReplies, Rounds
 from scaleproof.validator.strategy.parameter_server.links import Links
@@ -44,7 +44,7 @@ def own_groups(scenario: Scenario, folder: Path | None) -> Outcome:
     def links(leaders: Iterable[int], servers: Iterable[int], own: bool) -> Links:
         return Links(leaders, servers, own=True)
 
-    strategy.Links = links  # type: ignore[assignment,misc]
+    trainer.Links = links  # type: ignore[assignment,misc]
     return train_here(scenario, folder)
 
 

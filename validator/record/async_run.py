@@ -25,7 +25,7 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.parameter_server.ranks import ranks_on_nodes
 from scaleproof.validator.record.step_time import including, slope_interval_s
-from scaleproof.validator.train.steps import warmup_steps
+from scaleproof.validator.record.steps import warmup_steps
 
 Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
 _TIMES = ("arrival_s", "start_s", "end_s")

@@ -49,7 +49,7 @@ class ScriptRun:
 
 
 def run(job: ScriptRun) -> dict[str, Any]:
-    """Runs the script on this rank; returns the rank's outcome, see validator.train.train.RankOutcome, with the number of its
+    """Runs the script on this rank; returns its outcome, see validator.strategy.train.RankOutcome, with the number of its
     steps and the kinds of its communication. Raises ScriptFailedError where the script fails."""
     me = rank.here()
     # the script forms the groups itself

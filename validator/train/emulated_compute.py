@@ -25,7 +25,7 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.ring_allreduce import compression_s
 from scaleproof.simulator.strategy.scenario_job import job_of
-from scaleproof.validator.train.emulation_lateness import Lateness
+from scaleproof.validator.record.emulation_lateness import Lateness
 from scaleproof.validator.train.models.models import tie
 from scaleproof.validator.train.models.wiring import Tie
 from scaleproof.validator.train.perturbed import RankPerturbations

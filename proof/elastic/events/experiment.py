@@ -28,7 +28,7 @@ from scaleproof.simulator.scenario.reliability import HostJoin
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.netlab import compatibility
 from scaleproof.validator.netlab.lab import Netlab
-from scaleproof.validator.train.steps import warmup_steps
+from scaleproof.validator.record.steps import warmup_steps
 from scaleproof.validator.verify.verify import check_verifiable
 
 Report = Callable[[str], None]

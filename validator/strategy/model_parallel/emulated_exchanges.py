@@ -26,7 +26,7 @@ from scaleproof.simulator.strategy.model_parallel.layer_collectives import Layer
 from scaleproof.simulator.strategy.plan_costs import with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.strategy.layout.team import Team
-from scaleproof.validator.strategy.model_parallel.expert_parallel import wire_of
+from scaleproof.validator.strategy.model_parallel.expert import wire_of
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives, both_ways, identity
 
 

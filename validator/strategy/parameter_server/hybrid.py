@@ -12,13 +12,13 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.validator.strategy.base import Context, Trainer
+from scaleproof.validator.strategy.hybrid.replica import Replica
 from scaleproof.validator.strategy.layout.flat import pack, replace_values, views
 from scaleproof.validator.strategy.layout.mesh import build_mesh, holdings
 from scaleproof.validator.strategy.layout.messages import wait_all
 from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard, load_kernels
 from scaleproof.validator.strategy.parameter_server.links import Arrivals, Links
 from scaleproof.validator.strategy.parameter_server.server import note_push
-from scaleproof.validator.strategy.replica import Replica
 
 
 class HybridWorker(Replica):

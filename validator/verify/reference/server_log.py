@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from scaleproof.simulator.common.parameter_server import Bsp, Ssp
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.record.steps import quota_of, steps_of_worker, warmup_steps
 from scaleproof.validator.train.data import worker_batches
-from scaleproof.validator.train.steps import quota_of, steps_of_worker, warmup_steps
 from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 # Part of a tensor: its number, first element and end.

@@ -11,13 +11,13 @@ from torch.distributed.fsdp import FSDPModule
 
 from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.validator.strategy.base import Context, name_parameters
-from scaleproof.validator.strategy.data_parallel.fully_sharded import BackwardSettings, LayerSharder, full, local
 from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision
-from scaleproof.validator.strategy.data_parallel.sharded_states import GatheredUnit, ShardedStates, Sharding
+from scaleproof.validator.strategy.data_parallel.zero import GatheredUnit, ShardedStates, Sharding
+from scaleproof.validator.strategy.data_parallel.zero_3 import BackwardSettings, LayerSharder, full, local
+from scaleproof.validator.strategy.hybrid.parallel_replica import ParallelReplica
 from scaleproof.validator.strategy.layout.flat import pack, views
-from scaleproof.validator.strategy.model_parallel.expert_parallel import ShardedExperts
-from scaleproof.validator.strategy.parallel_replica import ParallelReplica
-from scaleproof.validator.strategy.pipeline.strategy import Chunk
+from scaleproof.validator.strategy.model_parallel.expert import ShardedExperts
+from scaleproof.validator.strategy.pipeline.trainer import Chunk
 
 
 class ShardingReplica(ParallelReplica):

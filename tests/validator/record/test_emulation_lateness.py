@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.validator.train.emulation_lateness import summary
+from scaleproof.validator.record.emulation_lateness import summary
 
 QUIET = {
     "paced_s": 10.0,

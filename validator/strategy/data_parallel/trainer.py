@@ -14,12 +14,11 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.parallelism import DataParallel
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.data_parallel.buckets import Bucket, BucketedAllreduce, EarlyAllreduce
-from scaleproof.validator.strategy.data_parallel.fully_sharded import SHARDING, FullySharded
 from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision
 from scaleproof.validator.strategy.data_parallel.microbatched import MicrobatchedReplica, weight_of
-from scaleproof.validator.strategy.data_parallel.sharded_states import Sharding
-from scaleproof.validator.strategy.data_parallel.threaded_sum import SumThread, bucket_sum_of
-from scaleproof.validator.strategy.layout.mesh import divided
+from scaleproof.validator.strategy.data_parallel.threaded_sum import bucket_sum_of
+from scaleproof.validator.strategy.data_parallel.zero import ShardedWorker
+from scaleproof.validator.strategy.data_parallel.zero_3 import FullySharded
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.train.data import Batch
 
@@ -61,33 +60,6 @@ class OwnBuckets(MicrobatchedReplica):
     def close(self) -> None:
         """Ends the sums of buckets."""
         self.buckets.close()
-        super().close()
-
-
-class ShardedWorker(MicrobatchedReplica):
-    """Shards optimizer states over workers, and with ZeRO's stage 2 gradients."""
-
-    updates_parameters = False
-
-    def __init__(self, context: Context, strategy: DataParallel) -> None:
-        super().__init__(context, strategy)
-        plan = strategy.plan
-        shard, groups = (
-            Team.of(teams, name) for teams, name in zip(divided([range(plan.workers)], plan.sharing), SHARDING, strict=True)
-        )
-        sharding = Sharding(context, SumThread(context.device), self.accumulator, weight_of(context), plan.bucket_limits_bytes)
-        self.states = sharding.states([list(self.module.parameters())], shard, groups)
-        self.optimizer = context.optimizer(self.states.shards)
-
-    def update(self) -> None:
-        """Applies the gradients to this rank's shard, and gathers the parameters."""
-        self.states.reduce()
-        super().update()
-        self.states.gather()
-
-    def close(self) -> None:
-        """Ends the sums of buckets."""
-        self.states.close()
         super().close()
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.parallelism.parameter_server import Sharding
 from scaleproof.simulator.strategy.parameter_server.shards import buckets
-from scaleproof.validator.strategy.parameter_server.parameter_layout import Layout, lay_out
+from scaleproof.validator.strategy.parameter_server.shards import Layout, lay_out
 from scaleproof.validator.train.trained_model import TrainedModel
 from tests.validator.conftest import MakeScenario
 

@@ -20,7 +20,7 @@ from scaleproof.simulator.strategy.model_parallel.layer_collectives import Layer
 from scaleproof.simulator.strategy.plan_costs import with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.measure import MeasureOptions, measure
-from scaleproof.validator.strategy.model_parallel.expert_parallel import NodeLimit
+from scaleproof.validator.strategy.model_parallel.expert import NodeLimit
 from tests.validator import conftest
 from tests.validator.conftest import TINY_GPT, MakeScenario
 from tests.validator.verdicts import deviation_of, in_bulk

@@ -13,10 +13,10 @@ from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.threaded_sum import SumThread
+from scaleproof.validator.strategy.hybrid.replica import Replica
 from scaleproof.validator.strategy.layout.mesh import divided, expert_teams, teams
 from scaleproof.validator.strategy.layout.team import Team
-from scaleproof.validator.strategy.model_parallel.expert_parallel import ShardedExperts
-from scaleproof.validator.strategy.replica import Replica
+from scaleproof.validator.strategy.model_parallel.expert import ShardedExperts
 from scaleproof.validator.train.emulated_compute import EmulatedLayer
 
 # Limits of the buckets of gradients that are summed whole.

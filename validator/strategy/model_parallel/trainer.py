@@ -1,4 +1,7 @@
-"""Branches of a model on different ranks: each layer runs on one rank, and messages carry what layers of other ranks read."""
+"""Model parallelism: branches of a model on ranks of their own, or the stages of a chain, which run one after another.
+
+Each layer of a branch runs on one rank, and messages carry what layers of other ranks read.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,26 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.parallelism import ModelParallel
+from scaleproof.simulator.model.graph import branches
+from scaleproof.simulator.parallelism import ModelParallel, Pipeline
 from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.strategy.base import Context, Trainer, apply_update, name_parameters
 from scaleproof.validator.strategy.layout.messages import receive, send, wait_all
 from scaleproof.validator.strategy.layout.shared_weights import SharedWeights
+from scaleproof.validator.strategy.pipeline.trainer import StageTrainer
 from scaleproof.validator.train.layer_graph import as_tuple
 from scaleproof.validator.train.models.wiring import DATA, Wire, outputs_of
 
 # Largest number of dimensions of a tensor that is sent.
 _DIMENSIONS: Final = 8
+
+
+def create(context: Context, strategy: ModelParallel) -> Trainer:
+    """The trainer of this rank's branches, or of its stage: of a pipeline through which all samples pass as one microbatch."""
+    if branches(context.scenario.model.build_layers()):
+        return BranchTrainer(context, strategy)
+    chain = Pipeline.model_validate({"stages": strategy.stages, "schedule": "gpipe"})
+    return StageTrainer(context, chain, worker=0, stage=context.rank)
 
 
 class BranchTrainer(Trainer):

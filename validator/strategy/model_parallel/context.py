@@ -1,4 +1,8 @@
-"""Context parallelism: ranks that share a sample's tokens, and read one another's keys and values."""
+"""Context parallelism: ranks that share a sample's tokens.
+
+They gather one another's keys and values, pass them around a ring (`ring_attention`), or exchange tokens for heads: between two
+all-to-alls a rank then has all tokens of its share of the heads (Ulysses, arXiv 2309.14509).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
+from scaleproof.validator.train.models.transformer import Block
 
 # of (batch, heads, sequence, width)
 _SEQUENCE: Final = 2
+# of (batch, tokens, heads, …)
+_TOKENS: Final = 1
+_HEADS: Final = 2
 
 
 def own_positions(place: int, ranks: int, sequence: int) -> Tensor:
@@ -22,6 +30,17 @@ def own_positions(place: int, ranks: int, sequence: int) -> Tensor:
     """
     parts = torch.arange(sequence).view(2 * ranks, -1)
     return torch.cat([parts[place], parts[2 * ranks - 1 - place]])
+
+
+def contiguous_positions(place: int, ranks: int, sequence: int) -> Tensor:
+    """Positions of a rank's tokens: one of `ranks` contiguous parts of the sequence."""
+    return torch.arange(sequence).chunk(ranks)[place]
+
+
+def exchange_heads(block: Block, collectives: PassCollectives) -> None:
+    """Makes a block attend to all tokens with this rank's heads."""
+    block.to_heads = lambda split: collectives.transposed(split, _HEADS, _TOKENS)
+    block.to_tokens = lambda mixed: collectives.transposed(mixed, _TOKENS, _HEADS)
 
 
 class GatheredAttention:

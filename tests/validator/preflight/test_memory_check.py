@@ -12,9 +12,9 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import parse_bytes
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import memory_error
-from scaleproof.validator.launch.preflight import memory_check
-from scaleproof.validator.launch.preflight.memory_check import MOST_RANKS, check_gpus, check_room
 from scaleproof.validator.measure import check, measure
+from scaleproof.validator.preflight import memory_check
+from scaleproof.validator.preflight.memory_check import MOST_RANKS, check_gpus, check_room
 from scaleproof.validator.record import gpu_facts
 from tests.validator.conftest import MakeScenario
 

@@ -14,10 +14,10 @@ from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.data_parallel.buckets import BucketedAllreduce, BucketSum, EarlyAllreduce
 from scaleproof.validator.strategy.data_parallel.threaded_sum import bucket_sum_of
+from scaleproof.validator.strategy.hybrid.parallel_replica import ParallelReplica, parameter_numbers
+from scaleproof.validator.strategy.hybrid.zero import FullyShardedReplica, ShardingReplica
 from scaleproof.validator.strategy.layout.team import Team
-from scaleproof.validator.strategy.parallel_replica import ParallelReplica, parameter_numbers
 from scaleproof.validator.strategy.parameter_server.hybrid import HybridServer, HybridWorker
-from scaleproof.validator.strategy.sharded_replica import FullyShardedReplica, ShardingReplica
 
 
 def create(context: Context, strategy: Hybrid) -> Trainer:

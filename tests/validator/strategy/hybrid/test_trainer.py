@@ -22,7 +22,7 @@ from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.record.assemble import rank_names
 from scaleproof.validator.strategy.layout.mesh import mesh_sizes
-from scaleproof.validator.strategy.model_parallel.context_parallel import own_positions
+from scaleproof.validator.strategy.model_parallel.context import own_positions
 from tests.validator import conftest, faults_hybrid
 from tests.validator.conftest import TINY_GPT, MakeScenario
 from tests.validator.verdicts import at_night, in_bulk

@@ -9,26 +9,58 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, groupby, pairwise
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.futures import Future
 
 from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.parallelism import DataParallel
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.buckets import Bucket, BucketSum, Countdown, fill
 from scaleproof.validator.strategy.data_parallel.compression import Method
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator
+from scaleproof.validator.strategy.data_parallel.microbatched import MicrobatchedReplica, weight_of
 from scaleproof.validator.strategy.data_parallel.threaded_sum import ALGORITHMS, SumThread, ThreadedSum
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.flat import pack, views
+from scaleproof.validator.strategy.layout.mesh import divided
 from scaleproof.validator.strategy.layout.team import Team
 
+# Names of the teams that shard, and of those with the same shard.
+SHARDING: Final = ("shard", "replica")
 # When gradients are reduce-scattered: after a step's last backward pass, during it, or during that of each microbatch.
 Scatter = Literal["after", "step", "microbatch"]
+
+
+class ShardedWorker(MicrobatchedReplica):
+    """Shards optimizer states over workers, and with ZeRO's stage 2 gradients."""
+
+    updates_parameters = False
+
+    def __init__(self, context: Context, strategy: DataParallel) -> None:
+        super().__init__(context, strategy)
+        plan = strategy.plan
+        shard, groups = (
+            Team.of(teams, name) for teams, name in zip(divided([range(plan.workers)], plan.sharing), SHARDING, strict=True)
+        )
+        sharding = Sharding(context, SumThread(context.device), self.accumulator, weight_of(context), plan.bucket_limits_bytes)
+        self.states = sharding.states([list(self.module.parameters())], shard, groups)
+        self.optimizer = context.optimizer(self.states.shards)
+
+    def update(self) -> None:
+        """Applies the gradients to this rank's shard, and gathers the parameters."""
+        self.states.reduce()
+        super().update()
+        self.states.gather()
+
+    def close(self) -> None:
+        """Ends the sums of buckets."""
+        self.states.close()
+        super().close()
 
 
 class ReduceScatter(Method):

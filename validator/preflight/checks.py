@@ -8,8 +8,8 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model import Traced
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.launch.preflight.capabilities import trains_by_layers
-from scaleproof.validator.launch.preflight.refusals import refusals
+from scaleproof.validator.preflight.refusals import refusals
+from scaleproof.validator.train.capabilities import trains_by_layers
 
 
 def check_trainable(scenario: Scenario) -> None:

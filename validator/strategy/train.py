@@ -16,19 +16,19 @@ import torch.distributed as dist
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch import rank
+from scaleproof.validator.launch.clock_sync import Alignment
 from scaleproof.validator.record import gpu_facts
 from scaleproof.validator.record import provenance as environment
-from scaleproof.validator.record.clock_sync import Alignment
 from scaleproof.validator.record.device_clock import CpuClock, CudaClock, DeviceClock, DeviceEvent
 from scaleproof.validator.record.provenance import Usage
 from scaleproof.validator.record.recorder import Recorder
+from scaleproof.validator.record.steps import quota_of, total_steps, warmup_steps
 from scaleproof.validator.record.torch_profiler import PROFILED_STEPS, Profiler
 from scaleproof.validator.strategy import create
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.train.emulated_compute import Pace
 from scaleproof.validator.train.loading import EmulatedLoading
 from scaleproof.validator.train.perturbed import RankPerturbations
-from scaleproof.validator.train.steps import quota_of, total_steps, warmup_steps
 
 
 class RankOutcome(TypedDict):

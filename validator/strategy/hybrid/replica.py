@@ -16,14 +16,18 @@ from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.validator.strategy.base import Context, Finish
 from scaleproof.validator.strategy.layout.mesh import build_mesh, mesh_sizes, teams
 from scaleproof.validator.strategy.layout.team import Team
-from scaleproof.validator.strategy.model_parallel.context_parallel import GatheredAttention, own_positions
+from scaleproof.validator.strategy.model_parallel.context import (
+    GatheredAttention,
+    contiguous_positions,
+    exchange_heads,
+    own_positions,
+)
 from scaleproof.validator.strategy.model_parallel.emulated_exchanges import EmulatedExchanges
-from scaleproof.validator.strategy.model_parallel.expert_parallel import ExpertTeams, share_experts
+from scaleproof.validator.strategy.model_parallel.expert import ExpertTeams, share_experts
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
 from scaleproof.validator.strategy.model_parallel.ring_attention import RingAttention
-from scaleproof.validator.strategy.model_parallel.tensor_parallel import TensorParallel
-from scaleproof.validator.strategy.model_parallel.ulysses_attention import contiguous_positions, exchange_heads
-from scaleproof.validator.strategy.pipeline.strategy import StageTrainer
+from scaleproof.validator.strategy.model_parallel.tensor import TensorParallel
+from scaleproof.validator.strategy.pipeline.trainer import StageTrainer
 from scaleproof.validator.train.data import Batch
 from scaleproof.validator.train.models.transformer import Block, Embedding
 from scaleproof.validator.train.recompute import exchanges_again

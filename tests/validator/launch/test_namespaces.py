@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.validator.netlab import namespaces
-from scaleproof.validator.netlab.namespaces import Holder, enter, inside
+from scaleproof.validator.launch import namespaces
+from scaleproof.validator.launch.namespaces import Holder, enter, inside
 from tests.validator.netlabs import namespace_numbers, needs_netlab, still_open
 from tests.validator.processes import is_running, kill, wait_until
 
@@ -100,7 +100,7 @@ def test_a_killed_holder_leaves_no_namespace(holder: Holder) -> None:
 
 LAUNCHER = """
 import json, os, sys, time
-from scaleproof.validator.netlab.namespaces import Holder
+from scaleproof.validator.launch.namespaces import Holder
 holder = Holder(2, {})
 # a fork that outlives the launcher has the socket to the holder as well
 fork = os.fork()

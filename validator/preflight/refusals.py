@@ -15,7 +15,7 @@ from scaleproof.simulator.parallelism.compression import PowerSgd, TopK
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import V_SHAPED
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.launch.preflight.capabilities import (
+from scaleproof.validator.train.capabilities import (
     ALGORITHMS,
     KINDS,
     NEVER_AHEAD,

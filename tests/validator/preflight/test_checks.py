@@ -6,7 +6,7 @@ import pytest
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.load import load
-from scaleproof.validator.launch.preflight.checks import check_trainable
+from scaleproof.validator.preflight.checks import check_trainable
 
 GPT = "model={kind: gpt, layers: 2, hidden: 64, heads: 4, vocabulary: 256, sequence: 32}"
 FIELDS = (GPT, "batch=8", "strategy={kind: data_parallel, workers: 2}", "training.precision=fp16", "framework=pytorch-ddp")

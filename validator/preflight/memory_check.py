@@ -14,7 +14,7 @@ from scaleproof.simulator.memory.activations import READ
 from scaleproof.simulator.model import Traced
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import FITS, memory_error
-from scaleproof.validator.train.steps import total_steps
+from scaleproof.validator.record.steps import total_steps
 
 # All ranks communicate and share the machine's cores: with more of them the scheduler would dominate the measurement.
 MOST_RANKS: Final = 128
@@ -27,7 +27,6 @@ _COMPUTED: Final = ("activations", "logits", "recomputed", "working")
 # Boundary activations of emulated layers have the scenario's size: one input and one output.
 _EMULATED_OUTPUTS: Final = 2
 _MEMORY: Final = Path("/proc/meminfo")
-_EVENTS: Final = Path("/proc/vmstat")
 
 
 def check_room(scenario: Scenario, gpus_bytes: Sequence[float] = (), started: int | None = None) -> None:
@@ -145,12 +144,6 @@ def _batches_bytes(scenario: Scenario) -> float:
 
 def _element_bytes(scenario: Scenario) -> int:
     return ELEMENT_BYTES[scenario.training.precision]
-
-
-def ended_for_memory() -> int:
-    """Number of processes that this machine's kernel has killed so far for lack of memory; 0 if it does not report it."""
-    lines = _EVENTS.read_text().splitlines() if _EVENTS.exists() else []
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def _available_bytes() -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -24,13 +24,11 @@ from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision
 from scaleproof.validator.strategy.data_parallel.microbatched import MicrobatchedReplica, weight_of
+from scaleproof.validator.strategy.data_parallel.zero import SHARDING
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.mesh import divided
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.train.data import Batch
-
-# Names of the teams that shard, and of those with the same shard.
-SHARDING: Final = ("shard", "replica")
 
 
 class FullySharded(MicrobatchedReplica):
