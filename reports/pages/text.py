@@ -30,6 +30,12 @@ def cause_words(cause: str) -> str:
     return _CAUSES.get(cause, spaced(cause))
 
 
+def verdict_words(verdict: str, condition: str) -> str:
+    """A verdict with its condition of a claim for readers, such as 'Depends: true only for workers ≥ 8'."""
+    words = {"holds": "True", "does not hold": "False"}
+    return words.get(verdict, f"Depends: true only for {condition}")
+
+
 def when(created: str) -> str:
     """'2026-01-31 12:00 UTC' from an ISO date and time; other text as it is."""
     try:
