@@ -134,10 +134,7 @@ def source_of(row: Row) -> str:
 
 
 def leaving_out(options: Options) -> Callable[[Row], Prediction]:
-    """`predict` with constants that are fitted to the shipped rows without the source of the predicted row.
-
-    Raises MissingDependencyError without SciPy.
-    """
+    """`predict` with constants that are fitted to the shipped rows without the source of the predicted row."""
     from scaleproof.validator.collectives.fit import fit, fits_without
     from scaleproof.validator.collectives.observations import observations
 
