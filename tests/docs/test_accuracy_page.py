@@ -56,7 +56,9 @@ def test_errors_compared_with_other_simulators_are_current() -> None:
 def test_results_by_source_equal_the_current_score() -> None:
     lines = shown(ALL)["transformer_training"].lines
     row = r"^\| `(\w+)` \| [^|]+ \| ([\d,]+) \| ([\d.]+) % \| ([\d.]+) % \| ([\d.]+) % \|$"
-    found = {name: [float(number) for number in numbers] for name, *numbers in re.findall(row, RESULTS.read_text(), re.MULTILINE)}
+    found = {
+        name: [float(number) for number in numbers] for name, *numbers in re.findall(row, RESULTS.read_text(), re.MULTILINE)
+    }
     speeds = {name: line for name, line in lines.items() if name in found}
     assert found == {name: [line.scored, line.median, line.worst, line.covered] for name, line in speeds.items()}
     assert sum(line.scored for line in speeds.values()) == lines["all"].scored
