@@ -97,11 +97,6 @@ class MeasuredLayer(Spec):
         """Seconds of the forward and of the backward pass over `samples` samples."""
         return _interpolated(samples, self.samples, self.forward_s), _interpolated(samples, self.samples, self.backward_s)
 
-    def slowed(self, slowdown: float) -> Self:
-        """The layer with all durations multiplied by `slowdown`."""
-        forward_s, backward_s = (tuple(slowdown * one for one in durations) for durations in (self.forward_s, self.backward_s))
-        return self.model_copy(update={"forward_s": forward_s, "backward_s": backward_s})
-
 
 def _interpolated(samples: float, timed: Sequence[float], durations_s: Sequence[float]) -> float:
     """Seconds for `samples` samples from those of the timed numbers: on the line through the nearest two. One duration, and the
