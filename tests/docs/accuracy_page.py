@@ -1,4 +1,7 @@
-"""Tables of docs/measured/accuracy-log.md, whose numbers docs/measured/accuracy.md sums up; tests/docs/test_commands.py compares them with today's score."""
+"""Tables of docs/measured/accuracy-log.md, whose numbers docs/measured/accuracy.md sums up.
+
+tests/docs/test_commands.py compares them with today's score.
+"""
 
 from __future__ import annotations
 
