@@ -12,7 +12,7 @@ from scaleproof.proof.claims.claim import Bound, Claim, ClaimExperiment, Test
 from scaleproof.proof.claims.evaluate import AxisPoint, ExperimentResult, evaluate, listed
 from scaleproof.proof.claims.measured import ClaimRecord, read_all
 from scaleproof.proof.claims.quantities import KINDS, ratio
-from scaleproof.reports.pages.text import verdict_words
+from scaleproof.reports.text import verdict_words
 
 
 @dataclass(frozen=True)

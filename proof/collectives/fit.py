@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scaleproof.proof.collectives.observations import Observation, ObservationBatch
 from scaleproof.simulator.cluster.collectives.nccl.constants import FittedValue, Tables
-from scaleproof.simulator.common.errors import MissingDependencyError
+from scaleproof.simulator.cluster.quantities import DEVIATIONS
+from scaleproof.validator.statistics import posterior
+from scaleproof.validator.statistics.posterior import Array, Prior, soft_l1
 
-# Half width of a normal variable's 90 % interval in standard deviations.
-_DEVIATIONS: Final = 1.6449
 # Standard deviation of the logarithm of one measurement about a perfect model, and of a row among all.
 _ERROR: Final = 0.12
 # Share of a constant's prior variance that its generation or transport has alone; the rest is common to all.
@@ -66,13 +65,7 @@ def fit(
     """Constants fitted to the rows, except those whose source (or system) is `leave_out`.
 
     start: a fit of similar rows, which saves time. fixed: names of constants that keep their prior.
-
-    Raises MissingDependencyError without SciPy.
     """
-    try:
-        from scipy.optimize import least_squares
-    except ImportError:
-        raise MissingDependencyError("a fit of collectives needs SciPy; pip install 'scaleproof[validator]'") from None
     kept = [one for one in rows if getattr(one, by) != leave_out]
     batch = ObservationBatch.of(kept)
     parameters = [one for one in _parameters(prior, kept) if one.name not in fixed]
@@ -80,24 +73,16 @@ def fit(
     weight = np.array([counts[one.system] ** -0.25 for one in kept])
     weight *= math.sqrt(len(kept) / float((weight**2).sum())) / _ERROR
     logs = np.log(batch.measured_s)
-    scale = np.array([parameter.deviation for parameter in parameters])
+    of_factors = Prior(np.zeros(len(parameters)), np.array([parameter.deviation for parameter in parameters]))
 
-    def residuals(z: NDArray[np.float64]) -> NDArray[np.float64]:
-        error = np.log(batch.seconds(_tables(prior, parameters, z * scale))) - logs
-        # the root of soft L1, so that the prior stays quadratic
-        error *= weight
-        robust = error * np.sqrt(2 / (np.sqrt(1 + error**2) + 1))
-        return np.concatenate([robust, z])
+    def residuals(factors: Array) -> Array:
+        return weight * (np.log(batch.seconds(_tables(prior, parameters, factors))) - logs)
 
     known = {} if start is None else start.logs
-    first = np.array([known.get(parameter[:3], 0.0) for parameter in parameters]) / scale
-    solution = least_squares(residuals, first, max_nfev=40, ftol=1e-4, xtol=1e-4)
-    jacobian: NDArray[np.float64] = np.asarray(solution.jac, dtype=np.float64)
-    covariance: NDArray[np.float64] = np.linalg.inv(jacobian.T @ jacobian).astype(np.float64)
-    tables = _with_intervals(
-        prior, parameters, solution.x * scale, np.asarray(covariance * np.outer(scale, scale), dtype=np.float64)
-    )
-    return Fit(tables, _factors(parameters, solution.x * scale), len(kept), tuple(counts))
+    first = np.array([known.get(parameter[:3], 0.0) for parameter in parameters])
+    found = posterior.fit(residuals, first, soft_l1, of_factors, tolerance=1e-4, most_steps=40)
+    tables = _with_intervals(prior, parameters, found.values, found.covariance)
+    return Fit(tables, _factors(parameters, found.values), len(kept), tuple(counts))
 
 
 def fits_without(
@@ -137,11 +122,11 @@ def _own(file: str, name: str) -> float:
     return 1.0 if (file, name) == ("transports", "step") else _OWN
 
 
-def _factors(parameters: Sequence[_LogFactor], logs: NDArray[np.float64]) -> dict[tuple[str, str | None, str], float]:
+def _factors(parameters: Sequence[_LogFactor], logs: Array) -> dict[tuple[str, str | None, str], float]:
     return {(p.file, p.entry, p.name): float(log) for p, log in zip(parameters, logs, strict=True)}
 
 
-def _tables(prior: Tables, parameters: Sequence[_LogFactor], logs: NDArray[np.float64]) -> Tables:
+def _tables(prior: Tables, parameters: Sequence[_LogFactor], logs: Array) -> Tables:
     """The prior with factors applied; RCCL's constants are not fitted."""
     factors = _factors(parameters, logs)
     result: dict[str, dict[str, dict[str, FittedValue]]] = {}
@@ -156,9 +141,7 @@ def _tables(prior: Tables, parameters: Sequence[_LogFactor], logs: NDArray[np.fl
     return result
 
 
-def _with_intervals(
-    prior: Tables, parameters: Sequence[_LogFactor], logs: NDArray[np.float64], covariance: NDArray[np.float64]
-) -> Tables:
+def _with_intervals(prior: Tables, parameters: Sequence[_LogFactor], logs: Array, covariance: Array) -> Tables:
     """The fitted constants with 90 % intervals of the posterior; entries without rows keep the width of their own factor."""
     index = {(p.file, p.entry, p.name): i for i, p in enumerate(parameters)}
     tables: Any = _tables(prior, parameters, logs)
@@ -169,7 +152,7 @@ def _with_intervals(
                 variance = float(covariance[np.ix_(indices, indices)].sum())
                 if (file, entry, name) not in index:
                     variance += prior[file][entry][name].deviation ** 2 * _own(file, name)
-                half = math.exp(_DEVIATIONS * math.sqrt(variance))
+                half = math.exp(DEVIATIONS * math.sqrt(variance))
                 value = fields[name].value
                 fields[name] = FittedValue(value, value / half, value * half)
     return tables  # type: ignore[no-any-return]

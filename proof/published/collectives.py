@@ -43,10 +43,7 @@ def predict(row: Row, options: Options = Options()) -> Prediction:  # noqa: B008
 
 
 def leaving_out(options: Options) -> Callable[[Row], Prediction]:
-    """`predict` with constants that are fitted to the shipped rows without the source of the predicted row.
-
-    Raises MissingDependencyError without SciPy.
-    """
+    """`predict` with constants that are fitted to the shipped rows without the source of the predicted row."""
     from scaleproof.proof.collectives.fit import fit, fits_without
     from scaleproof.proof.collectives.observations import observations
 

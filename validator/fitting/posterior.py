@@ -2,9 +2,8 @@
 
 The logarithm of a measured step time is that of the predicted one plus an error of Student's distribution. Its scale grows with
 the part of the step that does not depend on the speed of the device, as errors of published runs do. Each constant has a
-log-normal prior around its shipped value (`constants`). The posterior's mode minimises both (scipy's least_squares); its
-covariance is Laplace's approximation from the Jacobian there. All constants are offsets in standard deviations of their priors,
-so that one fit holds for scenarios whose shipped values differ.
+log-normal prior around its shipped value (`constants`). All constants are offsets in standard deviations of their priors, so
+that one fit holds for scenarios whose shipped values differ.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.simulator.memory import memory
@@ -26,8 +24,7 @@ from scaleproof.simulator.uncertainty.error_model import case_of_scenario, shipp
 from scaleproof.simulator.uncertainty.response import response_of_scenario
 from scaleproof.validator.fitting.constants import CONSTANTS, MEMORY, FittedConstant, priors
 from scaleproof.validator.fitting.observations import ObservedRun
-
-Amounts = NDArray[np.float64]
+from scaleproof.validator.statistics.posterior import Array, Prior, fit, student
 
 # Step of finite differences in prior standard deviations: larger than the noise of replay, small next to the prior.
 _STEP: Final = 0.1
@@ -48,8 +45,8 @@ class Posterior:
     runs. nodes: of the largest."""
 
     constants: tuple[FittedConstant, ...]
-    offsets: Amounts
-    covariance: Amounts
+    offsets: Array
+    covariance: Array
     noise: float
     model_error: float
     runs: int
@@ -60,7 +57,7 @@ class Posterior:
         return at(scenario, self.constants, self.offsets)
 
     @cached_property
-    def deviations(self) -> Amounts:
+    def deviations(self) -> Array:
         """Standard deviations of the offsets: 1 for a constant about which the runs say nothing."""
         return np.sqrt(np.diag(self.covariance))
 
@@ -73,7 +70,7 @@ class Posterior:
         """Whether runs taught a constant anything."""
         return bool(self.deviations[index] < _NARROWER or abs(self.offsets[index]) > _FAR)
 
-    def log_deviation(self, slopes: Amounts) -> float:
+    def log_deviation(self, slopes: Array) -> float:
         """Standard deviation of the logarithm of a step time by uncertain constants. slopes: its derivatives by the offsets."""
         return float(np.sqrt(slopes @ self.covariance @ slopes))
 
@@ -81,46 +78,33 @@ class Posterior:
 def fitted(runs: Sequence[ObservedRun], constants: Sequence[FittedConstant] = CONSTANTS) -> Posterior:
     """The posterior of constants after runs: of times, and of memory where runs have it.
 
-    Constants that no run has stay out. Needs scipy. Raises FieldError for a scenario whose steps cannot be simulated.
+    Constants that no run has stay out. Raises FieldError for a scenario whose steps cannot be simulated.
     """
-    from scipy.optimize import least_squares
-
     measured = np.log([run.step_time_s for run in runs])
     scenarios = [run.scenario for run in runs]
     of_times = [one.on(scenario.cluster for scenario in scenarios) for one in constants if one is not MEMORY]
     known = tuple(one for one in of_times if any(one.value(scenario) is not None for scenario in scenarios))
     kinds = [RunErrors.of(scenario) for scenario in scenarios]
-    noise, count = priors().noise * np.array([kind.relative for kind in kinds]), len(runs)
-
-    def residuals(offsets: Amounts) -> Amounts:
-        return np.concatenate([(log_times(scenarios, known, offsets) - measured) / noise, offsets])
-
-    def jacobian(offsets: Amounts) -> Amounts:
-        return np.concatenate([slopes(scenarios, known, offsets) / noise[:, None], np.eye(len(known))])
-
-    result = least_squares(
-        residuals,
-        np.zeros(len(known)),
-        jac=jacobian,
-        bounds=(_least(known, scenarios) - _CLOSE, np.full(len(known), np.inf)),
-        loss=_student(count),
-        xtol=_CLOSE,
-        ftol=_CLOSE,
-        max_nfev=_MOST_ITERATIONS,
+    noise = priors().noise * np.array([kind.relative for kind in kinds])
+    none = np.zeros(len(known))
+    result = fit(
+        lambda offsets: (log_times(scenarios, known, offsets) - measured) / noise,
+        none,
+        student(priors().tail),
+        Prior(none, np.ones(len(known))),
+        slopes=lambda offsets: slopes(scenarios, known, offsets) / noise[:, None],
+        bounds=(_least(known, scenarios) - _CLOSE, np.inf),
+        tolerance=_CLOSE,
+        most_steps=_MOST_ITERATIONS,
     )
-    # scipy scales the Jacobian by the loss, so that this is the curvature of the posterior
-    curvature = np.asarray(result.jac)
-    covariance = np.linalg.inv(curvature.T @ curvature)
-    of_noise, of_runs = np.asarray(result.fun[:count]), curvature[:count]
-    # what the constants took up of the residuals says nothing about errors
-    freedom = count - float(np.einsum("ri,ij,rj->", of_runs, covariance, of_runs))
+    published = np.array([kind.published for kind in kinds])
     found = Posterior(
         known,
-        np.asarray(result.x),
-        covariance,
-        noise=priors().noise * _root_mean_square(of_noise, freedom),
-        model_error=predictive_factor(noise * of_noise / [kind.published for kind in kinds], freedom),
-        runs=count,
+        result.values,
+        result.covariance,
+        noise=priors().noise * _root_mean_square(result.residuals, result.freedom),
+        model_error=predictive_factor(noise * result.residuals / published, result.freedom),
+        runs=len(runs),
         nodes=max(scenario.strategy.nodes_needed(scenario.cluster) for scenario in scenarios),
     )
     found = _with_memory(found, runs) if MEMORY in constants else found
@@ -135,14 +119,12 @@ def _with_memory(posterior: Posterior, runs: Sequence[ObservedRun]) -> Posterior
     logs = [math.log(run.memory_bytes / _reported_bytes(run.scenario)) for run in runs if run.memory_bytes is not None]
     if not logs:
         return posterior
-    # change of a logarithm by one prior deviation, in standard deviations of its error
-    slope = MEMORY.prior.factor / priors().memory_noise
-    variance = 1 / (1 + len(logs) * slope**2)
-    offset = variance * slope * sum(logs) / priors().memory_noise
+    none, one = np.zeros(1), np.ones(1)
+    found = fit(lambda offset: (offset * MEMORY.prior.factor - logs) / priors().memory_noise, none, prior=Prior(none, one))
     covariance = np.pad(posterior.covariance, (0, 1))
-    covariance[-1, -1] = variance
-    constants = (*posterior.constants, MEMORY)
-    return replace(posterior, constants=constants, offsets=np.append(posterior.offsets, offset), covariance=covariance)
+    covariance[-1, -1] = found.covariance[0, 0]
+    constants, offsets = (*posterior.constants, MEMORY), np.append(posterior.offsets, found.values)
+    return replace(posterior, constants=constants, offsets=offsets, covariance=covariance)
 
 
 def _reported_bytes(scenario: Scenario) -> float:
@@ -151,19 +133,19 @@ def _reported_bytes(scenario: Scenario) -> float:
     return float(max(getattr(rank, reports) for rank in memory(scenario).ranks))
 
 
-def at(scenario: Scenario, constants: Sequence[FittedConstant], offsets: Amounts) -> Scenario:
+def at(scenario: Scenario, constants: Sequence[FittedConstant], offsets: Array) -> Scenario:
     """The scenario with constants at offsets from their values."""
     for constant, offset in zip(constants, offsets.tolist(), strict=True):
         scenario = constant.moved(scenario, offset)
     return scenario
 
 
-def log_times(scenarios: Sequence[Scenario], constants: Sequence[FittedConstant], offsets: Amounts) -> Amounts:
+def log_times(scenarios: Sequence[Scenario], constants: Sequence[FittedConstant], offsets: Array) -> Array:
     """Natural logarithms of predicted step times in seconds, shape (scenarios,)."""
     return np.log([timed(at(scenario, constants, offsets)).step_time_s for scenario in scenarios])
 
 
-def slopes(scenarios: Sequence[Scenario], constants: Sequence[FittedConstant], offsets: Amounts) -> Amounts:
+def slopes(scenarios: Sequence[Scenario], constants: Sequence[FittedConstant], offsets: Array) -> Array:
     """Derivatives of the logarithms of step times by the offsets, shape (scenarios, constants)."""
     own = log_times(scenarios, constants, offsets)
     moved = [
@@ -173,23 +155,10 @@ def slopes(scenarios: Sequence[Scenario], constants: Sequence[FittedConstant], o
     return (np.stack(moved, axis=1) - own[:, None]) / _STEP if moved else np.zeros((len(own), 0))
 
 
-def _least(constants: Sequence[FittedConstant], scenarios: Sequence[Scenario]) -> Amounts:
+def _least(constants: Sequence[FittedConstant], scenarios: Sequence[Scenario]) -> Array:
     """The least offset of each constant."""
     values = ([v for s in scenarios if (v := one.value(s)) is not None] for one in constants)
     return np.array([one.prior.least(known) for one, known in zip(constants, values, strict=True)])
-
-
-def _student(count: int) -> Any:
-    """The loss of `least_squares`: Student's for the first `count` residuals, squares for the rest, with two derivatives."""
-    tail = priors().tail
-
-    def loss(squares: Amounts) -> Amounts:
-        rho = np.stack([squares, np.ones_like(squares), np.zeros_like(squares)])
-        far = 1 + squares[:count] / tail
-        rho[:, :count] = (tail + 1) * np.log(far), (tail + 1) / tail / far, -(tail + 1) / tail**2 / far**2
-        return rho
-
-    return loss
 
 
 class RunErrors(NamedTuple):
@@ -208,7 +177,7 @@ class RunErrors(NamedTuple):
         return cls(case.relative_scale(shipped(), exposed), float(high - low) / (2 * DEVIATIONS))
 
 
-def _root_mean_square(residuals: Amounts, freedom: float) -> float:
+def _root_mean_square(residuals: Array, freedom: float) -> float:
     """Root mean square of residuals together with an expected value of 1, which counts as `noise_runs` values.
 
     freedom: number of values that the residuals count as, which is less than theirs by what the fit took up.
@@ -217,7 +186,7 @@ def _root_mean_square(residuals: Amounts, freedom: float) -> float:
     return float(np.sqrt((runs + (residuals**2).sum()) / (runs + freedom)))
 
 
-def predictive_factor(residuals: Amounts, freedom: float) -> float:
+def predictive_factor(residuals: Array, freedom: float) -> float:
     """End of the 90 % interval of one more error over that before any residual is seen, which is `DEVIATIONS`.
 
     residuals: in standard deviations that were expected. freedom: as for `_root_mean_square`. The deviation is as uncertain as

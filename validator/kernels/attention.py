@@ -6,7 +6,6 @@ and copies keys and values to a cache: a row of a forward pass has the time of b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final, NamedTuple, Self
@@ -27,7 +26,7 @@ from scaleproof.simulator.cluster.device.kernels.attention import (
 )
 from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Speed
 from scaleproof.simulator.model.operators import Attention
-from scaleproof.validator.kernels.least_squares import minimum
+from scaleproof.validator.kernels.parameters import Parameter, fit_parameters
 
 Values = NDArray[np.float64]
 
@@ -79,29 +78,20 @@ class AttentionShapes:
         )
 
 
-class _Parameter(NamedTuple):
-    """A fitted parameter on a logarithmic scale: start and bounds."""
-
-    start: float
-    least: float
-    most: float
-
-
-_PARAMETERS: Final[Mapping[str, _Parameter]] = {
-    "product_share": _Parameter(0.6, 0.2, 1.2),
-    "exponential_share": _Parameter(0.8, 0.2, 1.5),
-    "sustained_share": _Parameter(0.8, 0.2, 1.5),
-    "launch_s": _Parameter(12e-6, 1e-6, 60e-6),
-    "block_s": _Parameter(2e-6, 1e-8, 2e-5),
-    "memory_share": _Parameter(0.7, 0.2, 3.0),
-    "cached_gain": _Parameter(1.5, 1.0, 8.0),
-    "slowdown_192": _Parameter(1.1, 0.5, 3.0),
-    "slowdown_256": _Parameter(1.0, 0.5, 3.0),
+_PARAMETERS: Final[Mapping[str, Parameter]] = {
+    "product_share": Parameter(0.6, low=0.2, high=1.2),
+    "exponential_share": Parameter(0.8, low=0.2, high=1.5),
+    "sustained_share": Parameter(0.8, low=0.2, high=1.5),
+    "launch_s": Parameter(12e-6, low=1e-6, high=60e-6),
+    "block_s": Parameter(2e-6, low=1e-8, high=2e-5),
+    "memory_share": Parameter(0.7, low=0.2, high=3.0),
+    "cached_gain": Parameter(1.5, low=1.0, high=8.0),
+    "slowdown_192": Parameter(1.1, low=0.5, high=3.0),
+    "slowdown_256": Parameter(1.0, low=0.5, high=3.0),
 }
-# Parameters of the backward pass, their upper bounds, and the standard deviation of their logarithms around what the forward
+# Upper bounds of the parameters of the backward pass, and the standard deviation of their logarithms around what the forward
 # pass implies, which matters where a table does not determine them.
-_BACKWARD: Final = ("backward_product_share", "backward_exponential_share", "backward_moved")
-_MOST_BACKWARD: Final = (2.0, 4.0, 100.0)
+_MOST_BACKWARD: Final = {"backward_product_share": 2.0, "backward_exponential_share": 4.0, "backward_moved": 100.0}
 _BACKWARD_DEVIATION: Final = 0.5
 # Parameters of the kernel before that of attention.
 _OF_PREPARATION: Final = ("memory_share", "cached_gain")
@@ -185,18 +175,10 @@ def _with_backward(rates: AttentionRates, measured: MeasuredAttention) -> Attent
     if not len(measured.shapes.seq):
         return rates
     product_share, exponential_share = backward_shares(rates)
-    expected = np.log([product_share, exponential_share, rates.backward_moved])
-
-    def of(logs: Values) -> AttentionRates:
-        bounded = np.minimum(np.exp(logs), _MOST_BACKWARD).tolist()
-        return rates.model_copy(update=dict(zip(_BACKWARD, bounded, strict=True)))
-
-    def residuals(logs: Values) -> Values:
-        errors = log_errors(of(logs), measured) / _ROBUST
-        robust = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors * errors) - 1))
-        return np.concatenate([robust, (logs - expected) / _BACKWARD_DEVIATION])
-
-    return of(minimum(residuals, expected))
+    expected = zip(_MOST_BACKWARD.items(), (product_share, exponential_share, rates.backward_moved), strict=True)
+    parameters = {name: Parameter(value, _BACKWARD_DEVIATION, high=max(most, 1.01 * value)) for (name, most), value in expected}
+    found = fit_parameters(parameters, lambda values: log_errors(rates.model_copy(update=values), measured) / _ROBUST)
+    return rates.model_copy(update=found)
 
 
 def fit_general(
@@ -253,8 +235,6 @@ def _fitted(
 ) -> list[AttentionRates]:
     """Rates of forward passes of each GPU, and of another generation at the end; all GPUs share the parameters, but families of
     generations."""
-    from scipy.optimize import least_squares
-
     measured = [one.of_direction(backward=False) for one in measured]
     implementation = measured[0].implementation
     absent = () if implementation == IMPLEMENTATION else _OF_PREPARATION
@@ -262,23 +242,23 @@ def _fitted(
     wide = [f"slowdown_{width}" for width in _WIDE if (widths == width).sum() >= _FEWEST_WIDE]
     families = sorted({_family(one.speed.kernels.generation) for one in measured})
     shared = [name for name in _PARAMETERS if name not in (*_OF_FAMILY, *absent) and ("slowdown" not in name or name in wide)]
-    keys = [(name, "") for name in shared] + [(name, family) for name in _OF_FAMILY for family in families]
-    start, least, most = (np.log([_PARAMETERS[name][i] for name, _ in keys]) for i in range(3))
+    of_family = {f"{name} {family}": _PARAMETERS[name] for name in _OF_FAMILY for family in families}
+    parameters = {name: _PARAMETERS[name] for name in shared} | of_family
 
-    def of(logs: Values, generation: str, cache_bytes: float | None) -> AttentionRates:
+    def of(values: Mapping[str, float], generation: str, cache_bytes: float | None) -> AttentionRates:
         family = _family(generation) if _family(generation) in families else families[0]
-        values = {name: value for (name, of), value in zip(keys, np.exp(logs).tolist(), strict=True) if of in ("", family)}
-        return _with_rows(_rates(values, cache_bytes or 0.0), generation, implementation)
+        own = {name: values[f"{name} {family}"] for name in _OF_FAMILY}
+        rates = _rates({name: values[name] for name in shared} | own, cache_bytes or 0.0)
+        return _with_rows(rates, generation, implementation)
 
-    def errors(logs: Values) -> Values:
-        return np.concatenate([log_errors(of(logs, one.speed.kernels.generation, one.cache_bytes), one) for one in measured])
+    def residuals(values: Mapping[str, float]) -> Values:
+        rates = (of(values, one.speed.kernels.generation, one.cache_bytes) for one in measured)
+        return np.concatenate([log_errors(*pair) for pair in zip(rates, measured, strict=True)]) / _ROBUST
 
-    inside = np.clip(start, least + 1e-6, most - 1e-6)
-    found = least_squares(errors, inside, bounds=(least, most), loss="soft_l1", f_scale=_ROBUST, max_nfev=60)
-    rounded = np.array([math.log(float(f"{value:.{_DIGITS}g}")) for value in np.exp(found.x)])
+    found = {name: float(f"{value:.{_DIGITS}g}") for name, value in fit_parameters(parameters, residuals).items()}
     wanted = [(one.speed.kernels.generation, one.cache_bytes) for one in measured]
     wanted += [(other, other_cache_bytes)] if other else []
-    return [of(rounded, *one) for one in wanted]
+    return [of(found, *one) for one in wanted]
 
 
 def _rates(values: dict[str, float], cache_bytes: float) -> AttentionRates:

@@ -19,23 +19,31 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels.products import PRODUCT_LOG_ERROR, CastRates, ProductRates
-from scaleproof.validator.kernels.least_squares import minimum
+from scaleproof.validator.kernels.parameters import Floats, Parameter, fit_parameters
 from scaleproof.validator.kernels.products import ASYNCHRONOUS, ProductShapes, predicted_s, resident_bytes, with_rates
-
-Floats = NDArray[np.float64]
+from scaleproof.validator.statistics.posterior import soft_l1, weighted
 
 # Middles of the constants and standard deviations of their logarithms before the fit: round values. Four GPUs do not determine
 # by which exponent shares fall with the clock, so that its deviation is small.
-_PRIORS: Final[Mapping[str, tuple[float, float]]] = {
-    "tile_share": (1, 0.3), "clock_loss": (0.35, 0.1), "synchronous_edge": (20, 0.7), "edge": (5, 0.7),
-    "synchronous_ramp": (200, 0.7), "ramp": (100, 0.7), "bytes_per_cycle": (25, 0.7), "burst_GHz": (1.4, 0.2),
-    "burst_s": (2e-4, 1), "fixed_s": (2e-6, 0.3), "narrow_tile_share": (0.95, 0.1), "narrow_burst_share": (0.95, 0.1),
-    "cast_s": (10e-6, 0.3), "cast_bytes_per_cycle": (14, 0.5),
-}  # fmt: skip
+_PARAMETERS: Final[Mapping[str, Parameter]] = {
+    "tile_share": Parameter(1, 0.3),
+    "clock_loss": Parameter(0.35, 0.1),
+    "synchronous_edge": Parameter(20, 0.7),
+    "edge": Parameter(5, 0.7),
+    "synchronous_ramp": Parameter(200, 0.7),
+    "ramp": Parameter(100, 0.7),
+    "bytes_per_cycle": Parameter(25, 0.7),
+    "burst_GHz": Parameter(1.4, 0.2),
+    "burst_s": Parameter(2e-4, 1),
+    "fixed_s": Parameter(2e-6, 0.3),
+    "narrow_tile_share": Parameter(0.95, 0.1),
+    "narrow_burst_share": Parameter(0.95, 0.1),
+    "cast_s": Parameter(10e-6, 0.3),
+    "cast_bytes_per_cycle": Parameter(14, 0.5),
+}
 # Errors of the logarithm count as they are beyond about this, and squared below.
 _ROBUST: Final = 0.08
 # Each table counts as much as this number of products with independent errors.
@@ -170,15 +178,10 @@ class MeasuredProducts(NamedTuple):
 
 def fit_constants(tables: Sequence[MeasuredProducts]) -> Constants:
     """The constants of the rules that fit measured products best."""
-    middles, deviations = np.array([_PRIORS[name] for name in Constants._fields]).T
-    middles = np.log(middles)
 
-    def residuals(values: Floats) -> Floats:
-        constants, result = Constants(*np.exp(values).tolist()), [(values - middles) / deviations]
-        for table in tables:
-            errors = table.errors(constants) / _ROBUST
-            robust = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors * errors) - 1))
-            result.append(robust * np.sqrt(_INDEPENDENT / len(errors)))
-        return np.concatenate(result)
+    def errors(values: dict[str, float]) -> Floats:
+        return np.concatenate([table.errors(Constants(**values)) for table in tables]) / _ROBUST
 
-    return Constants(*(float(f"{value:.3g}") for value in np.exp(minimum(residuals, middles))))
+    weights = [np.full(len(table.shapes.m), _INDEPENDENT / len(table.shapes.m)) for table in tables]
+    found = fit_parameters(_PARAMETERS, errors, weighted(soft_l1, np.concatenate(weights)))
+    return Constants(**{name: float(f"{value:.3g}") for name, value in found.items()})

@@ -10,6 +10,7 @@ grouped products take as long as `predict` has them; the other kernels are bound
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, fields
 from typing import Final, NamedTuple, Self
 
@@ -21,6 +22,8 @@ from scaleproof.simulator.cluster.device.kernels.parameters import Speed
 from scaleproof.simulator.cluster.device.kernels.products import MEASURED_DEVICES, products_s
 from scaleproof.simulator.cluster.device.kernels.rates import MIXTURE_TERMS, MixtureRates
 from scaleproof.simulator.scenario.read import load_device
+from scaleproof.validator.kernels.parameters import Parameter, fit_parameters
+from scaleproof.validator.statistics.posterior import soft_l1
 
 Values = NDArray[np.float64]
 
@@ -34,16 +37,14 @@ _MOST_POPULAR: Final = 0.8
 # Experts whose MLP is not gated, by width of the model and of an expert and the number of experts: those of Nemotron 3, whose
 # activation is a squared ReLU (the source's list of such models). A table has no column for the activation.
 _UNGATED: Final = {(2688, 1856, 128), (2048, 5120, 512), (8192, 5120, 512)}
-# Parameters on a logarithmic scale: start, and bounds.
-_FIXED_S: Final = (30e-6, 1e-6, 300e-6)
-_MEMORY_SHARE: Final = (0.7, 0.1, 4.0)
-_MOST_COEFFICIENT: Final = 1.5
+# Parameters. The factor of a term of the correction is near 1.
+_FIXED_S: Final = Parameter(30e-6, low=1e-6, high=300e-6)
+_MEMORY_SHARE: Final = Parameter(0.7, low=0.1, high=4.0)
+_FACTOR: Final = Parameter(1.0, 0.2, low=math.exp(-1.5), high=math.exp(1.5))
 # Relative error beyond which errors count less: a few rows take several times as long, by a wrong choice of kernel.
 _ROBUST: Final = 0.1
 # Of a device whose mixtures were not measured: rounded from those that were.
 UNMEASURED: Final = MixtureRates.model_validate({"fixed": "30 us", "memory_share": 0.6})
-# Weight that keeps coefficients small.
-_RIDGE: Final = 0.5
 # Variables of the correction, logarithms to base 2: rows of an expert, experts of the rank, width of the model, width of an
 # expert's part, and the load of the rank over an even share. Their middles and half ranges: beyond, a variable counts as its
 # end, so that the correction is bounded.
@@ -191,29 +192,23 @@ def predicted_s(device: Device, precision: Precision, shapes: MixtureShapes) -> 
 
 def fit_mixtures(device: Device, precision: Precision, shapes: MixtureShapes) -> MixtureRates:
     """Rates of mixtures that minimise squared errors of logarithms, of which large ones count less."""
-    from scipy.optimize import least_squares
-
     assert device.kernels is not None
     speed, work = device.speed(precision, device.kernels, burst=True), shapes.work
     parts = parts_s(work, speed, _operand_bytes(precision))
-    measured = np.log(shapes.measured_s)
+    terms = [f"term {number}" for number in range(MIXTURE_TERMS)]
 
-    def errors(values: Values) -> Values:
-        seconds = np.exp(values[0]) + parts.products_s + parts.moved_s / np.exp(values[1])
-        fit: Values = np.log(seconds) + parts.terms @ values[2:] - measured
-        return np.concatenate([fit, _RIDGE * values[2:]])
+    def errors(values: dict[str, float]) -> Values:
+        seconds = values["fixed_s"] + parts.products_s + parts.moved_s / values["memory_share"]
+        correction = parts.terms @ np.log([values[term] for term in terms])
+        return (np.log(shapes.measured_s / seconds) - correction) / _ROBUST
 
-    ends = [np.log(bounds) for bounds in (_FIXED_S, _MEMORY_SHARE)]
-    start = np.array([ends[0][0], ends[1][0], *[0.0] * MIXTURE_TERMS])
-    least, most = (
-        np.array([ends[0][i], ends[1][i], *[sign * _MOST_COEFFICIENT] * MIXTURE_TERMS]) for i, sign in ((1, -1), (2, 1))
-    )
-    found = least_squares(errors, start, bounds=(least, most), loss="soft_l1", f_scale=_ROBUST, max_nfev=100).x
+    parameters = {"fixed_s": _FIXED_S, "memory_share": _MEMORY_SHARE} | dict.fromkeys(terms, _FACTOR)
+    found = fit_parameters(parameters, errors, loss_of_prior=soft_l1)
     return UNMEASURED.model_copy(
         update={
-            "fixed_s": float(f"{np.exp(found[0]):.4g}"),
-            "memory_share": float(f"{np.exp(found[1]):.4g}"),
-            "correction": tuple(round(value, 3) for value in found[2:].tolist()),
+            "fixed_s": float(f"{found['fixed_s']:.4g}"),
+            "memory_share": float(f"{found['memory_share']:.4g}"),
+            "correction": tuple(round(math.log(found[term]), 3) for term in terms),
             "state": "measured",
         }
     )

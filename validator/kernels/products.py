@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels.products import CastRates, ProductPrecision, ProductRates, products_s
 from scaleproof.validator.kernels.corrections import fitted_correction
-from scaleproof.validator.kernels.least_squares import minimum
-
-Floats = NDArray[np.float64]
+from scaleproof.validator.kernels.parameters import Floats, Parameter, fit_parameters
 
 # Bytes of an operand of a product, by precision; the result has 16 bits at least.
 _OPERAND_BYTES: Final[Mapping[str, float]] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp4": 0.5}
@@ -27,25 +25,21 @@ _ROBUST: Final = 0.05
 # each other's data.
 ASYNCHRONOUS: Final = ("hopper", "blackwell")
 
-
-class _Prior(NamedTuple):
-    """A parameter before the fit: its middle, the standard deviation of its logarithm, and its bounds."""
-
-    middle: float
-    deviation: float
-    low: float = 0.0
-    high: float = 1.0
-
-
 # Round values between those of an A100, an H100, a B200 and an L40S. They matter where a table does not determine a parameter.
-_PRIORS: Final[Mapping[str, _Prior]] = {
-    "tile_share": _Prior(0.85, 0.15), "edge": _Prior(15, 0.7, high=1000), "ramp": _Prior(150, 0.5, high=1000),
-    "memory_share": _Prior(0.65, 0.15), "burst_share": _Prior(0.75, 0.25), "burst_s": _Prior(2e-4, 1.5),
-    "fixed_s": _Prior(2e-6, 0.3),
-}  # fmt: skip
-_CAST_PRIORS: Final[Mapping[str, _Prior]] = {
-    "fixed_s": _Prior(10e-6, 0.3), "memory_share": _Prior(0.6, 0.3), "cached_gain": _Prior(2, 0.7, 1, 20),
-}  # fmt: skip
+_PARAMETERS: Final[Mapping[str, Parameter]] = {
+    "tile_share": Parameter(0.85, 0.15, high=1),
+    "edge": Parameter(15, 0.7, high=1000),
+    "ramp": Parameter(150, 0.5, high=1000),
+    "memory_share": Parameter(0.65, 0.15, high=1),
+    "burst_share": Parameter(0.75, 0.25, high=1),
+    "burst_s": Parameter(2e-4, 1.5),
+    "fixed_s": Parameter(2e-6, 0.3),
+}
+_CAST_PARAMETERS: Final[Mapping[str, Parameter]] = {
+    "cast.fixed_s": Parameter(10e-6, 0.3),
+    "cast.memory_share": Parameter(0.6, 0.3, high=1),
+    "cast.cached_gain": Parameter(2, 0.7, low=1, high=20),
+}
 
 
 @dataclass(frozen=True)
@@ -90,23 +84,12 @@ def fit_products(
     """
     assert device.kernels is not None
     resident = resident_bytes(device.kernels.generation, cache_bytes)
-    priors = dict(_PRIORS)
-    if precision in _CAST:
-        priors |= {f"cast.{name}": prior for name, prior in _CAST_PRIORS.items()}
-    middles = np.log([prior.middle for prior in priors.values()])
-    deviations = np.array([prior.deviation for prior in priors.values()])
+    parameters = {**_PARAMETERS, **(_CAST_PARAMETERS if precision in _CAST else {})}
 
-    def rates(values: Floats) -> ProductRates:
-        exponentials = zip(priors.items(), np.exp(values).tolist(), strict=True)
-        return _rates({name: min(max(value, prior.low), prior.high) for (name, prior), value in exponentials}, resident)
+    def residuals(values: Mapping[str, float]) -> Floats:
+        return _errors(device, precision, shapes, _rates(values, resident)) / _ROBUST
 
-    def residuals(values: Floats) -> Floats:
-        errors = _errors(device, precision, shapes, rates(values)) / _ROBUST
-        robust = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors * errors) - 1))
-        return np.concatenate([robust, (values - middles) / deviations])
-
-    fitted = minimum(residuals, middles)
-    found = rates(fitted)
+    found = _rates(fit_parameters(parameters, residuals), resident)
     if not correct:
         return found
 

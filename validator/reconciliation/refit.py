@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,14 +28,13 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.cluster_file import files
-from scaleproof.validator.calibration.fit.curve_fitting.robust import DEVIATION_OF_MEDIAN
 from scaleproof.validator.launch.job import needed_nodes
 from scaleproof.validator.reconciliation.history import fingerprint, workload
+from scaleproof.validator.statistics.posterior import Array, ParameterFit, Prior, cauchy, fit, robust_deviation, soft_l1
 
 if TYPE_CHECKING:
     from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 
-_Array = NDArray[np.float64]
 _FEWEST: Final = 3
 _MOST_ALONE: Final = 10
 _FOLDS: Final = 5
@@ -142,10 +140,10 @@ def refit(cluster: Cluster, runs: Sequence[tuple[Scenario, Run]], where: str = "
     nominal = _Linearised.at(used, dict.fromkeys(deviations, 1.0))
     deviations = {name: math.hypot(deviation, _DRIFT) for name, deviation in deviations.items()}
     runs_model, prior = _determined(nominal, deviations, error)
-    runs_model = _Linearised.at(used, runs_model.factors(_solve(runs_model, prior, error).logs))
+    runs_model = _Linearised.at(used, runs_model.factors(_solve(runs_model, prior, error).values))
     after_s = np.zeros(len(used))
     for fold in folds:
-        logs = _solve(runs_model.of(np.setdiff1d(np.arange(len(used)), fold)), prior, error).logs
+        logs = _solve(runs_model.of(np.setdiff1d(np.arange(len(used)), fold)), prior, error).values
         after_s[fold] = [_predicted(used[run][0], runs_model.factors(logs)).step_time_s for run in fold]
     before, after = (seconds / runs_model.measured_s[:, 0] - 1 for seconds in (nominal.predicted_s[:, 0], after_s))
     names = _distinct(scenario.name for scenario, _ in used)
@@ -205,10 +203,10 @@ class _Linearised:
     """
 
     names: tuple[str, ...]
-    about: _Array
-    predicted_s: _Array
-    slopes_s: _Array
-    measured_s: _Array
+    about: Array
+    predicted_s: Array
+    slopes_s: Array
+    measured_s: Array
 
     @classmethod
     def at(cls, runs: Sequence[tuple[Scenario, Run]], factors: Mapping[str, float]) -> _Linearised:
@@ -247,10 +245,10 @@ class _Linearised:
         shares = np.abs(self.slopes_s[:, 0] * self.about) / self.predicted_s[:, :1]
         return self.restricted(shares.max(axis=0) >= _INFLUENCE)
 
-    def factors(self, logs: _Array) -> dict[str, float]:
+    def factors(self, logs: Array) -> dict[str, float]:
         return dict(zip(self.names, np.exp(logs).tolist(), strict=True))
 
-    def residuals(self, logs: _Array) -> _Array:
+    def residuals(self, logs: Array) -> Array:
         """Residuals, shape (runs, 3): logarithm of predicted over measured step, and errors of its parts as shares of the
         step."""
         seconds = self.predicted_s + self.slopes_s @ (np.exp(logs) - self.about)
@@ -259,64 +257,39 @@ class _Linearised:
         return np.hstack([step, (seconds[:, 1:] - self.measured_s[:, 1:]) / steps_s])
 
 
-@dataclass(frozen=True)
-class _Solution:
-    """Logarithms of the slowdown factors, their covariance, and the standard deviation of the remaining errors."""
-
-    logs: _Array
-    covariance: _Array
-    error: float
-
-    @property
-    def deviations(self) -> _Array:
-        return np.asarray(np.sqrt(np.diag(self.covariance)))
-
-
-def _determined(model: _Linearised, deviations: Mapping[str, float], error: float) -> tuple[_Linearised, _Array]:
+def _determined(model: _Linearised, deviations: Mapping[str, float], error: float) -> tuple[_Linearised, Array]:
     """The model in the quantities that the runs determine, and the prior standard deviations of their logarithms."""
     model = model.influential()
     prior = np.array([deviations[name] for name in model.names])
     solution = _solve(model, prior, error)
-    is_determined = solution.deviations < _REDUCTION * np.maximum(prior, np.abs(solution.logs))
+    is_determined = solution.deviations < _REDUCTION * np.maximum(prior, np.abs(solution.values))
     return model.restricted(is_determined), prior[is_determined]
 
 
-def _solve(model: _Linearised, prior: _Array, error: float) -> _Solution:
+def _solve(model: _Linearised, prior: Array, error: float) -> ParameterFit:
     """MAP estimate of the slowdown factors, alternating with an estimate of the noise, since each depends on the other.
 
-    prior: standard deviations of the logarithms. error: standard deviation of predictions according to the file.
+    Runs have a soft L1 loss, quantities a Cauchy loss, so that a cluster far from its file is hardly pulled back. prior:
+    standard deviations of the logarithms. error: standard deviation of predictions according to the file.
     """
-    from scipy.optimize import least_squares
-
-    file_error, runs = error, len(model.measured_s)
-    logs, covariance = np.zeros(len(prior)), np.diag(prior**2)
+    file_error, runs, none = error, len(model.measured_s), np.zeros(len(prior))
+    found = ParameterFit(none, none, np.diag(1 / prior))
     for _ in range(3 if len(prior) else 0):
 
-        def residuals(logs: _Array, error: float = error) -> _Array:
-            return np.concatenate([(model.residuals(logs) / (error * _PARTS)).ravel(), logs / prior])
+        def residuals(logs: Array, error: float = error) -> Array:
+            return (model.residuals(logs) / (error * _PARTS)).ravel()
 
-        solved = least_squares(residuals, logs, bounds=(-_FURTHEST, _FURTHEST), loss=partial(_loss, len(prior)), x_scale=prior)
-        logs = solved.x
-        jacobian = np.asarray(solved.jac)
-        covariance = np.linalg.inv(jacobian.T @ jacobian)
-        # effective number of fitted parameters, which reduces the degrees of freedom
-        fitted = len(prior) - float(np.trace(covariance / prior**2))
-        left = runs * (DEVIATION_OF_MEDIAN * np.median(np.abs(model.residuals(logs)[:, 0]))) ** 2
-        error = math.sqrt((left + _BELIEF * file_error**2) / (_BELIEF + max(0.0, runs - fitted)))
-    return _Solution(logs, covariance, error)
+        found = fit(residuals, found.values, soft_l1, Prior(none, prior, cauchy), bounds=(-_FURTHEST, _FURTHEST))
+        # of runs, each of which has several residuals
+        freedom = runs - (found.residuals.size - found.freedom)
+        left = runs * robust_deviation(model.residuals(found.values)[:, 0]) ** 2
+        error = math.sqrt((left + _BELIEF * file_error**2) / (_BELIEF + max(0.0, freedom)))
+    return found
 
 
-def _loss(quantities: int, squares: _Array) -> _Array:
-    """Loss of squared deviations and its first two derivatives, shape (3, deviations). Runs have a soft L1 loss; quantities,
-    which come last, a Cauchy loss, so that a cluster far from its file is hardly pulled back."""
-    runs, own = 1 + squares[:-quantities], 1 + squares[-quantities:]
-    of_runs = np.array([2 * (np.sqrt(runs) - 1), runs**-0.5, -0.5 * runs**-1.5])
-    return np.hstack([of_runs, np.array([np.log(own), 1 / own, -1 / own**2])])
-
-
-def _changes(cluster: Cluster, names: Sequence[str], solution: _Solution) -> tuple[Change, ...]:
+def _changes(cluster: Cluster, names: Sequence[str], solution: ParameterFit) -> tuple[Change, ...]:
     changes = []
-    for name, log, deviation in zip(names, solution.logs, solution.deviations, strict=True):
+    for name, log, deviation in zip(names, solution.values, solution.deviations, strict=True):
         quantity = QUANTITIES[name]
         value = quantity.value(cluster)
         assert value is not None
@@ -363,7 +336,7 @@ def _interval(cluster: Cluster, name: str, deviation: float, runs: int) -> Inter
     )
 
 
-def _is_significantly_smaller(before: _Array, after: _Array) -> bool:
+def _is_significantly_smaller(before: Array, after: Array) -> bool:
     """Whether the median error is smaller, and the gain significant."""
     from scipy.stats import t
 

@@ -13,7 +13,6 @@ from scaleproof.simulator.cluster.device.kernels.products import PRODUCT_LOG_ERR
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_device
 from scaleproof.validator.kernels.data_sheet import DataSheet, MeasuredProducts, fit_constants
-from scaleproof.validator.kernels.least_squares import minimum
 from scaleproof.validator.kernels.products import ProductShapes, fit_products, predicted_s, with_rates
 from tests.validator.kernels.made import all_shipped
 
@@ -52,12 +51,6 @@ def inside(logarithms: Floats, interval: tuple[float, float]) -> float:
 def half(shapes: ProductShapes) -> NDArray[np.bool_]:
     result: NDArray[np.bool_] = np.random.default_rng(7).permutation(len(shapes.m)) % 2 == 0
     return result
-
-
-def test_least_squares_find_the_parameters_of_a_curve() -> None:
-    x = np.linspace(0, 3, 40)
-    found = minimum(lambda v: v[0] * np.exp(-v[1] * x) - 2 * np.exp(-0.7 * x), np.array([1.0, 0.1]))
-    assert found == pytest.approx([2, 0.7], abs=1e-4)
 
 
 def test_a_fit_recovers_products_made_with_known_rates() -> None:

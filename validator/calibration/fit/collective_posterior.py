@@ -3,8 +3,7 @@
 The factors of `Adjust` are unknown; their prior is the 90 % interval of the shipped constants that they apply to, widened by
 the differences between clusters that share these constants. Measured times differ from predicted ones by two relative errors:
 of the model, which neighbouring sizes of the same operation and group share, and of the measurement. All are Gaussian in the
-logarithm, so the posterior is found by a few Gauss-Newton steps. Shared errors keep a sweep of many sizes from counting as many
-independent measurements.
+logarithm. Shared errors keep a sweep of many sizes from counting as many independent measurements.
 """
 
 from __future__ import annotations
@@ -12,12 +11,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import modelled_costing
@@ -28,6 +26,7 @@ from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.validator.calibration.fit.collectives import operations
 from scaleproof.validator.calibration.fit.measured_curve import SizeTime, not_rising
 from scaleproof.validator.probe.points import Point
+from scaleproof.validator.statistics.posterior import Array, Prior, fit
 
 # Standard deviations of the logarithms of the factors among clusters of one generation and transport, and of errors of a time:
 # of the model, shared within a factor of about 2^_SHARED in the size, and of the measurement. Rounded from published systems,
@@ -38,11 +37,6 @@ _DIFFERENCES: Final[Mapping[str, float]] = {
 _MODEL: Final = 0.12
 _SHARED: Final = 3.0
 _MEASUREMENT: Final = 0.05
-_STEPS: Final = 12
-_CHANGE: Final = 0.02
-_CLOSE: Final = 1e-4
-
-Array = npt.NDArray[np.float64]
 
 
 class MeasuredTime(NamedTuple):
@@ -123,10 +117,11 @@ def updated(cluster: Cluster, times: Sequence[MeasuredTime]) -> CollectivePoster
     def errors(logs: Array) -> Array:
         return measured - _predicted_logs(_adjusted(cluster, names, logs), usable)
 
-    found, precision = _most_probable(errors, prior, roots)
-    scales = np.sqrt(np.diag(np.linalg.inv(precision)))
-    factors = tuple(_learned(*row) for row in zip(names, found.tolist(), scales.tolist(), prior.tolist(), strict=True))
-    before, after = (float(np.median(np.abs(np.expm1(-errors(logs))))) for logs in (np.zeros_like(found), found))
+    none = np.zeros_like(prior)
+    found = fit(lambda logs: np.linalg.solve(roots, errors(logs)), none, prior=Prior(none, prior))
+    columns = (names, found.values.tolist(), found.deviations.tolist(), prior.tolist())
+    factors = tuple(_learned(*row) for row in zip(*columns, strict=True))
+    before, after = (float(np.median(np.abs(np.expm1(-errors(logs))))) for logs in (none, found.values))
     return CollectivePosterior(factors, len(usable), before, after)
 
 
@@ -192,29 +187,3 @@ def covariance_root(times: Sequence[MeasuredTime]) -> Array:
     distance = np.abs(powers[:, None] - powers) / _SHARED
     shared = np.where(groups[:, None] == groups, _MODEL**2 * np.exp(-distance), 0.0)
     return np.asarray(np.linalg.cholesky(shared + _MEASUREMENT**2 * np.eye(len(times))))
-
-
-def _most_probable(errors: Callable[[Array], Array], prior: Array, roots: Array) -> tuple[Array, Array]:
-    """Logarithms of the factors that are most probable, and the precision matrix there (Gauss-Newton with halved steps)."""
-    logs = np.zeros_like(prior)
-
-    def whitened(at: Array) -> Array:
-        return np.concatenate([np.linalg.solve(roots, errors(at)), -at / prior])
-
-    own = whitened(logs)
-    for _ in range(_STEPS):
-        columns = [(whitened(logs + _CHANGE * row) - own) / _CHANGE for row in np.eye(len(prior))]
-        slopes = np.stack(columns, axis=1)
-        precision = slopes.T @ slopes
-        step = -np.linalg.solve(precision, slopes.T @ own)
-        for _ in range(6):
-            moved = whitened(logs + step)
-            if moved @ moved <= own @ own:
-                break
-            step = step / 2
-        else:
-            break
-        logs, own = logs + step, moved
-        if np.abs(step).max() < _CLOSE:
-            break
-    return logs, precision

@@ -8,8 +8,10 @@ from statistics import median
 
 import pytest
 
-from scaleproof.reports.pages import result_text, text
+from scaleproof.reports import text
+from scaleproof.reports.pages import result_text
 from scaleproof.reports.read.results import Case, Results, read
+from scaleproof.reports.read.verdict import verdict
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.bottleneck import bound
 from scaleproof.simulator.run.files import save
@@ -64,20 +66,20 @@ def test_facts_count_cases_within_the_allowed_error() -> None:
     [(0.09, None, "close"), (-0.11, None, "fair"), (0.26, None, "off"), (0.09, 0.05, "off"), (0.09, 0.5, "close")],
 )
 def test_verdict_grades_the_size_of_the_error(error: float, max_error: float | None, grade: str) -> None:
-    assert result_text.verdict(_case(error), max_error).grade == grade
+    assert verdict(_case(error), max_error).grade == grade
 
 
 def test_verdict_separates_failed_from_not_measured() -> None:
     case = replace(_case(0.0), measured=None)
-    assert result_text.verdict(case, None).words == "not measured"
-    assert result_text.verdict(replace(case, failure="died"), None).words == "failed"
-    assert result_text.verdict(replace(_case(0.0), predicted=None), None).words == "not predicted"
+    assert verdict(case, None).words == "not measured"
+    assert verdict(replace(case, failure="died"), None).words == "failed"
+    assert verdict(replace(_case(0.0), predicted=None), None).words == "not predicted"
 
 
 def test_no_two_grades_share_a_symbol() -> None:
     cases = [_case(0.01), _case(0.2), _case(0.5), replace(_case(0), measured=None)]
     cases.append(replace(cases[-1], failure="died"))
-    assert len({result_text.verdict(case, None).symbol for case in cases}) == len(cases)
+    assert len({verdict(case, None).symbol for case in cases}) == len(cases)
 
 
 @pytest.mark.parametrize(
