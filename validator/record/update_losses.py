@@ -27,9 +27,8 @@ def by_update(scenario: Scenario, outcomes: Sequence[Mapping[str, Any]]) -> tupl
     if not is_asynchronous(scenario):
         return ()
     assert isinstance(strategy, ParameterServer)
-    size = scenario.cluster.node.devices if strategy.two_level else 1
-    losses = [outcome["losses"] for outcome in outcomes[: strategy.workers]]
-    pushers = [losses[first : first + size] for first in range(0, strategy.workers, size)]
+    groups = strategy.pushers(scenario.cluster.node.devices)
+    pushers = [[outcomes[worker]["losses"] for worker in workers] for workers in groups]
     logs: list[list[tuple[str, int, int]]] = [outcome["notes"]["log"] for outcome in outcomes[strategy.workers :]]
     log = next(filter(None, logs), [])
     first_bucket = [(action, pusher) for action, bucket, pusher in log if bucket == log[0][1]]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from scaleproof.simulator.common.parameter_server import SYNCHRONOUS
 from scaleproof.simulator.parallelism import ParameterServer
+from scaleproof.simulator.strategy.parameter_server.shards import tensor_owners
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.buckets import fill
 
@@ -86,13 +87,13 @@ def lay_out(layers: Sequence[nn.Module], strategy: ParameterServer) -> Layout:
     sizes = [parameter.numel() for _, _, parameter in tensors]
     limit_bytes = strategy.bucket_bytes if strategy.overlap else math.inf
     counts = [len(bucket) for bucket in reversed(fill([parameter for _, _, parameter in tensors], limit_bytes, limit_bytes))]
-    owners = None if strategy.shard == "bytes" else _owners(sizes, strategy)
+    owners = None if strategy.shard == "bytes" else tensor_owners(sizes, strategy.servers, strategy.shard).tolist()
     buckets, first, begin = [], 0, 0
     for count in counts:
         numbers = sorted(range(first, first + count), key=lambda tensor: owners[tensor] if owners else 0)
         own_sizes = [sizes[tensor] for tensor in numbers]
         if owners is None:
-            shares = [sum(own_sizes) * server // strategy.servers for server in range(strategy.servers + 1)]
+            shares = equal_bounds(sum(own_sizes), strategy.servers)
         else:
             shares = [
                 sum(size for tensor, size in zip(numbers, own_sizes, strict=True) if owners[tensor] < server)
@@ -108,12 +109,6 @@ def lay_out(layers: Sequence[nn.Module], strategy: ParameterServer) -> Layout:
     return Layout(tuple((number, name) for number, name, _ in tensors), tuple(sizes), tuple(buckets))
 
 
-def _owners(sizes: Sequence[int], strategy: ParameterServer) -> list[int]:
-    """The server of each tensor: the next in turn, or the one with the fewest elements so far."""
-    if strategy.shard == "round_robin":
-        return [tensor % strategy.servers for tensor in range(len(sizes))]
-    owners, elements = [], [0] * strategy.servers
-    for size in sizes:
-        owners.append(elements.index(min(elements)))
-        elements[owners[-1]] += size
-    return owners
+def equal_bounds(elements: int, servers: int) -> list[int]:
+    """Where the parts of servers begin in a vector, and where the last ends: equal parts, to one element."""
+    return [elements * server // servers for server in range(servers + 1)]

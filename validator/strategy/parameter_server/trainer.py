@@ -10,7 +10,6 @@ import torch.distributed as dist
 
 from scaleproof.simulator.common.parameter_server import SYNCHRONOUS
 from scaleproof.simulator.parallelism import ParameterServer
-from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.rank import barrier
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.layout.team import Team
@@ -23,7 +22,7 @@ from scaleproof.validator.strategy.parameter_server.worker import OverlappedWork
 
 def create(context: Context, strategy: ParameterServer) -> Trainer:
     """This rank's worker or server: workers have the lower ranks."""
-    groups = pushers(context.scenario, strategy)
+    groups = strategy.pushers(context.scenario.cluster.node.devices)
     servers = range(strategy.workers, strategy.ranks)
     links = Links([pusher[0] for pusher in groups], servers, own=dist.get_backend() == "nccl")
     # every rank must create all groups, servers included
@@ -50,9 +49,3 @@ def create(context: Context, strategy: ParameterServer) -> Trainer:
     # asynchronous workers would stay as far from one another as they began
     barrier()
     return trainer
-
-
-def pushers(scenario: Scenario, strategy: ParameterServer) -> list[range]:
-    """The workers of each pusher: one worker, or with two levels those of a node, of which the first sends."""
-    size = scenario.cluster.node.devices if strategy.two_level else 1
-    return [range(first, min(first + size, strategy.workers)) for first in range(0, strategy.workers, size)]
