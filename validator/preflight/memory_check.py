@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
-from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.activations import READ
 from scaleproof.simulator.model import Traced
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import FITS, memory_error
+from scaleproof.validator.launch.refusal import Refusal, refuse
 from scaleproof.validator.record.steps import total_steps
 
 # All ranks communicate and share the machine's cores: with more of them the scheduler would dominate the measurement.
@@ -37,18 +37,22 @@ def check_room(scenario: Scenario, gpus_bytes: Sequence[float] = (), started: in
     """
     ranks = scenario.strategy.ranks if started is None else started
     elsewhere = "start them on several machines (--on cluster)" if started is None else "start fewer of them on a machine"
-    if ranks > MOST_RANKS:
-        raise InputError(f"{scenario.name}: {ranks} ranks; one machine runs at most {MOST_RANKS}, {elsewhere}")
-    check_gpus(scenario, gpus_bytes, ranks)
+    refuse(scenario, _on_this_machine(scenario, gpus_bytes, ranks, elsewhere))
+
+
+def _on_this_machine(scenario: Scenario, gpus_bytes: Sequence[float], ranks: int, elsewhere: str) -> Iterator[Refusal]:
+    """Ranks that this machine cannot run. elsewhere: what to do instead."""
+    yield ranks > MOST_RANKS, f"{ranks} ranks", "", f"one machine runs at most {MOST_RANKS}, {elsewhere}"
+    yield from gpu_memory(scenario, gpus_bytes, ranks)
     needed = (_host_bytes(scenario) if gpus_bytes else _needed_bytes(scenario)) * ranks / scenario.strategy.ranks
     available = _available_bytes()
-    if available is not None and needed > available:
+    if available is not None:
         sizes = f"{ranks} ranks need about {format_bytes(needed)}, and {format_bytes(available)} of memory are free here"
-        raise InputError(f"{scenario.name}: {sizes}; give a smaller model or fewer ranks, or {elsewhere}")
+        yield needed > available, sizes, "", f"give a smaller model or fewer ranks, or {elsewhere}"
 
 
-def check_gpus(scenario: Scenario, gpus_bytes: Sequence[float], ranks: int) -> None:
-    """Raises InputError where a rank would very probably exceed the memory of its GPU, in a step or while it builds its layers.
+def gpu_memory(scenario: Scenario, gpus_bytes: Sequence[float], ranks: int) -> Iterator[Refusal]:
+    """Ranks that would very probably exceed the memory of their GPU, in a step or while they build their layers.
 
     gpus_bytes: memory of each GPU of this machine. ranks: number of ranks on them, which share GPUs if there are fewer. The
     margin is the error of predicted memory in published runs: only what would not fit even at the lower end of its interval is
@@ -61,11 +65,10 @@ def check_gpus(scenario: Scenario, gpus_bytes: Sequence[float], ranks: int) -> N
     margin = 1.0 if error is None else min(1.0, error.factor_below(1 - FITS))
     name, needed = max(_gpu_ranks_bytes(scenario).items(), key=lambda one: one[1])
     smallest = min(gpus_bytes)
-    if sharing * needed * margin > smallest:
-        own = f" that {sharing} ranks share" if sharing > 1 else ""
-        sizes = f"{name} needs about {format_bytes(needed)}, and a GPU here{own} has {format_bytes(smallest)}"
-        remedy = "give a smaller model or batch, more stages or tensor-parallel ranks, or training.zero=3"
-        raise InputError(f"{scenario.name}: {sizes}; {remedy}")
+    own = f" that {sharing} ranks share" if sharing > 1 else ""
+    sizes = f"{name} needs about {format_bytes(needed)}, and a GPU here{own} has {format_bytes(smallest)}"
+    remedy = "give a smaller model or batch, more stages or tensor-parallel ranks, or training.zero=3"
+    yield sharing * needed * margin > smallest, sizes, "", remedy
 
 
 def _gpu_ranks_bytes(scenario: Scenario) -> dict[str, float]:

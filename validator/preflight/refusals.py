@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Final
 
 from scaleproof.simulator.cluster.network.topology import Switch
@@ -15,6 +16,7 @@ from scaleproof.simulator.parallelism.compression import PowerSgd, TopK
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import V_SHAPED
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.refusal import Refusal
 from scaleproof.validator.train.capabilities import (
     ALGORITHMS,
     KINDS,
@@ -26,21 +28,17 @@ from scaleproof.validator.train.capabilities import (
     trains_by_layers,
 )
 
-# Whether a refusal applies, the field with its value, the reason if any, and what to do instead.
-Row = tuple[object, str, str, str]
 _UNMEASURED: Final = "predicted but not measured"
 _PRODUCTS: Final = {"fp8": "8-bit", "fp4": "4-bit"}
 
 
-def refusals(scenario: Scenario) -> Iterator[str]:
-    """Messages on what cannot be trained in a scenario, the most important first."""
-    for rows in _TABLE:
-        for applies, subject, reason, remedy in rows(scenario):
-            if applies:
-                yield f"{subject}: {reason}; {remedy}" if reason else f"{subject}; {remedy}"
+def refusals(scenario: Scenario) -> Iterator[Refusal]:
+    """What cannot be trained in a scenario, the most important first."""
+    for topic in _TABLE:
+        yield from topic(scenario)
 
 
-def _model(scenario: Scenario) -> Iterator[Row]:
+def _model(scenario: Scenario) -> Iterator[Refusal]:
     """Parts of the model that ranks cannot train as the strategy divides it."""
     model, plan, zero, is_paced = scenario.model, scenario.strategy.plan, scenario.training.zero, scenario.compute == "paced"
     shares_weights = getattr(model, "tied", False) or isinstance(model, Siamese | T5) or getattr(model, "pretraining", False)
@@ -71,7 +69,7 @@ def _model(scenario: Scenario) -> Iterator[Row]:
         yield from _division(scenario)
 
 
-def _division(scenario: Scenario) -> Iterator[Row]:
+def _division(scenario: Scenario) -> Iterator[Refusal]:
     """Layers and tokens that real ranks cannot share."""
     model, plan = scenario.model, scenario.strategy.plan
     field = f"strategy.{'tensor' if plan.tensor > 1 else 'context'}"
@@ -90,12 +88,12 @@ def _division(scenario: Scenario) -> Iterator[Row]:
     ]  # fmt: skip
 
 
-def _kind(scenario: Scenario) -> Iterator[Row]:
+def _kind(scenario: Scenario) -> Iterator[Refusal]:
     kind = scenario.strategy.kind
     yield kind not in KINDS, f"strategy: {kind} can be predicted but not measured", "", f"give one of {', '.join(KINDS)}"
 
 
-def _kernels(scenario: Scenario) -> Iterator[Row]:
+def _kernels(scenario: Scenario) -> Iterator[Refusal]:
     """Recomputation and accumulation that kernels of torch cannot do."""
     training, plan, is_real = scenario.training, scenario.strategy.plan, scenario.compute == "real"
     keeps_products, remedy = is_real and training.recompute.products is not None, "give modules or full, or set compute=paced"
@@ -111,7 +109,7 @@ def _kernels(scenario: Scenario) -> Iterator[Row]:
     ]  # fmt: skip
 
 
-def _synchronisation(scenario: Scenario) -> Iterator[Row]:
+def _synchronisation(scenario: Scenario) -> Iterator[Refusal]:
     """Stages of ZeRO, and algorithms of all-reduces."""
     training, plan = scenario.training, scenario.strategy.plan
     yield from [
@@ -127,7 +125,7 @@ def _synchronisation(scenario: Scenario) -> Iterator[Row]:
     ]  # fmt: skip
 
 
-def _stages(scenario: Scenario) -> Iterator[Row]:
+def _stages(scenario: Scenario) -> Iterator[Refusal]:
     """Schedules of pipelines, and gradients whose passes autograd has no hook for."""
     training, plan = scenario.training, scenario.strategy.plan
     if scenario.strategy.kind not in ("pipeline", "hybrid"):
@@ -158,7 +156,7 @@ def _no_gradient_hooks(plan: Plan) -> str:
     return f"in {plan.schedule} torch does not report gradients of weights"
 
 
-def _experts(scenario: Scenario) -> Iterator[Row]:
+def _experts(scenario: Scenario) -> Iterator[Refusal]:
     """Ranks with different experts that are on nodes in a way that routers do not support."""
     plan, devices, experts = scenario.strategy.plan, scenario.cluster.node.devices, getattr(scenario.model, "experts", None)
     if experts is None or (plan.node_limit is None and not plan.deduplicated):
@@ -183,7 +181,7 @@ def _experts(scenario: Scenario) -> Iterator[Row]:
     ]  # fmt: skip
 
 
-def _hybrids(scenario: Scenario) -> Iterator[Row]:
+def _hybrids(scenario: Scenario) -> Iterator[Refusal]:
     """Combinations of degrees and options of hybrids."""
     plan, model, is_real = scenario.strategy.plan, scenario.model, scenario.compute == "real"
     experts, sequence, context = getattr(model, "experts", None), getattr(model, "sequence", 0), plan.context
@@ -225,7 +223,7 @@ def _sent_elements(scenario: Scenario) -> list[int]:
     return [model.hidden] if isinstance(model, Transformer) else [layer.output_elements for layer in model.build_layers()]
 
 
-def _sparse_rows(scenario: Scenario) -> Iterator[Row]:
+def _sparse_rows(scenario: Scenario) -> Iterator[Refusal]:
     """Sparse gradients of parameter servers."""
     strategy, training, model = scenario.strategy, scenario.training, scenario.model
     if not isinstance(strategy, ParameterServer) or strategy.sparse is None:
@@ -244,7 +242,7 @@ def _sparse_rows(scenario: Scenario) -> Iterator[Row]:
     ]  # fmt: skip
 
 
-def _precision(scenario: Scenario) -> Iterator[Row]:
+def _precision(scenario: Scenario) -> Iterator[Refusal]:
     """Precisions that this machine or torch does not have."""
     training, framework, precision = scenario.training, scenario.framework.name, scenario.training.precision
     yield from [
@@ -259,7 +257,7 @@ def _precision(scenario: Scenario) -> Iterator[Row]:
     ]  # fmt: skip
 
 
-def _states(scenario: Scenario) -> Iterator[Row]:
+def _states(scenario: Scenario) -> Iterator[Refusal]:
     """Optimizers, offloading and compression."""
     training, plan, optimizer = scenario.training, scenario.strategy.plan, scenario.training.optimizer
     yield from [
@@ -279,7 +277,7 @@ def _states(scenario: Scenario) -> Iterator[Row]:
     ]  # fmt: skip
 
 
-def _perturbations(scenario: Scenario) -> Iterator[Row]:
+def _perturbations(scenario: Scenario) -> Iterator[Refusal]:
     """Perturbations of messages, links and emulated ranks that cannot be imposed."""
     unevenness, network = scenario.unevenness, scenario.cluster.network
     field = f"unevenness.message_jitter is {_UNMEASURED}"
@@ -297,7 +295,7 @@ def _perturbations(scenario: Scenario) -> Iterator[Row]:
         ]  # fmt: skip
 
 
-def _real_ranks(scenario: Scenario) -> Iterator[Row]:
+def _real_ranks(scenario: Scenario) -> Iterator[Refusal]:
     """Perturbations that need emulated compute."""
     unevenness, field = scenario.unevenness, _communicates_within_passes(scenario)
     if scenario.compute == "paced":
@@ -330,8 +328,28 @@ def _communicates_within_passes(scenario: Scenario) -> str:
     return next((field for field, is_given in given.items() if is_given), "")
 
 
+def _data(scenario: Scenario) -> Iterator[Refusal]:
+    """Files of text."""
+    model = scenario.model
+    if scenario.training.data is None:
+        return
+    path, sequence = Path(scenario.training.data), getattr(model, "sequence", 0)
+    try:
+        size_bytes = path.stat().st_size if path.is_file() else None
+    except OSError:
+        size_bytes = None
+    yield from [
+        (not isinstance(model, Transformer), "training.data",
+         f"{path} is text, which a model of kind {model.kind} cannot read", "leave data out"),
+        (size_bytes is None, "training.data", f"{path}: no such file",
+         "give the path of a text file, or leave data out for random tokens"),
+        (size_bytes is not None and size_bytes <= sequence, "training.data", f"{path} has {size_bytes} bytes",
+         f"give at least {sequence + 1}, one sequence and a byte"),
+    ]  # fmt: skip
+
+
 # Refusals by topic, the most important first.
-_TABLE: Final[Sequence[Callable[[Scenario], Iterator[Row]]]] = (
+_TABLE: Final[Sequence[Callable[[Scenario], Iterator[Refusal]]]] = (
     _model, _kind, _kernels, _synchronisation, _stages, _experts, _hybrids, _sparse_rows, _precision, _states, _perturbations,
-    _real_ranks,
+    _real_ranks, _data,
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import parse_bytes
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import memory_error
+from scaleproof.validator.launch.refusal import refuse
 from scaleproof.validator.measure import check, measure
 from scaleproof.validator.preflight import memory_check
-from scaleproof.validator.preflight.memory_check import MOST_RANKS, check_gpus, check_room
+from scaleproof.validator.preflight.memory_check import MOST_RANKS, check_room, gpu_memory
 from scaleproof.validator.record import gpu_facts
 from tests.validator.conftest import MakeScenario
 
@@ -114,6 +116,10 @@ def on_gpus(
     make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str, Any] = GPT_13B, **training: Any
 ) -> Scenario:
     return make_scenario(strategy, model, batch=8, cluster=ON_GPUS, precision="bf16", autocast=False, **training)
+
+
+def check_gpus(scenario: Scenario, gpus_bytes: Sequence[float], ranks: int) -> None:
+    refuse(scenario, gpu_memory(scenario, gpus_bytes, ranks))
 
 
 def test_a_model_larger_than_a_gpu_is_rejected_unless_it_is_sharded(make_scenario: MakeScenario) -> None:
