@@ -1,13 +1,54 @@
-"""Refuses scenarios that can be predicted but not trained, or not here, before anything starts."""
+"""Refuses scenarios that can be predicted but not trained, or not here, before anything starts. where: see `measure`."""
 
 from __future__ import annotations
+
+import os
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model import Traced
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch import network_interfaces
+from scaleproof.validator.launch.rank_environment import place_in
 from scaleproof.validator.launch.refusal import refuse
+from scaleproof.validator.netlab import compatibility
+from scaleproof.validator.preflight.memory_check import check_room
 from scaleproof.validator.preflight.refusals import refusals
-from scaleproof.validator.train.capabilities import trains_by_layers
+from scaleproof.validator.record import gpu_facts
+from scaleproof.validator.train.capabilities import trains_by_layers, uses_gpus
+from scaleproof.validator.verify.verify import check_verifiable
+
+
+def check(scenario: Scenario, where: str, interface: str | None, verify: bool = False) -> None:
+    """Raises InputError where the scenario's ranks cannot be started on this machine, or other ranks have been started."""
+    check_trainable(scenario)
+    check_links(scenario, where)
+    if verify:
+        check_verifiable(scenario)
+    place = place_in(os.environ)
+    gpus_bytes = gpu_facts.memories_bytes(scenario.cluster.device.capacity_bytes) if uses_gpus(scenario) else []
+    if where == "cluster" and place is not None:
+        check_number(scenario, place.ranks)
+        check_room(scenario, gpus_bytes, place.local_ranks)
+        return
+    check_room(scenario, gpus_bytes)
+    check_interface(where, interface)
+    if where == "netlab":
+        compatibility.check(scenario)
+
+
+def check_number(scenario: Scenario, started: int) -> None:
+    """Raises InputError where the number of started ranks is not the strategy's."""
+    needed = scenario.strategy.ranks
+    subject = f"started as {started} ranks, but the strategy has {needed}"
+    refuse(scenario, [(started != needed, subject, "", f"start {needed} processes")])
+
+
+def check_interface(where: str, interface: str | None) -> None:
+    """Raises InputError where ranks cannot communicate on an interface of that name."""
+    if interface is not None and where == "netlab":
+        raise InputError(f"--interface {interface}: netlab's hosts have one interface each; leave it out")
+    if interface is not None:
+        network_interfaces.check(interface)
 
 
 def check_trainable(scenario: Scenario) -> None:

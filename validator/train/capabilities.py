@@ -38,6 +38,11 @@ def trains_by_layers(scenario: Scenario) -> bool:
     return staged or pushes_buckets or training.zero > 0 or training.recompute.kind != "none"
 
 
+def uses_gpus(scenario: Scenario) -> bool:
+    """Whether ranks use GPUs: not if the cluster gives the cores of a node, nor with emulated compute."""
+    return scenario.cluster.node.cores is None and scenario.compute == "real"
+
+
 def supports_v_shape() -> bool:
     """Whether torch's pipelines support neighbouring stages on one rank, as V-shaped schedules have (not in 2.11, in 2.13)."""
     try:

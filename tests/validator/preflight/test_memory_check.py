@@ -14,8 +14,9 @@ from scaleproof.simulator.common.units import parse_bytes
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import memory_error
 from scaleproof.validator.launch.refusal import refuse
-from scaleproof.validator.measure import check, measure
+from scaleproof.validator.measure import measure
 from scaleproof.validator.preflight import memory_check
+from scaleproof.validator.preflight.checks import check
 from scaleproof.validator.preflight.memory_check import MOST_RANKS, check_room, gpu_memory
 from scaleproof.validator.record import gpu_facts
 from tests.validator.conftest import MakeScenario

@@ -8,8 +8,7 @@ import pytest
 
 from scaleproof.simulator.cluster.network.topology import LeafSpine
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.measure import check
-from scaleproof.validator.preflight.checks import check_trainable
+from scaleproof.validator.preflight.checks import check, check_trainable
 from tests.validator.train.test_perturbed import PIPELINE, RING, SERVERS, scenario
 
 SLOW = {"stragglers": [{"ranks": [1], "slowdown": 2}]}
