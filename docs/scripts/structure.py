@@ -113,13 +113,13 @@ def _print_imports() -> None:
         print(f"  {a} and {b}; the fewer imports are {', '.join(min(arrows[a, b], arrows[b, a], key=len))}")
     texts = [path.read_text() for folder in (*PACKAGES, "docs", "benchmarks", ".ci") for path in _files(folder)]
     imported = {imported for _, imported in modules.edges}
-    # modules that are run, or that tables name
+    # others are run, or named by tables
+    leaves = {name: name.rpartition(".")[2] for name in (one.removeprefix("scaleproof.") for one in graph.modules - imported)}
     unused = sorted(
         name
-        for module in graph.modules - imported
-        if (name := module.removeprefix("scaleproof.")).count(".") and not name.endswith("__main__")
-        if not (ROOT / name.replace(".", "/")).is_dir()
-        and not any(re.search(rf"['\"./]{name.rpartition('.')[2]}\b", text) for text in texts)
+        for name, leaf in leaves.items()
+        if leaf != "__main__" and not (ROOT / name.replace(".", "/")).is_dir()
+        if not any(re.search(rf"(['\"./]|import ){leaf}\b", text) for text in texts)
     )
     print(f"modules that nothing imports or names: {len(unused)} {' '.join(unused)}")
 
