@@ -20,6 +20,7 @@ from scaleproof.simulator.strategy.layout.folding import can_fold, folded, folde
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import pass_communication
 from scaleproof.simulator.strategy.parameter_server.hybrid import add_servers
+from scaleproof.simulator.strategy.pipeline.messages import add_messages
 from scaleproof.simulator.strategy.pipeline.replica import CompileContext, Replica, rank_schedule
 from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
 from scaleproof.simulator.strategy.pipeline.stage_partition import cut
@@ -52,12 +53,20 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     times = pass_times(plan, job)
     schedule = rank_schedule(plan, [[unit.layers for unit in stage] for stage in units], cuts_all_passes, times)
     context = CompileContext(plan, job, ranges, schedule, rank_layers, units)
-    replicas = [Replica(context, workers) for workers in classes]
+    replicas = [_replica(context, workers) for workers in classes]
     if plan.servers:
         add_servers(context, replicas)
     else:
         GradientSync(context, replicas).add()
     return context.builder.build(PlanCosts(job, plan.microbatches, link_classes, plan, times))
+
+
+def _replica(context: CompileContext, workers: RankClass) -> Replica:
+    """The tasks of a class of workers, without their synchronisation."""
+    replica = Replica(context, workers)
+    if context.plan.stages > 1:
+        add_messages(replica)
+    return replica
 
 
 @dataclass(frozen=True)
