@@ -33,7 +33,7 @@ from scaleproof.simulator.parallelism import GatherAverage, ParameterServer
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.strategy.parameter_server.shards import buckets
-from scaleproof.simulator.strategy.pipeline.stage_partition import cut
+from scaleproof.simulator.strategy.plan_costs import cut
 
 # One place for each holder.
 _SHARES: Final = dict(zip(HOLDERS, np.eye(len(HOLDERS)), strict=True))

@@ -20,7 +20,7 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
+from scaleproof.simulator.strategy.plan_costs import stage_layers
 from scaleproof.simulator.strategy.scenario_job import job_of
 
 # Of pinned memory over PCIe 4.0 x16, of 32 GB/s, as NVIDIA's bandwidthTest reports for A100 nodes.

@@ -20,7 +20,7 @@ from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.published.tables import find_table, read_table
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.uncertainty.error_model import case_of_collective
-from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
+from scaleproof.simulator.uncertainty.linear_response import of_closed_form
 from scaleproof.validator.published.prediction import Options, Prediction, Uncertainty
 
 Row = Mapping[str, str]

@@ -16,7 +16,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.plan_costs import with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.error_model import ErrorCase
-from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
+from scaleproof.simulator.uncertainty.linear_response import of_closed_form
 from scaleproof.validator.published.prediction import Options, Prediction
 
 Row = Mapping[str, str]

@@ -49,7 +49,8 @@ class GradientSync:
 
     def _add_collectives(self, rank: int) -> Rows:
         """Adds the collectives of a pipeline rank; returns the rows of its sums."""
-        issued = [*zero.gathers(self.context, rank), *self._sums(rank)] if self.plan.averages else []
+        gathers = zero.gathers(self.context, rank) if self.job.zero else ()
+        issued = [*gathers, *self._sums(rank)] if self.plan.averages else []
         if not issued:
             return np.array([], dtype=np.int64)
         issued.sort(key=lambda call: call.slot)
@@ -192,7 +193,7 @@ class GradientSync:
         """Function for the seconds of the optimizer's step over a rank's own shard of the parameters."""
         context, plan = self.context, self.plan
         stages = [context.ranges[stage] for stage in plan.stage_of[rank]]
-        parameters, ranks = zero.parameters_of(context, *stages, trained=True), self._group_size(rank, "replicas")
+        parameters, ranks = context.rank_layers.by_group(*stages, trained=True), self._group_size(rank, "replicas")
         updated = sum(count / (self._group_size(rank, group) if self.job.zero else 1) for group, count in parameters.items())
         tensors = [tensor for stage in stages for i in stage for tensor in context.rank_layers.layers[i].tensors]
 
