@@ -62,7 +62,7 @@ class PipelineRank:
         self.inputs, self.kind, self.chunks = inputs, kind, kind.chunks
         plan, zero = inputs.plan, inputs.training.zero
         key = (
-            "static", id(kind), zero, plan.workers, plan.bucket_bytes if zero == 2 else 0.0, plan.reshard,
+            "static", id(kind), zero, plan.workers, plan.bucket_bytes if zero == 2 else 0.0, plan.gathering(zero),
             inputs.whole_gradients,
         )  # fmt: skip
         self.static = inputs.once(key, self._static)

@@ -80,7 +80,8 @@ def _offloading(scenario: Scenario) -> Unmodelled | None:
             host_bytes += on_node * optimizer_bytes(updated, training.optimizer, training.precision, training.master)
         if "parameters" in training.offload:
             # a rank's shard before each pass over it
-            passes = plan.microbatches * (1 + plan.reshard)
+            is_kept = plan.gathering(training.zero) in ("every forward pass", "once a step")
+            passes = plan.microbatches * (1 if is_kept else 2)
             moved_bytes += passes * sizes.parameters / ranks * setting.size
         seconds.append(moved_bytes / pcie_Bps + host_bytes / host_Bps)
     stated = "" if cluster.node.memory_bandwidth_Bps else " (assumed)"

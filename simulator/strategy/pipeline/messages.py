@@ -22,7 +22,7 @@ from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.pipeline.replica import BACKWARD, TURN, CompileContext, Flags, RankSchedule, Replica
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
 
-# Actions of a list after a stage has all its gradients: their reduction and the reshard of parameters, sharded or not.
+# Actions of a list after a stage has all its gradients: their reduction and the release of whole parameters, sharded or not.
 _ACTIONS_WHEN_COMPLETE: Final = 2
 _OTHER: Final = -1
 
