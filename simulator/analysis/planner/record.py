@@ -18,9 +18,8 @@ from scaleproof.simulator.prediction.accounting import tokens_per_sample
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals
 from scaleproof.simulator.scenario.dump import dump, dump_framework, dump_part
-from scaleproof.simulator.uncertainty.pairwise import is_tie, reversed_share, with_reversals
-from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse
-from scaleproof.simulator.uncertainty.priors import common_error_share
+from scaleproof.simulator.uncertainty.linear_response import LinearResponse
+from scaleproof.simulator.uncertainty.pairwise import common_error_share, is_tie, reversed_share, with_reversals
 from scaleproof.simulator.uncertainty.unmodelled import most_s, unmodelled
 
 # Number of faster configurations that do not fit.

@@ -112,6 +112,11 @@ class RankLayers:
         begin, end = stage.start, stage.stop
         return self._trained[end] - self._trained[begin], self._experts[end] - self._experts[begin]
 
+    def by_group(self, *layers: range, trained: bool) -> dict[str, int]:
+        """Number of parameters of some layers, or of the trained ones only, by the group of ranks that have the same."""
+        counts = map(sum, zip(*map(self.trained if trained else self.parameters, layers), strict=True))
+        return {group: count for group, count in zip(REPLICA_GROUPS, counts, strict=True) if count}
+
     def has_backward(self, layers: range) -> bool:
         """Whether any of some layers has a backward pass."""
         return any(self.layers[number].has_backward for number in layers)

@@ -88,7 +88,7 @@ class EmulatedExchanges:
         if not plan.deduplicated:
             return [self._begin_on("expert", "alltoall", exchange.elements * samples, wire)]
         copy = exchange.elements * samples / routed.active
-        copies = zip(("between", "inside"), expert.copies(plan, routed, self._layout.group("expert")), strict=True)
+        copies = zip(("between", "inside"), expert.copies(plan, routed, self._layout.mesh.passing("expert")), strict=True)
         return [self._begin_on(hop, "alltoall", math.ceil(copy * count), wire) for hop, count in copies]
 
     def _begin_others(self, exchange: Exchange, samples: int) -> list[_PendingExchange]:

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from scaleproof.simulator.parallelism import Pipeline
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
-from scaleproof.simulator.strategy.pipeline.stage_partition import cut
-from scaleproof.simulator.strategy.plan_costs import pass_times, with_collectives
+from scaleproof.simulator.strategy.plan_costs import cut, pass_times, with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.strategy.base import Context, Trainer, apply_update, name_parameters
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision

@@ -27,7 +27,7 @@ from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.load import build, load
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.priors import common_error_share
+from scaleproof.simulator.uncertainty.pairwise import common_error_share
 from tests.validator.verdicts import in_bulk
 
 SMALL = ("strategy={kind: hybrid, workers: 8, overlap: true}", "batch=64")

@@ -95,7 +95,7 @@ def test_a_token_is_sent_once_to_each_node_and_rank(make_scenario: MakeScenario)
     job = job_of(scenario)
     routed = next(one.routed for layer in job.layers for one in layer.exchanges if one.routed is not None)
     layout = cast(LayerCollectives, with_collectives(scenario.strategy.plan, job).exchange)
-    expected = copies(layout.plan, routed, layout.group("expert"))
+    expected = copies(layout.plan, routed, layout.mesh.passing("expert"))
     assert [float(first[place] / row_bytes / tokens) for place in (1, 5)] == pytest.approx(expected, rel=0.2)
 
 

@@ -15,8 +15,7 @@ from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
-from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
-from scaleproof.simulator.strategy.plan_costs import pass_times, with_collectives
+from scaleproof.simulator.strategy.plan_costs import pass_times, stage_layers, with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.measure import MeasureOptions, measure
 from tests.validator import faults_pipeline

@@ -1,4 +1,4 @@
-"""Partition of the model into stages."""
+"""Partitions of the model into stages of equal time, memory or weights."""
 
 from __future__ import annotations
 
@@ -13,41 +13,13 @@ from scaleproof.simulator.cluster.device.device import optimizer_bytes
 from scaleproof.simulator.model.layers import Layer, block_range, cut_into_stages
 from scaleproof.simulator.model.operators import Matmul
 from scaleproof.simulator.parallelism.plan import Plan
-from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
-from scaleproof.simulator.parallelism.stages import cut_by_blocks
-from scaleproof.simulator.parallelism.strategy import Strategy
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.pipeline.schedules import peak_activations
-from scaleproof.simulator.strategy.plan_costs import pass_times, with_collectives
+from scaleproof.simulator.strategy.pipeline.schedules import PassTimes, peak_activations
 
 _Places = NDArray[np.int64]
 
 
-def stage_layers(strategy: Strategy, job: Job) -> Sequence[Sequence[int]]:
-    """Indices of the layers of each stage of the model; contiguous ranges if a plan divides it. Raises FieldError."""
-    if isinstance(strategy, ReplicaStrategy):
-        return cut(job, strategy.plan)
-    return strategy.stage_layers(job.layers)
-
-
-def cut(job: Job, plan: Plan) -> list[range]:
-    """Layers of each of the stages · chunks stages of the model.
-
-    The plan's balance is the same number of blocks in each stage; or the minimum of the maximum time, or memory, of a stage,
-    including embedding and loss at the ends; or equal shares of weights in products, as nanotron's build_model fills stages; or
-    the numbers of blocks, first stage first. Raises FieldError.
-    """
-    layers, stages, balance = job.layers, plan.stages * plan.chunks, plan.balance
-    by_blocks = cut_by_blocks(layers, stages, balance, plan.counted)
-    if isinstance(balance, tuple) or balance == "layers" or stages == 1:
-        return by_blocks
-    if balance == "products":
-        return _cut_in_order(layers, stages)
-    job = with_collectives(plan, job)
-    return _cut_evenly(layers, _seconds(job, plan) if balance == "time" else _bytes(job, plan))
-
-
-def _cut_in_order(layers: Sequence[Layer], stages: int) -> list[range]:
+def cut_in_order(layers: Sequence[Layer], stages: int) -> list[range]:
     """Contiguous stages, each of which takes layers until the stages so far have their share of the weights in products, and
     leaves a block for each later stage (huggingface/nanotron, src/nanotron/models/base.py, build_model)."""
     first, last = block_range(layers)
@@ -64,7 +36,7 @@ def _product_weights(layer: Layer) -> float:
     return float(sum(x.columns * x.inner * x.count for x in layer.operators if isinstance(x, Matmul)))
 
 
-def _seconds(job: Job, plan: Plan) -> list[NDArray[np.float64]]:
+def layer_seconds(job: Job, plan: Plan) -> list[NDArray[np.float64]]:
     """Seconds of both passes over each layer, by stage, on all of which they are the same; all blocks are recomputed if
     recomputation depends on stages."""
     job = replace(job, recomputed=None)
@@ -73,8 +45,9 @@ def _seconds(job: Job, plan: Plan) -> list[NDArray[np.float64]]:
     return [total] * (plan.stages * plan.chunks)
 
 
-def _bytes(job: Job, plan: Plan) -> list[NDArray[np.float64]]:
-    """Bytes of each layer, by stage: its parameters and states, and its activations for the microbatches in flight there."""
+def layer_bytes(job: Job, plan: Plan, times: PassTimes) -> list[NDArray[np.float64]]:
+    """Bytes of each layer, by stage: its parameters and states, and its activations for the microbatches in flight there.
+    times: of the passes that the schedule orders."""
     samples = job.samples_per_worker / plan.microbatches
     states = np.array(
         [
@@ -86,14 +59,12 @@ def _bytes(job: Job, plan: Plan) -> list[NDArray[np.float64]]:
     kept_elements = np.array(
         [sum(kept.elements * (kept.element_bytes or job.element_bytes) for kept in layer.kept) for layer in job.layers]
     )
-    activations = (
-        peak_activations(plan.schedule, plan.stages, plan.microbatches, plan.chunks, pass_times(plan, job)) / plan.chunks
-    )
+    activations = peak_activations(plan.schedule, plan.stages, plan.microbatches, plan.chunks, times) / plan.chunks
     rank_of = {stage: rank for rank, chunks in enumerate(plan.stage_of) for stage in chunks}
     return [states + samples * float(activations[rank_of[stage]]) * kept_elements for stage in range(plan.stages * plan.chunks)]
 
 
-def _cut_evenly(layers: Sequence[Layer], weights: Sequence[NDArray[np.float64]]) -> list[range]:
+def cut_evenly(layers: Sequence[Layer], weights: Sequence[NDArray[np.float64]]) -> list[range]:
     """Contiguous stages with the smallest maximum weight, found by bisection of a bound; within the bound, stages have nearly
     equal numbers of layers. weights: of all layers, by stage."""
     (first, last), end, stages = block_range(layers), len(layers), len(weights)

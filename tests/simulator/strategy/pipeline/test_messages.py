@@ -7,7 +7,8 @@ import pytest
 
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import ScheduleName
-from scaleproof.simulator.strategy.pipeline.replica import posting_tasks, rank_schedule
+from scaleproof.simulator.strategy.pipeline.messages import posting_tasks
+from scaleproof.simulator.strategy.pipeline.replica import rank_schedule
 from scaleproof.simulator.strategy.pipeline.schedules import EQUAL, Pass, order
 
 torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
@@ -53,11 +54,11 @@ def test_receives_are_posted_in_the_order_of_torch(schedule: ScheduleName, chunk
     crossing = np.array([s for s in range(stages * chunks - 1) if rank_of[s] != rank_of[s + 1]])
     expected = _of_torch(plan)
     forward = (
-        tasks.table(tasks.last, *count, Pass.FORWARD)[crossing],
-        tasks.table(tasks.first, *count, Pass.FORWARD)[crossing + 1],
+        tasks.table(tasks.last, count, Pass.FORWARD)[crossing],
+        tasks.table(tasks.first, count, Pass.FORWARD)[crossing + 1],
     )
     back = (Pass.BACKWARD, Pass.INPUT)
-    backward = tasks.table(tasks.last, *count, *back)[crossing + 1], tasks.table(tasks.first, *count, *back)[crossing]
+    backward = tasks.table(tasks.last, count, *back)[crossing + 1], tasks.table(tasks.first, count, *back)[crossing]
     made, used = (np.array(both) for both in zip(forward, backward, strict=True))
     found = posting_tasks(tasks, made, used)
     assert found.size == len(expected)

@@ -19,7 +19,7 @@ from scaleproof.simulator.program import Kind
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.pipeline.schedules import peak_activations
-from scaleproof.simulator.strategy.pipeline.stage_partition import cut
+from scaleproof.simulator.strategy.plan_costs import cut
 from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.clusters import plain
 from tests.simulator.programs import compiled, exchange_s, rank_layers, work_s
