@@ -1,10 +1,12 @@
-"""Layers and their costs, the base class of model families, and the division of layers into pipeline stages."""
+"""Layers and their costs, the base class of model families, and the division of layers into pipeline stages, with the
+activations that pass between them."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
@@ -230,3 +232,46 @@ def cut_into_stages(layers: Sequence[Layer], stages: int, counted: Counted = NOT
     bounds = [first + min(max(0, end), blocks) for end in ends]
     bounds[0], bounds[-1] = 0, len(layers)
     return [range(a, b) for a, b in itertools.pairwise(bounds)]
+
+
+def inputs_of(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
+    """Names of the layers whose outputs each layer reads; empty for a layer that reads only input data."""
+    return [
+        layer.inputs if layer.inputs is not None else (previous.name,) if previous else ()
+        for previous, layer in zip([None, *layers[:-1]], layers, strict=True)
+    ]
+
+
+def boundary_elements(layers: Sequence[Layer]) -> list[int]:
+    """Elements per sample of the boundary activations behind each layer, which later layers read. Each activation counts
+    once."""
+    number = {layer.name: i for i, layer in enumerate(layers)}
+    last_reader = list(range(len(layers)))
+    for reader, inputs in enumerate(inputs_of(layers)):
+        for name in inputs:
+            last_reader[number[name]] = max(last_reader[number[name]], reader)
+    change = [0] * (len(layers) + 1)
+    for i, layer in enumerate(layers):
+        change[i] += layer.output_elements
+        change[last_reader[i]] -= layer.output_elements
+    return list(itertools.accumulate(change[:-1]))
+
+
+def owners_of(layers: Sequence[Layer]) -> dict[int, int]:
+    """For each layer that shares another's weights, the number of that layer, by the layer's number.
+
+    A layer without weights of its own shares those of the layer with the same signature: the first those of the first, and so
+    on.
+    """
+    owners: dict[str, list[int]] = {}
+    for i, layer in enumerate(layers):
+        if layer.parameters:
+            owners.setdefault(layer.signature, []).append(i)
+    shared: dict[int, int] = {}
+    count: Counter[str] = Counter()
+    for i, layer in enumerate(layers):
+        if not layer.parameters and layer.signature in owners:
+            candidates = owners[layer.signature]
+            shared[i] = candidates[count[layer.signature] % len(candidates)]
+            count[layer.signature] += 1
+    return shared

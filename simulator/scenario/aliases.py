@@ -1,6 +1,4 @@
-"""Abbreviations that scenarios may use for fields and values, and the names that they stand for; among them words of training
-software for recomputation: Megatron-LM's --recompute-granularity, --recompute-method, --recompute-num-layers and
---recompute-modules, torchtitan's section activation_checkpoint, and Hugging Face's gradient_checkpointing."""
+"""Abbreviations that scenarios may use for fields and values, and the names that they stand for."""
 
 from __future__ import annotations
 
@@ -10,70 +8,7 @@ from typing import Any, Final
 from scaleproof.simulator.cluster.network.links import without_nics
 from scaleproof.simulator.common.errors import FieldError, ScenarioError
 from scaleproof.simulator.common.yaml_file import FieldPath, Located
-
-# Megatron's methods, and the fields that its number of layers goes to.
-_METHODS: Final = {"uniform": "group", "block": "layers"}
-# Modes of torchtitan, other than those that are called the same.
-_OP: Final = {"products": "every_second"}
-_BUDGET: Final = "a compiler chooses what a memory budget recomputes, which is not modelled; give selective or full"
-
-
-class _UnknownWordError(ValueError):
-    """A value that stands for no recomputation, with what to give instead."""
-
-
-def _megatron(words: Mapping[str, Any], before: Any) -> Any:
-    """The recomputation that Megatron's options name. before: that of options that came earlier."""
-    granularity, method = words.get("recompute_granularity"), words.get("recompute_method")
-    modules = words.get("recompute_modules")
-    if granularity not in (None, "none", "selective", "full"):
-        raise _UnknownWordError(f"recompute_granularity: {granularity!r} is not known; give selective or full")
-    if method not in (None, *_METHODS):
-        raise _UnknownWordError(f"recompute_method: {method!r} is not known; give uniform or block")
-    if granularity == "selective" or modules is not None:
-        return {"modules": modules or ["core_attn"]}
-    if not words.keys() - {"recompute_granularity"} and granularity != "full":
-        return "none"
-    earlier = before if isinstance(before, dict) else {}
-    field = _METHODS[method] if method else next((name for name in _METHODS.values() if name in earlier), "group")
-    count = words.get("recompute_num_layers") or next(iter(earlier.values()), 1)
-    return "full" if (field, count) == ("group", 1) else {field: count}
-
-
-def _torchtitan(words: Mapping[str, Any], _: Any) -> Any:
-    """The recomputation that torchtitan's section names, or its mode alone."""
-    given = words["activation_checkpoint"]
-    section = given if isinstance(given, dict) else {"mode": given}
-    if unknown := sorted(section.keys() - {"mode", "selective_ac_option"}):
-        raise _UnknownWordError(f"activation_checkpoint.{unknown[0]}: not known; give mode and selective_ac_option")
-    mode, option = section.get("mode", "selective"), str(section.get("selective_ac_option", "op"))
-    if mode in ("none", "full"):
-        return mode
-    if mode == "memory_budget":
-        raise _UnknownWordError(f"activation_checkpoint: {_BUDGET}")
-    if mode != "selective" or not (option == "op" or option.isdecimal()):
-        raise _UnknownWordError(
-            "activation_checkpoint: give mode none, selective or full, and selective_ac_option op or a number"
-        )
-    return _OP if option == "op" else {"every": int(option)}
-
-
-def _hugging_face(words: Mapping[str, Any], _: Any) -> Any:
-    """The recomputation of each block, or none, by a truth value."""
-    ((name, value),) = words.items()
-    if not isinstance(value, bool):
-        raise _UnknownWordError(f"{name}: {value!r} is not true or false; give one of them, or recompute")
-    return "full" if value else "none"
-
-
-# By the words that are read together, the function that reads them.
-_RECOMPUTE_READERS: Final[dict[tuple[str, ...], Callable[[Mapping[str, Any], Any], Any]]] = {
-    ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"): _megatron,
-    ("activation_checkpoint",): _torchtitan,
-    ("gradient_checkpointing",): _hugging_face,
-    ("activation_checkpointing",): _hugging_face,
-}
-
+from scaleproof.simulator.scenario.recompute_words import BUDGET, OP, READERS, UnknownWordError
 
 # By the abbreviated field, the field that it stands for.
 FIELDS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
@@ -131,12 +66,22 @@ def canonical_text(path: str) -> str:
     return ".".join(canonical(tuple(path.split("."))))
 
 
+def field_set_by(override: str) -> str:
+    """The field that an override such as 'tp=4' sets: 'strategy.tensor'."""
+    return canonical_text(override.partition("=")[0])
+
+
 def expand(located: Located) -> None:
-    """Replaces abbreviated fields and values of a scenario by what they stand for.
+    """Replaces abbreviated fields and values of a scenario by what they stand for; `batch: 256` means `{total: 256}`, and
+    `strategy: data_parallel` means `{kind: data_parallel}`.
 
     Raises ScenarioError if a field is given twice, if FSDP or DDP contradicts the stage of ZeRO, or a format its recipe, and
     for words of recomputation that are not known.
     """
+    for key, inner, kinds in (("batch", "total", (int, float, str)), ("strategy", "kind", (str,))):
+        value = located.data.get(key)
+        if isinstance(value, kinds) and not isinstance(value, bool):
+            located.data[key] = {inner: value}
     for short, full in FIELDS.items():
         parent = _mapping(located.data, short[:-1])
         if short[-1] in parent:
@@ -171,7 +116,7 @@ def _expand_format(located: Located, training: dict[Any, Any]) -> None:
 def _expand_recompute(located: Located, training: dict[Any, Any]) -> None:
     """Replaces words of training software for recomputation by `training.recompute`; those of overrides replace it."""
     path = ("training", "recompute")
-    for names, read in _RECOMPUTE_READERS.items():
+    for names, read in READERS.items():
         words = {name: training.pop(name) for name in names if name in training}
         if not words:
             continue
@@ -182,16 +127,16 @@ def _expand_recompute(located: Located, training: dict[Any, Any]) -> None:
         training["recompute"] = _read_words(located, read, words, training.get("recompute"))
     word = training.get("recompute")
     if word == "memory_budget":
-        raise _refused(located, path, _BUDGET)
+        raise _refused(located, path, BUDGET)
     if word == "op":
-        training["recompute"] = _OP
+        training["recompute"] = OP
 
 
 def _read_words(located: Located, read: Callable[[Mapping[str, Any], Any], Any], words: Mapping[str, Any], before: Any) -> Any:
     """The recomputation that words name. Raises ScenarioError with the place of a word that is not known."""
     try:
         return read(words, before)
-    except _UnknownWordError as error:
+    except UnknownWordError as error:
         raise ScenarioError([f"{located.place(('training', 'recompute'))}: training.{error}"]) from None
 
 

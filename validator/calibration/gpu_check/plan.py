@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Self
 from pydantic import TypeAdapter
 
 from scaleproof.simulator.parallelism import Strategy
-from scaleproof.simulator.scenario.strategies import AnyStrategy
+from scaleproof.simulator.scenario.schema import AnyStrategy
 from scaleproof.validator.calibration.gpu_check import scenarios
 from scaleproof.validator.calibration.gpu_check.scenarios import Fields, Trainings
 from scaleproof.validator.launch.preflight.capabilities import PRECISIONS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scaleproof.simulator.cluster.network.topology import LeafSpine
+from scaleproof.simulator.cluster.network.topology_kinds import LeafSpine
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.measure import check
