@@ -83,23 +83,18 @@ def expand(located: Located) -> None:
         if isinstance(value, kinds) and not isinstance(value, bool):
             located.data[key] = {inner: value}
     for short, full in FIELDS.items():
-        parent = _mapping(located.data, short[:-1])
+        parent = located.mapping(short[:-1])
         if short[-1] in parent:
             _move(located, short, full, parent.pop(short[-1]))
     for path, meanings in VALUES.items():
-        parent = _mapping(located.data, path[:-1])
+        parent = located.mapping(path[:-1])
         value = parent.get(path[-1])
         if isinstance(value, str) and value.lower() in meanings:
             parent[path[-1]] = meanings[value.lower()]
-    _expand_format(located, _mapping(located.data, ("training",)))
-    _expand_recompute(located, _mapping(located.data, ("training",)))
-    _expand_sharding(located, _mapping(located.data, ("strategy",)))
+    _expand_format(located, located.mapping(("training",)))
+    _expand_recompute(located, located.mapping(("training",)))
+    _expand_sharding(located, located.mapping(("strategy",)))
     _expand_nics(located)
-
-
-def _refused(located: Located, path: FieldPath, message: str) -> ScenarioError:
-    """The error for a field, with its place."""
-    return ScenarioError([f"{located.place(path)}: {'.'.join(map(str, path))}: {message}"])
 
 
 def _expand_format(located: Located, training: dict[Any, Any]) -> None:
@@ -109,7 +104,7 @@ def _expand_format(located: Located, training: dict[Any, Any]) -> None:
         return
     training["precision"], field = _FORMATS[name.lower()]
     if training.setdefault(field, name.lower()) != name.lower():
-        raise _refused(located, path, f"{name} is not {field} {training[field]}; leave one out")
+        raise located.refused(path, f"{name} is not {field} {training[field]}; leave one out")
     located.places.setdefault(("training", field), located.place(path))
 
 
@@ -122,12 +117,12 @@ def _expand_recompute(located: Located, training: dict[Any, Any]) -> None:
             continue
         first = ("training", next(iter(words)))
         if "recompute" in training and not located.place(first).startswith("--set"):
-            raise _refused(located, first, "means training.recompute, which is also given; leave one out")
+            raise located.refused(first, "means training.recompute, which is also given; leave one out")
         located.places[path] = located.place(first)
         training["recompute"] = _read_words(located, read, words, training.get("recompute"))
     word = training.get("recompute")
     if word == "memory_budget":
-        raise _refused(located, path, BUDGET)
+        raise located.refused(path, BUDGET)
     if word == "op":
         training["recompute"] = OP
 
@@ -154,8 +149,8 @@ def _expand_sharding(located: Located, strategy: dict[Any, Any]) -> None:
     if implies_sharding(strategy):
         kind = strategy["kind"]
         stage = _SHARDING[kind.lower()]
-        if (zero := _mapping(located.data, ("training",)).get("zero", stage)) != stage:
-            raise _refused(located, _KIND, f"{kind} is training.zero: {stage}, but zero is {zero}; leave one out")
+        if (zero := located.mapping(("training",)).get("zero", stage)) != stage:
+            raise located.refused(_KIND, f"{kind} is training.zero: {stage}, but zero is {zero}; leave one out")
         located.places[*_KIND, kind.lower()] = located.place(_KIND)
         strategy["kind"] = "data_parallel"
     for name, stage in _SHARDING.items():
@@ -170,20 +165,13 @@ def _expand_sharding(located: Located, strategy: dict[Any, Any]) -> None:
 def _expand_nics(located: Located) -> None:
     """Replaces network cards by the bandwidth of a node and the number of its cards."""
     nics, bandwidth = ("cluster", "network", "nics"), ("cluster", "network", "bandwidth")
-    if "nics" not in _mapping(located.data, nics[:2]):
+    if "nics" not in located.mapping(nics[:2]):
         return
     try:
         located.data["cluster"] = without_nics(located.data["cluster"])
     except FieldError as error:
-        raise _refused(located, ("cluster", *error.field), error.message) from None
+        raise located.refused(("cluster", *error.field), error.message) from None
     located.places[bandwidth] = located.places.pop(nics, located.place(nics))
-
-
-def _mapping(data: Any, path: FieldPath) -> dict[Any, Any]:
-    """The mapping at a path; an empty one if the path has no mapping."""
-    for key in path:
-        data = data.get(key) if isinstance(data, dict) else None
-    return data if isinstance(data, dict) else {}
 
 
 def _move(located: Located, short: FieldPath, full: FieldPath, value: Any) -> None:
@@ -192,9 +180,9 @@ def _move(located: Located, short: FieldPath, full: FieldPath, value: Any) -> No
     for key in full[:-1]:
         parent = parent.setdefault(key, {})
         if not isinstance(parent, dict):
-            raise _refused(located, short, f"cannot be added to {'.'.join(map(str, full[:-1]))}; write a mapping there")
+            raise located.refused(short, f"cannot be added to {'.'.join(map(str, full[:-1]))}; write a mapping there")
     if full[-1] in parent:
-        raise _refused(located, short, f"means {'.'.join(map(str, full))}, which is also given; leave one out")
+        raise located.refused(short, f"means {'.'.join(map(str, full))}, which is also given; leave one out")
     parent[full[-1]] = value
-    for path in [path for path in located.places if path[: len(short)] == short]:
+    for path in located.below(short):
         located.places[full + path[len(short) :]] = located.places.pop(path)

@@ -57,7 +57,7 @@ def apply_override(located: Located, override: str, others: Collection[str]) -> 
     if not isinstance(parent, dict):
         raise ScenarioError([f"{where}: {'.'.join(path[:-1])} has no fields"])
     parent[path[-1]] = value
-    for old in [p for p in located.places if p[: len(path)] == path]:
+    for old in located.below(path):
         del located.places[old]
     located.places[path] = where
     if path in _ALTERNATIVES:

@@ -144,8 +144,8 @@ def merge_fitted_cluster(located: Located) -> None:
         return
     changes = framework[_FITTED]
     if not isinstance(changes, dict) or not isinstance(changes.get("name"), str):
-        place = located.place(("framework", _FITTED))
-        raise ScenarioError([f"{place}: framework.cluster: expected a mapping with the name of a cluster, as `fit` writes it"])
+        message = "expected a mapping with the name of a cluster, as `fit` writes it"
+        raise located.refused(("framework", _FITTED), message)
     if isinstance(cluster, dict) and cluster.get("name") == changes["name"]:
         located.data[_FITTED] = yaml_file.merged(cluster, changes)
 
