@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".zip"
 
 
-def is_capture(reference: str) -> bool:
-    """Whether a reference to a scenario is a capture file."""
-    return reference.endswith(SUFFIX)
-
-
 def around_capture(reference: str, overrides: Sequence[str]) -> Located:
     """The fields of the scenario of a capture file, on the cluster for which it was captured.
 

@@ -14,7 +14,7 @@ from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.scenario import aliases
-from scaleproof.simulator.scenario.capture_file import around_capture, fit_to_cluster, is_capture
+from scaleproof.simulator.scenario.capture_file import SUFFIX, around_capture, fit_to_cluster
 from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.gpus import read_with_gpus
 from scaleproof.simulator.scenario.overrides import apply_override
@@ -66,6 +66,11 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
         return build(_around_model(name, changes), Path(name), changes)
     path = catalog.find_scenario(name)
     return build(yaml_file.read(path), path, changes)
+
+
+def is_capture(reference: str) -> bool:
+    """Whether a reference to a scenario is a capture file."""
+    return reference.endswith(SUFFIX)
 
 
 def _around_model(reference: str, overrides: Sequence[str]) -> Located:
