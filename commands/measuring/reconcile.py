@@ -18,8 +18,8 @@ from scaleproof.simulator.common.units import format_change, format_percent
 
 if TYPE_CHECKING:
     from scaleproof.commands.measuring.session import Session
-    from scaleproof.simulator.run.records import StepComparison
     from scaleproof.simulator.run.run import Run
+    from scaleproof.simulator.run.step_times import StepComparison
     from scaleproof.simulator.scenario.schema import Scenario
     from scaleproof.validator.reconciliation.explain import Explanation
     from scaleproof.validator.reconciliation.reconcile import ReconciledCase

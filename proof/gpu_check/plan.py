@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from scaleproof.proof.gpu_check import scenarios
 from scaleproof.proof.gpu_check.scenarios import Fields, Trainings
 from scaleproof.simulator.parallelism import Strategy
-from scaleproof.simulator.scenario.strategies import AnyStrategy
+from scaleproof.simulator.scenario.schema import AnyStrategy
 from scaleproof.validator.train.capabilities import PRECISIONS
 
 CALIBRATE: Final = "calibrate"

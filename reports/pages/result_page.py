@@ -24,8 +24,8 @@ from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.run.records import SHOWN
 from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.run.step_times import SHOWN
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario

@@ -27,8 +27,7 @@ from scaleproof.simulator.memory.static import (
     states_of,
 )
 from scaleproof.simulator.memory.step import update
-from scaleproof.simulator.model.graph import inputs_of
-from scaleproof.simulator.model.layers import Layer, copied_weights
+from scaleproof.simulator.model.layers import Layer, copied_weights, inputs_of
 from scaleproof.simulator.parallelism import GatherAverage, ParameterServer
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.parallelism.stages import ScheduleName

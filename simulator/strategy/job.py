@@ -20,8 +20,7 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork, execution_of
 from scaleproof.simulator.frameworks.framework import ShardCopies, slowest
 from scaleproof.simulator.model.autocast import stream_bytes
-from scaleproof.simulator.model.graph import boundary_elements
-from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.layers import Layer, boundary_elements
 from scaleproof.simulator.model.operators import Matmul, Operator
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.scenario.training import GradientSizes, Input, MeasuredStep

@@ -16,8 +16,9 @@ from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.files import save
-from scaleproof.simulator.run.records import Scaling, StepComparison
+from scaleproof.simulator.run.records import Scaling
 from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.run.step_times import StepComparison
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.explain import Explanation, explain

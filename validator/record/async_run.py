@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Link
-from scaleproof.simulator.common.intervals import TimeIntervals
 from scaleproof.simulator.common.parameter_server import DROPPED, SYNCHRONOUS, Bsp
-from scaleproof.simulator.common.spans import SPAN_COLUMNS, Phase, Spans, Stream
+from scaleproof.simulator.common.spans import SPAN_COLUMNS, Phase, Spans, Stream, TimeIntervals
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.prediction.staleness import Times, Window, distribution, window_of_rounds, window_of_steps
 from scaleproof.simulator.run.breakdown import from_spans

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scaleproof.simulator.model.graph import inputs_of
+from scaleproof.simulator.model.layers import inputs_of
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario

@@ -22,8 +22,9 @@ from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import FieldError, NotFoundError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.scenario.aliases import canonical_text
+from scaleproof.simulator.scenario.capture_file import around_capture
 from scaleproof.simulator.scenario.fields import GPUS
-from scaleproof.simulator.scenario.load import around_capture, build, is_capture, reference_text
+from scaleproof.simulator.scenario.load import build, is_capture, reference_text
 from scaleproof.simulator.scenario.read import validated
 from scaleproof.simulator.scenario.schema import Scenario
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scaleproof.simulator.cluster.network.topology import LeafSpine
+from scaleproof.simulator.cluster.network.topology_kinds import LeafSpine
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.preflight.checks import check, check_trainable
 from tests.validator.train.test_perturbed import PIPELINE, RING, SERVERS, scenario

@@ -9,9 +9,9 @@ import pytest
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.model import AlexNet, InceptionV3, ResNet, Vgg
-from scaleproof.simulator.model.convolutional.chain import Convnet
 from scaleproof.simulator.model.convolutional.image_steps import (
     Block,
+    Convnet,
     batch_norm,
     chain,
     concatenation,

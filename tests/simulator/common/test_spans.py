@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.common.intervals import TimeIntervals
+from scaleproof.simulator.common.spans import TimeIntervals
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(0, 5)), max_size=20)
 
