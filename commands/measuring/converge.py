@@ -74,7 +74,7 @@ def _converge(options: argparse.Namespace) -> int:
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.common.file_lock import locked_folder
     from scaleproof.simulator.scenario.load import load
-    from scaleproof.validator.calibration.fit.curve_fitting.convergence import fit_convergence
+    from scaleproof.validator.calibration.fit.convergence import fit_convergence
     from scaleproof.validator.experiments.convergence import convergence
     from scaleproof.validator.experiments.convergence.record import Record
 

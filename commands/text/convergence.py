@@ -10,7 +10,7 @@ from typing import Any, Final
 from scaleproof.commands.text.tables import table
 from scaleproof.simulator.common.units import format_number, format_percent
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.calibration.fit.curve_fitting.convergence import FittedConvergence
+from scaleproof.validator.calibration.fit.convergence import FittedConvergence
 from scaleproof.validator.experiments.convergence.convergence import BestRateRuns, Setting, Trial
 from scaleproof.validator.experiments.convergence.record import piece
 

@@ -20,7 +20,7 @@ from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import Batch
-from scaleproof.validator.calibration.fit.curve_fitting.convergence import RunToTarget
+from scaleproof.validator.calibration.fit.convergence import RunToTarget
 from scaleproof.validator.train.steps import warmup_steps
 
 Mode = Literal["synchronous", "stale_synchronous", "asynchronous"]

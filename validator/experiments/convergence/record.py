@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.calibration.fit.curve_fitting.convergence import FittedConvergence
+from scaleproof.validator.calibration.fit.convergence import FittedConvergence
 from scaleproof.validator.experiments.convergence.convergence import Trial
 from scaleproof.validator.results import digest
 

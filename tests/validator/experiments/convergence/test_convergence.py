@@ -19,7 +19,7 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.convergence import Convergence
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.calibration.fit.curve_fitting.convergence import FittedConvergence
+from scaleproof.validator.calibration.fit.convergence import FittedConvergence
 from scaleproof.validator.experiments.convergence.convergence import (
     Setting,
     Trial,
