@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -128,7 +128,7 @@ def fit(
         own = slopes(values)
         return own if prior is None else np.concatenate([own, np.diag(1 / prior.deviations)])
 
-    def every_loss(squared: Array) -> Any:
+    def every_loss(squared: Array) -> Array:
         own = loss(squared[: len(squared) - of_prior])
         return own if prior is None else np.concatenate([own, prior.loss(squared[-of_prior:])], axis=1)
 
@@ -138,7 +138,7 @@ def fit(
         start,
         jac="2-point" if slopes is None else every_slope,
         bounds=bounds,
-        loss=every_loss,
+        loss=cast(Any, every_loss),
         x_scale=np.where(np.isfinite(deviations), deviations, 1.0),
         xtol=tolerance,
         ftol=tolerance,

@@ -91,7 +91,8 @@ class Shape:
         """Logarithms of coefficients near the best: the least sum of squared relative errors."""
         design = np.concatenate([self._waits(rows), self._moved(rows)], 1) / rows.seconds[:, None]
         solution = np.maximum(nonnegative(design, np.ones(len(design))), _LEAST / design.max(0))
-        return np.log(np.append(solution, rows.seconds[rows.streamed].min()) if self.has_overhead else solution)
+        overhead_s = [rows.seconds[rows.streamed].min()] if self.has_overhead else []
+        return np.asarray(np.log([*solution, *overhead_s]))
 
     def segments(self, coefficients: Array) -> tuple[Segment, ...]:
         """The line segments of the curve, without the overhead."""
