@@ -68,7 +68,7 @@ coverage: .venv/trust
 	$(BIN)/coverage run -m pytest -m 'not nightly and not alone' --numprocesses auto --dist loadfile --no-loadscope-reorder
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include 'simulator/*' --fail-under 90
-	$(BIN)/coverage report --include 'validator/*' --fail-under 85
+	$(BIN)/coverage report --include 'validator/*,proof/*' --fail-under 85
 
 # How many of a sample of faults, put into the engines and the clusters, tests find.
 mutants: .venv/trust
@@ -89,7 +89,7 @@ trust: .venv/installed
 	touch $@
 
 older-torch: .venv-older/installed
-	.venv-older/bin/pytest tests/validator
+	.venv-older/bin/pytest tests/validator tests/proof
 
 benchmarks: .venv/installed
 	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
@@ -110,7 +110,7 @@ screenshots: .venv/installed
 # Uses $(PYTHON) as it is, with its own torch; prints first what it does and how long that takes. docs/tutorial/gpu-cluster.md says more.
 gpu-check:
 	$(PYTHON) -c 'import sys; sys.exit("scaleproof needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m scaleproof.validator.calibration.gpu_check --out out/gpu-check
+	$(PYTHON) -m scaleproof.proof.gpu_check --out out/gpu-check
 
 # What such a machine may lack, to be carried there.
 gpu-wheels:

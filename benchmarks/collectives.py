@@ -20,16 +20,16 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.proof.collectives import data_file
+from scaleproof.proof.collectives.fit import Fit, fit, fits_without
+from scaleproof.proof.collectives.observations import Observation, ObservationBatch, observations
 from scaleproof.simulator.analysis.collective.time import group_on, parse_op
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.cluster.collectives.nccl.constants import FittedValue, Tables, priors, replaced, shipped
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.published.tables import find_table, read_table
 from scaleproof.simulator.scenario.load import cluster_with
-from scaleproof.validator.collectives import data_file
-from scaleproof.validator.collectives.fit import Fit, fit, fits_without
-from scaleproof.validator.collectives.observations import Observation, ObservationBatch, observations
-from scaleproof.validator.published.collectives import case_of
+from scaleproof.validator.collectives.rows import case_of
 
 _PARTS: Final = ("systems", "sources", "mechanisms", "options", "racks")
 _MIB: Final = 2**20

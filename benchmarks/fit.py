@@ -18,15 +18,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.atomic_file import write_atomically
-from scaleproof.simulator.common.errors import ScaleproofError
-from scaleproof.simulator.predict import timed
-from scaleproof.simulator.published.tables import Row, read_table
-from scaleproof.simulator.published.training_runs import row_scenario
-from scaleproof.simulator.scenario.dump import written
-from scaleproof.validator.fitting.posterior import Posterior, fitted
-from scaleproof.validator.published import parallel_map
-from scaleproof.validator.published.calibrations import (
+from scaleproof.proof.published import parallel_map
+from scaleproof.proof.published.calibrations import (
     FILE,
     MOST_GPUS,
     TABLE,
@@ -36,6 +29,13 @@ from scaleproof.validator.published.calibrations import (
     run_of,
     shipped_fits,
 )
+from scaleproof.simulator.common.atomic_file import write_atomically
+from scaleproof.simulator.common.errors import ScaleproofError
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.published.tables import Row, read_table
+from scaleproof.simulator.published.training_runs import row_scenario
+from scaleproof.simulator.scenario.dump import written
+from scaleproof.validator.fitting.posterior import Posterior, fitted
 
 Errors = NDArray[np.float64]
 

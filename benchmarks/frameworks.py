@@ -15,14 +15,14 @@ from typing import Final
 
 import numpy as np
 
+from scaleproof.proof.published import parallel_map
+from scaleproof.proof.published.prediction import Options
+from scaleproof.proof.published.transformer_training import scenario_of
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.frameworks import ABLATIONS, shipped
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.published.tables import Row, folder, read_table
 from scaleproof.simulator.published.training_runs import row_scenario
-from scaleproof.validator.published import parallel_map
-from scaleproof.validator.published.prediction import Options
-from scaleproof.validator.published.transformer_training import scenario_of
 
 # Sets on which constants of frameworks were looked up before the rest was collected.
 _OLDER: Final = (

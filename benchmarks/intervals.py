@@ -27,12 +27,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import yaml
 
-from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
-from scaleproof.simulator.published.tables import folder
-from scaleproof.simulator.uncertainty.error_model import EXPOSED, FILE, MODEL, Fit, PairFit, log_exposed
-from scaleproof.simulator.uncertainty.pairwise import with_reversals
-from scaleproof.validator.published.error_fit import FLOOR, Coverage, ErrorRow, coverage, fit, left_out, source_weights
-from scaleproof.validator.published.pair_fit import (
+from scaleproof.proof.published.error_fit import FLOOR, Coverage, ErrorRow, coverage, fit, left_out, source_weights
+from scaleproof.proof.published.pair_fit import (
     Configuration,
     Pairs,
     curve,
@@ -43,8 +39,12 @@ from scaleproof.validator.published.pair_fit import (
     shared_errors,
     without_other_models,
 )
-from scaleproof.validator.published.prediction import LEAVE_OUT_SOURCE, Options, Prediction
-from scaleproof.validator.published.score import score
+from scaleproof.proof.published.prediction import LEAVE_OUT_SOURCE, Options, Prediction
+from scaleproof.proof.published.score import score
+from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
+from scaleproof.simulator.published.tables import folder
+from scaleproof.simulator.uncertainty.error_model import EXPOSED, FILE, MODEL, Fit, PairFit, log_exposed
+from scaleproof.simulator.uncertainty.pairwise import with_reversals
 
 # Scored tables, and whether with the row's framework.
 _TABLES: Final = (

@@ -20,9 +20,9 @@ from typing import Final
 
 import numpy as np
 
+from scaleproof.proof.published.step_time_quantiles import FITTED, fabric, spread
 from scaleproof.simulator.published.tables import find_table, read_table
 from scaleproof.simulator.uncertainty.step_distribution import DRIFT, JITTER, NETWORK, NODE_LINKS
-from scaleproof.validator.published.step_time_quantiles import FITTED, fabric, spread
 
 Row = Mapping[str, str]
 

@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from scaleproof.proof.published.transformer_training import predict
 from scaleproof.simulator.published.tables import folder, read_table
-from scaleproof.validator.published.transformer_training import predict
 
 Row = Mapping[str, str]
 _SETS: Final = ("dgxc", "internevo")

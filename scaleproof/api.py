@@ -40,7 +40,7 @@ from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
 
 if TYPE_CHECKING:
-    from scaleproof.reports.claims.result import Result
+    from scaleproof.proof.claims.result import Result
     from scaleproof.simulator.analysis.crossover.crossover import Crossover
     from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline
     from scaleproof.simulator.analysis.goodput import Goodput
@@ -224,9 +224,9 @@ def crossover(
 @naming_extras()
 def claims(*names: str) -> list[Result]:
     """Results of claims of published articles, by name, by words of their text or by path; of all claims by default."""
-    from scaleproof.reports.claims.claim import names as all_names
-    from scaleproof.reports.claims.claim import read
-    from scaleproof.reports.claims.result import results_of
+    from scaleproof.proof.claims.claim import names as all_names
+    from scaleproof.proof.claims.claim import read
+    from scaleproof.proof.claims.result import results_of
 
     return results_of([read(check_text("names", name)) for name in names or all_names()])
 

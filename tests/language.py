@@ -13,7 +13,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDERS: Final = [
-    *("simulator", "validator", "reports", "commands", "scenarios", "docs", "examples", "benchmarks", "tests", ".ci"),
+    *("simulator", "validator", "reports", "proof", "commands", "scenarios", "docs", "examples", "benchmarks", "tests", ".ci"),
     *("scaleproof/__init__.py", "README.md", "CHANGELOG.md", "Makefile"),
 ]
 # The list itself, and the test that gives examples of retired words.

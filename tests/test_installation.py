@@ -71,7 +71,7 @@ def test_wheel_and_source_distribution_contain_one_package(built: Path) -> None:
         assert not any(member.issym() for member in archive.getmembers())
     # what a wheel is built of that is built from the source distribution
     assert {name for name in names if name.startswith("scaleproof/")} <= packed
-    for folder in ("simulator", "validator", "reports", "commands"):
+    for folder in ("simulator", "validator", "reports", "proof", "commands"):
         files = {f"scaleproof/{path.relative_to(ROOT)}" for path in (ROOT / folder).rglob("*.py")}
         assert files
         assert files <= names
@@ -87,7 +87,7 @@ def test_the_wheel_predicts_and_plans_in_an_empty_environment(version: str, buil
     (wheel,) = built.glob("*.whl")
     own = installed(python, tmp_path / "environment", [str(wheel)])
     folder = tmp_path / "empty"
-    for name in ("simulator", "validator", "reports", "commands", "scenarios"):
+    for name in ("simulator", "validator", "reports", "proof", "commands", "scenarios"):
         assert outside(own, folder, "-c", f"import {name}").returncode != 0
     predicted = outside(own, folder, "-m", "scaleproof", "predict", "resnet50-ring-p100")
     assert predicted.returncode == 0, predicted.stderr

@@ -19,7 +19,7 @@ def test_no_retired_word_comes_back(folder: str) -> None:
     assert not words, "\n".join(words)
 
 
-@pytest.mark.parametrize("package", ["simulator", "validator", "reports", "commands"])
+@pytest.mark.parametrize("package", ["simulator", "validator", "reports", "proof", "commands"])
 def test_no_two_classes_of_a_package_have_the_same_name(package: str) -> None:
     classes = [
         node.name

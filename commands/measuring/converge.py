@@ -14,9 +14,9 @@ from scaleproof.commands.arguments import Command, number
 from scaleproof.commands.output import print_result, working
 
 if TYPE_CHECKING:
+    from scaleproof.proof.convergence.convergence import Setting
+    from scaleproof.proof.convergence.record import Record
     from scaleproof.simulator.scenario.schema import Scenario
-    from scaleproof.validator.experiments.convergence.convergence import Setting
-    from scaleproof.validator.experiments.convergence.record import Record
 
 _N = TypeVar("_N", int, float)
 # Multiples of the scenario's learning rate that are tried by default.
@@ -71,12 +71,12 @@ def mount(commands: Any) -> None:
 
 def _converge(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.convergence import describe, notes, plain
+    from scaleproof.proof.convergence import convergence
+    from scaleproof.proof.convergence.fit import fit_convergence
+    from scaleproof.proof.convergence.record import Record
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.common.file_lock import locked_folder
     from scaleproof.simulator.scenario.load import load
-    from scaleproof.validator.calibration.fit.convergence import fit_convergence
-    from scaleproof.validator.experiments.convergence import convergence
-    from scaleproof.validator.experiments.convergence.record import Record
 
     if options.resume and options.out is None:
         raise InputError("--resume continues an earlier run; name its folder with --out DIR")
@@ -100,8 +100,8 @@ def _converge(options: argparse.Namespace) -> int:
 
 def _settings(options: argparse.Namespace, scenario: Scenario) -> list[Setting]:
     """The settings to train, each checked. Raises InputError if one cannot be trained."""
+    from scaleproof.proof.convergence import convergence
     from scaleproof.validator import measure as measuring
-    from scaleproof.validator.experiments.convergence import convergence
 
     samples = scenario.samples_per_worker
     batches = options.batches or [scenario.strategy.workers * samples * factor for factor in (1, 2, 4)]
@@ -116,7 +116,7 @@ def _train(
     options: argparse.Namespace, scenario: Scenario, wanted: Sequence[tuple[Setting, float, int]], record: Record
 ) -> None:
     """Runs the wanted trials and records each as it ends."""
-    from scaleproof.validator.experiments.convergence.convergence import train
+    from scaleproof.proof.convergence.convergence import train
     from scaleproof.validator.measure import MeasureOptions, measure
 
     watch = MeasureOptions(options.timeout)

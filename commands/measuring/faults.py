@@ -12,7 +12,7 @@ from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_result, progress
 
 if TYPE_CHECKING:
-    from scaleproof.validator.experiments.elastic.outcome import FaultOutcome
+    from scaleproof.proof.elastic.outcome import FaultOutcome
 
 Report = Callable[[str], None]
 
@@ -79,7 +79,7 @@ class _Done(NamedTuple):
 
 
 def _faults_of_kinds(options: argparse.Namespace) -> Callable[[Path, Report], _Done]:
-    from scaleproof.validator.experiments.elastic.faults import KINDS, inject_faults
+    from scaleproof.proof.elastic.faults import KINDS, inject_faults
     from scaleproof.validator.record.provenance import cpu_model, of_process
 
     def work(folder: Path, report: Report) -> _Done:
@@ -94,8 +94,8 @@ def _faults_of_kinds(options: argparse.Namespace) -> Callable[[Path, Report], _D
 def _along_events(options: argparse.Namespace) -> Callable[[Path, Report], _Done]:
     """Checks all scenarios before the first is run."""
     from scaleproof.commands.text.elastic import describe_outcome
+    from scaleproof.proof.elastic.events.experiment import Experiment
     from scaleproof.simulator.scenario.load import load
-    from scaleproof.validator.experiments.elastic.events.experiment import Experiment
     from scaleproof.validator.record.provenance import cpu_model, of_process
 
     experiments = [Experiment(load(reference, options.overrides), options.on) for reference in options.scenarios]

@@ -14,8 +14,8 @@ from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_json, progress
 
 if TYPE_CHECKING:
-    from scaleproof.validator.experiments.proving.figures import CaseOutcome
-    from scaleproof.validator.experiments.proving.models import Compute
+    from scaleproof.proof.proving.figures import CaseOutcome
+    from scaleproof.proof.proving.models import Compute
 
 
 class _Size(NamedTuple):
@@ -108,11 +108,11 @@ def _prove(options: argparse.Namespace) -> int:
 def _prove_calibrated(options: argparse.Namespace) -> Sequence[CaseOutcome]:
     """Outcomes of predictions in a lab that probes calibrated; prints their figures."""
     from scaleproof.commands.text.proving import describe
-    from scaleproof.validator.experiments.proving import prove
-    from scaleproof.validator.experiments.proving.cases import Draw
-    from scaleproof.validator.experiments.proving.families import FAMILIES_A_GROUP
-    from scaleproof.validator.experiments.proving.figures import figures
-    from scaleproof.validator.experiments.proving.lab import calibrated
+    from scaleproof.proof.proving import prove
+    from scaleproof.proof.proving.cases import Draw
+    from scaleproof.proof.proving.families import FAMILIES_A_GROUP
+    from scaleproof.proof.proving.figures import figures
+    from scaleproof.proof.proving.lab import calibrated
 
     size = _size(options)
     with progress("calibrating") as report:
@@ -130,9 +130,9 @@ def _prove_calibrated(options: argparse.Namespace) -> Sequence[CaseOutcome]:
 def _prove_faults(options: argparse.Namespace) -> int:
     """Plants faults and prints which `reconcile` names; 0."""
     from scaleproof.commands.text.planted import describe, line
+    from scaleproof.proof.planted.detection import figures, find_faults
+    from scaleproof.proof.planted.plant import measured
     from scaleproof.simulator.common.errors import InputError
-    from scaleproof.validator.experiments.planted.detection import figures, find_faults
-    from scaleproof.validator.experiments.planted.plant import measured
     from scaleproof.validator.netlab.lab import require
 
     given = [name for name in ("fit", "resume", "out") if getattr(options, name)]
@@ -152,10 +152,10 @@ def _prove_faults(options: argparse.Namespace) -> int:
 def _prove_fit(options: argparse.Namespace) -> Sequence[CaseOutcome]:
     """Outcomes of predictions with constants that were fitted to a few runs; prints their figures."""
     from scaleproof.commands.text.proving import describe_fit
-    from scaleproof.validator.experiments.proving import prove
-    from scaleproof.validator.experiments.proving.families import FAMILIES_A_GROUP
-    from scaleproof.validator.experiments.proving.fit_proof import prove_fit
-    from scaleproof.validator.experiments.proving.small_to_large import GIVEN_HOSTS, SmallToLarge
+    from scaleproof.proof.proving import prove
+    from scaleproof.proof.proving.families import FAMILIES_A_GROUP
+    from scaleproof.proof.proving.fit_proof import prove_fit
+    from scaleproof.proof.proving.small_to_large import GIVEN_HOSTS, SmallToLarge
     from scaleproof.validator.fitting import record as fit_record
 
     size = _size(options)
@@ -191,7 +191,7 @@ def _recorded(
 ) -> tuple[Mapping[str, CaseOutcome], Callable[[CaseOutcome], None]]:
     """Outcomes of an earlier run that is continued, and a function that reports an outcome and writes all to --out."""
     from scaleproof.commands.text.proving import line
-    from scaleproof.validator.experiments.proving import prove
+    from scaleproof.proof.proving import prove
 
     outcome_by_name = prove.read(options.out) if options.resume else {}
 

@@ -14,7 +14,7 @@ from scaleproof.commands.text.tables import table as table_lines
 from scaleproof.simulator.common.units import format_percent
 
 if TYPE_CHECKING:
-    from scaleproof.validator.published.score import Score, Scores, SetScore
+    from scaleproof.proof.published.score import Score, Scores, SetScore
 
 # The choice of --leave-out, as in `Options.leave_out`, which is imported late.
 LEAVE_OUT_SOURCE: Final = "source"
@@ -41,8 +41,8 @@ def mount(commands: Any) -> None:
 
 
 def _score(options: argparse.Namespace) -> int:
-    from scaleproof.validator.published.prediction import Options
-    from scaleproof.validator.published.score import score_all, tables_at, write_rows
+    from scaleproof.proof.published.prediction import Options
+    from scaleproof.proof.published.score import score_all, tables_at, write_rows
 
     how = Options(
         options.calibrated, tuple(options.ablate), not options.default_framework, options.raw, options.leave_out or ""

@@ -101,7 +101,7 @@ def _compared(options: argparse.Namespace) -> int:
 def _curves(options: argparse.Namespace) -> Sequence[CollectiveCurve]:
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.published.tables import find_table
-    from scaleproof.validator.published.collective_curves import curves_of, measured_times, published_curves
+    from scaleproof.validator.collectives.curves import curves_of, measured_times, published_curves
 
     if options.published or (options.measured.suffix == ".csv" and not options.cluster):
         if options.overrides:

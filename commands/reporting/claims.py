@@ -11,8 +11,8 @@ from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_result, working
 
 if TYPE_CHECKING:
-    from scaleproof.reports.claims.claim import Claim
-    from scaleproof.reports.claims.result import Result
+    from scaleproof.proof.claims.claim import Claim
+    from scaleproof.proof.claims.result import Result
     from scaleproof.simulator.run.run import Run
     from scaleproof.simulator.scenario.schema import Scenario
 
@@ -31,8 +31,8 @@ def mount(commands: Any) -> None:
 
 def _claims(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.claims import describe
-    from scaleproof.reports.claims.claim import names, read
-    from scaleproof.reports.claims.result import results_of
+    from scaleproof.proof.claims.claim import names, read
+    from scaleproof.proof.claims.result import results_of
 
     claims = [read(name) for name in options.names or names()]
     if options.on:
@@ -47,7 +47,7 @@ def _claims(options: argparse.Namespace) -> int:
 
 def _measure(claims: list[Claim]) -> None:
     """Measures claims and keeps each result at once."""
-    from scaleproof.reports.claims.measured import keep, measured
+    from scaleproof.proof.claims.measured import keep, measured
 
     for claim in claims:
         with working(f"measuring {claim.name}"):
@@ -66,7 +66,7 @@ def _trained(claim: Claim) -> Callable[[Scenario], Run]:
 def _write(results: list[Result], plain: list[dict[str, Any]], folder: Path) -> None:
     import json
 
-    from scaleproof.reports.claims.figure import figure
+    from scaleproof.proof.claims.figure import figure
     from scaleproof.simulator.common.atomic_file import write_atomically
     from scaleproof.simulator.common.file_lock import locked_folder
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from scaleproof.commands.text.tables import table, wrapped
-from scaleproof.reports.claims.evaluate import ExperimentResult
-from scaleproof.reports.claims.quantities import KINDS
-from scaleproof.reports.claims.result import Result, bound, day, verdict
+from scaleproof.proof.claims.evaluate import ExperimentResult
+from scaleproof.proof.claims.quantities import KINDS
+from scaleproof.proof.claims.result import Result, bound, day, verdict
 
 # below the first line of a paragraph
 _MARGIN: Final = " " * 13

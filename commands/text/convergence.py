@@ -8,11 +8,11 @@ from statistics import geometric_mean, median
 from typing import Any, Final
 
 from scaleproof.commands.text.tables import table
+from scaleproof.proof.convergence.convergence import BestRateRuns, Setting, Trial
+from scaleproof.proof.convergence.fit import FittedConvergence
+from scaleproof.proof.convergence.record import piece
 from scaleproof.simulator.common.units import format_number, format_percent
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.calibration.fit.convergence import FittedConvergence
-from scaleproof.validator.experiments.convergence.convergence import BestRateRuns, Setting, Trial
-from scaleproof.validator.experiments.convergence.record import piece
 
 _UNITS: Final = {
     "minimum_steps": "updates",

@@ -19,8 +19,8 @@ from scaleproof.simulator.common.units import (
 )
 
 if TYPE_CHECKING:
-    from scaleproof.validator.experiments.elastic.events.outcome import ElasticOutcome
-    from scaleproof.validator.experiments.elastic.outcome import TimeComparison
+    from scaleproof.proof.elastic.events.outcome import ElasticOutcome
+    from scaleproof.proof.elastic.outcome import TimeComparison
 
 # minimum seconds from which a part of a pause is printed
 _MIN_S = 5e-4

@@ -9,7 +9,7 @@ from scaleproof.commands.text.tables import table
 from scaleproof.simulator.common.units import counted
 
 if TYPE_CHECKING:
-    from scaleproof.validator.experiments.planted.detection import PlantedRuns
+    from scaleproof.proof.planted.detection import PlantedRuns
 
 _HEADS: Final = ("fault", "seed", "strategy", "named")
 

@@ -10,9 +10,9 @@ from scaleproof.commands.text.tables import table, wrapped
 from scaleproof.simulator.common.units import counted, format_change, format_interval_s, format_percent, format_time_s
 
 if TYPE_CHECKING:
+    from scaleproof.proof.proving.figures import CaseOutcome, Part
+    from scaleproof.proof.proving.fit_proof import FitProof
     from scaleproof.simulator.analysis.fit_record import FitRecord
-    from scaleproof.validator.experiments.proving.figures import CaseOutcome, Part
-    from scaleproof.validator.experiments.proving.fit_proof import FitProof
 
 _WORST: Final = 5
 # Parts by which errors are listed, with their titles.
@@ -51,7 +51,7 @@ def _most(record: FitRecord) -> int:
 
 
 def _errors(outcomes: Sequence[CaseOutcome]) -> Iterator[str]:
-    from scaleproof.validator.experiments.proving.figures import figures
+    from scaleproof.proof.proving.figures import figures
 
     summary = figures(outcomes)
     rows = []
@@ -73,7 +73,7 @@ def _row(name: str, errors: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _by_part(outcomes: Sequence[CaseOutcome], part: Part, name: str) -> Iterator[str]:
-    from scaleproof.validator.experiments.proving.figures import by_part
+    from scaleproof.proof.proving.figures import by_part
 
     found = by_part(outcomes, part).items()
     rows = [(one, str(count), format_change(median), format_change(worst)) for one, (count, median, worst) in found]
@@ -115,7 +115,7 @@ def _fit_errors(proof: FitProof) -> Iterator[str]:
 
 
 def _disturbed(outcomes: Sequence[CaseOutcome]) -> Iterator[str]:
-    from scaleproof.validator.experiments.proving.figures import DISTURBED
+    from scaleproof.proof.proving.figures import DISTURBED
     from scaleproof.validator.record.provenance import NOTICED_LOAD
 
     disturbed = [outcome for outcome in outcomes if outcome.is_disturbed]

@@ -16,13 +16,14 @@ import matplotlib.pyplot as plt
 import networkx
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from scaleproof.reports.charts.style import BLUE, FAINT, GREEN, GREY, INK, ORANGE, PURPLE
+from scaleproof.reports.charts.style import BLUE, FAINT, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PICTURE: Final = ROOT / "docs" / "images" / "architecture.png"
 # Folders from top to bottom; a folder imports folders of its own row and of the rows below it.
 ROWS: Final = (
     ("commands",),
+    ("proof",),
     ("reports", "validator"),
     ("simulator.analysis",),
     ("simulator.predict", "simulator.uncertainty"),
@@ -36,7 +37,7 @@ ROWS: Final = (
     ("simulator.model",),
     ("simulator.common",),
 )
-_COLOURS: Final = {"commands": PURPLE, "reports": ORANGE, "validator": GREEN, "simulator": BLUE}
+_COLOURS: Final = {"commands": PURPLE, "reports": ORANGE, "proof": VERMILLION, "validator": GREEN, "simulator": BLUE}
 _BOX: Final = (2.6, 0.62)
 
 

@@ -9,10 +9,10 @@ import csv
 import io
 from dataclasses import fields
 
+from scaleproof.proof.published.score import score
 from scaleproof.simulator.analysis.evidence import FILE, PublishedRun, description
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.scenario.load import load
-from scaleproof.validator.published.score import score
 
 _DIGITS = 5
 

@@ -24,7 +24,7 @@ import networkx as nx
 import scaleproof
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PACKAGES: Final = ("simulator", "validator", "reports", "commands", "scaleproof")
+PACKAGES: Final = ("simulator", "validator", "reports", "proof", "commands", "scaleproof")
 PREDICTED: Final = "resnet50-ring-p100"
 OPTIONS: Final = ("overlap_gather", "reshard", "overlap_tensor", "context_by", "expert_tensor", "split_sends")
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, get_args
 
+from scaleproof.proof.gpu_check.scenarios import families
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.parallelism.stages import LOOPED, V_SHAPED, ScheduleName
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.calibration.gpu_check.scenarios import families
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.verify.verify import check_verifiable
 

@@ -4,4 +4,4 @@
 set -eu
 exec mpirun -np "${RANKS:-4}" ${HOSTS:+--hostfile "$HOSTS"} --bind-to none \
     -x MASTER_ADDR="${HEAD:-127.0.0.1}" -x MASTER_PORT="${PORT:-29500}" \
-    scaleproof measure "$@" --on cluster --out "${OUT:-proof}"
+    scaleproof measure "$@" --on cluster --out "${OUT:-results}"

@@ -24,7 +24,7 @@ def command(scenarios: Sequence[str]) -> list[str]:
         "--on",
         "cluster",
         "--out",
-        os.environ.get("OUT", "proof"),
+        os.environ.get("OUT", "results"),
     ]
 
 

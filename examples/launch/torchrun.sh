@@ -3,4 +3,4 @@
 set -eu
 exec torchrun --nnodes "${NODES:-1}" --nproc-per-node "${RANKS:-4}" --node-rank "${NODE:-0}" \
     --master-addr "${HEAD:-127.0.0.1}" --master-port "${PORT:-29500}" \
-    -m scaleproof measure "$@" --on cluster --out "${OUT:-proof}"
+    -m scaleproof measure "$@" --on cluster --out "${OUT:-results}"

@@ -8,7 +8,7 @@ from typing import Final
 
 from scaleproof.reports.charts.chart import Band, Boxes, Chart, ChartAxis, Line, Mark, View, whiskers
 from scaleproof.reports.charts.style import BLUE, GREEN, GREY, INK, SKY, VERMILLION
-from scaleproof.reports.pages.text import percent, signed_percent
+from scaleproof.reports.text import percent, signed_percent
 from scaleproof.simulator.analysis.fit_record import FitConstant, FitRecord, FitRun, FitTarget
 from scaleproof.simulator.common.units import counted, format_time_s
 

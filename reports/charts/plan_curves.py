@@ -7,7 +7,7 @@ from typing import Final
 
 from scaleproof.reports.charts.chart import Band, Chart, ChartAxis, Line, Mark, View
 from scaleproof.reports.charts.style import BLUE, GREY, INK, VERMILLION
-from scaleproof.reports.pages.text import percent
+from scaleproof.reports.text import percent
 from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
 from scaleproof.simulator.analysis.planner.words import layout
 from scaleproof.simulator.common.units import format_bytes, format_short, format_short_range, format_time_s

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from scaleproof.reports.charts.runs.memory_curve import RankCurve, memory_curve
 from scaleproof.reports.pages.sections import Section, pictured, slug
-from scaleproof.reports.pages.text import percent
+from scaleproof.reports.text import percent
 from scaleproof.reports.timeline.stream_chart import stream_chart
 from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common.units import counted, format_bytes

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from scaleproof.reports.charts.collective import collective_chart
 from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, slug
-from scaleproof.reports.pages.text import percent
 from scaleproof.reports.read import csv_tables, origins
+from scaleproof.reports.text import percent
 from scaleproof.simulator.analysis.collective.curves import CollectiveCurve
 from scaleproof.simulator.common.errors import InputError, one_line
 

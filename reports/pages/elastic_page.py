@@ -7,9 +7,9 @@ from pathlib import Path
 
 from scaleproof.reports.charts import elastic as charts
 from scaleproof.reports.pages.sections import Page, Section, Sources, pictured, slug
-from scaleproof.reports.pages.text import signed_percent
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.read.elastic import ElasticRun, read
+from scaleproof.reports.text import signed_percent
 from scaleproof.simulator.common.units import counted, format_interval_s, format_time_s
 
 _TITLES = ("Time", "Predicted", "90 % between", "Measured", "Error")

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from scaleproof.reports.charts.runs.accuracy import evidence as evidence_chart
 from scaleproof.reports.pages.sections import Section, pictured
-from scaleproof.reports.pages.text import duration, percent, signed_percent
+from scaleproof.reports.text import duration, percent, signed_percent
 from scaleproof.simulator.analysis.evidence import PublishedRun, evidence
 from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.scenario.schema import Scenario

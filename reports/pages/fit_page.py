@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from scaleproof.reports.charts import fit as charts
 from scaleproof.reports.pages.sections import Page, Section, Sources, pictured
-from scaleproof.reports.pages.text import percent, signed_percent
 from scaleproof.reports.read import csv_tables, origins
+from scaleproof.reports.text import percent, signed_percent
 from scaleproof.simulator.analysis.fit_record import FILE, FitRecord
 from scaleproof.simulator.common.errors import InputError, one_line
 from scaleproof.simulator.common.units import counted, format_interval_s, format_time_s, format_times_s

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from scaleproof.reports import text
 from scaleproof.reports.pages import (
     collective_page,
     elastic_page,
@@ -18,7 +19,6 @@ from scaleproof.reports.pages import (
     plan_page,
     result_page,
     study_page,
-    text,
 )
 from scaleproof.reports.pages.sections import Page
 from scaleproof.reports.read import results, study_folder

@@ -21,8 +21,8 @@ from scaleproof.reports.pages.plan_text import (
     tie_sentence,
 )
 from scaleproof.reports.pages.sections import Page, Section, Sources, pictured
-from scaleproof.reports.pages.text import rate, spaced
 from scaleproof.reports.read import csv_tables, origins
+from scaleproof.reports.text import rate, spaced
 from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
 from scaleproof.simulator.analysis.planner.sizes import best_file, read_plans
 from scaleproof.simulator.analysis.planner.words import degrees, layout

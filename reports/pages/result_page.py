@@ -6,16 +6,18 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from scaleproof.reports import text
 from scaleproof.reports.charts.runs import accuracy as result_charts
 from scaleproof.reports.charts.runs import breakdown as run_charts
 from scaleproof.reports.charts.runs import steps as step_charts
 from scaleproof.reports.charts.runs.waterfall import waterfall
-from scaleproof.reports.pages import result_text, text
+from scaleproof.reports.pages import result_text
 from scaleproof.reports.pages.capture_sections import capture_sections
 from scaleproof.reports.pages.evidence_section import evidence_section
 from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured, slug
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.read.results import Case, Results
+from scaleproof.reports.read.verdict import verdict
 from scaleproof.reports.timeline.side_by_side import side_by_side
 from scaleproof.reports.timeline.step_chart import step_chart
 from scaleproof.simulator.captured.strategy import CapturedStrategy
@@ -99,7 +101,7 @@ def _overview(found: Results) -> list[Section]:
 def _accuracy(found: Results) -> Section:
     data = {
         "cases": found.cases,
-        "verdicts": [result_text.verdict(case, found.max_error) for case in found.cases],
+        "verdicts": [verdict(case, found.max_error) for case in found.cases],
         "ranks_text": result_text.ranks_text,
         "step_range_s": csv_tables.step_range_s,
     }

@@ -1,47 +1,16 @@
-"""Findings of reconciled, predicted and measured runs in words: verdicts, headline and key figures."""
+"""Findings of reconciled, predicted and measured runs in words: headline and key figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
-from typing import Final
 
-from scaleproof.reports.pages.text import NOTHING, percent, signed_percent
 from scaleproof.reports.read.results import Case, Results
+from scaleproof.reports.read.verdict import FAIR
+from scaleproof.reports.text import NOTHING, percent, signed_percent
 from scaleproof.simulator.common.units import counted, format_bytes, format_short, format_short_range, format_time_s, format_USD
 from scaleproof.simulator.run.bottleneck import bound
 from scaleproof.simulator.run.run import Run
-
-CLOSE: Final = 0.10
-FAIR: Final = 0.25
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The grade of a case. grade: close, fair, off, failed or missing, which determines colour and symbol."""
-
-    grade: str
-    symbol: str
-    words: str
-
-
-def verdict(case: Case, max_error: float | None) -> Verdict:
-    """The grade of a case by its error; "off" if it exceeds `max_error`."""
-    if case.error is None:
-        if case.failure is not None:
-            return Verdict("failed", "✕", "failed")
-        return Verdict("missing", "○", "not measured" if case.measured is None else "not predicted")
-    if case.disturbed:
-        return Verdict("missing", "○", "disturbed, not counted")
-    error = abs(case.error)
-    if max_error is not None and error > max_error:
-        return Verdict("off", "■", f"over the {percent(max_error)} allowed")
-    if error <= CLOSE:
-        return Verdict("close", "●", f"within {percent(CLOSE)}")
-    if error <= FAIR:
-        return Verdict("fair", "▲", f"within {percent(FAIR)}")
-    return Verdict("off", "■", f"beyond {percent(FAIR)}")
 
 
 def headline(results: Results) -> str:

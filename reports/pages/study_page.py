@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from scaleproof.reports.charts.runs import breakdown as run_charts
+from scaleproof.reports.charts.sensitivity import sensitivity_chart
 from scaleproof.reports.charts.studies import bars as study_bars
 from scaleproof.reports.charts.studies import curves as study_curves
 from scaleproof.reports.charts.studies import maps as study_maps
@@ -14,7 +15,7 @@ from scaleproof.reports.pages import study_text
 from scaleproof.reports.pages.evidence_section import evidence_section
 from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured, slug
 from scaleproof.reports.read import csv_tables, origins
-from scaleproof.reports.read.fastest_points import MOST_CHOSEN, FastestPoint, chosen, sensitivity_chart, sensitivity_of
+from scaleproof.reports.read.fastest_points import MOST_CHOSEN, FastestPoint, chosen, sensitivity_of
 from scaleproof.reports.read.ranking import ranking
 from scaleproof.reports.read.results import Case
 from scaleproof.reports.read.study import MOST_LINES, StudyTable, studied

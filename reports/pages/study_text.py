@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.reports.pages.text import percent, percent_range, ratio, with_narrow_spaces
 from scaleproof.reports.read.fastest_points import FastestPoint
 from scaleproof.reports.read.ranking import NOTHING, Lead, Ranking
 from scaleproof.reports.read.study import StudyTable
+from scaleproof.reports.text import percent, percent_range, ratio, with_narrow_spaces
 from scaleproof.simulator.common.units import format_bytes, format_short, format_short_range, format_time_s, format_USD
 
 if TYPE_CHECKING:

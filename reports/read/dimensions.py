@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from scaleproof.reports.pages.text import spaced
 from scaleproof.reports.read.study_folder import StudyFolder
+from scaleproof.reports.text import spaced
 from scaleproof.simulator.analysis.study.axes import StudyAxis
 from scaleproof.simulator.analysis.study.study import Numbers, Study
 from scaleproof.simulator.common.errors import ScaleproofError

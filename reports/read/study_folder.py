@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.reports.pages.text import family_name
+from scaleproof.reports.text import family_name
 from scaleproof.simulator.analysis.study.evaluate import RESULTS
 from scaleproof.simulator.analysis.study.study import Study
 from scaleproof.simulator.analysis.study.study import read as read_study

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from scaleproof.reports.charts.style import INK, Drawn, render_both
-from scaleproof.reports.pages.text import milliseconds
 from scaleproof.reports.read.results import Case, SpanDifference
+from scaleproof.reports.text import milliseconds
 from scaleproof.reports.timeline.step import Step, typical_step
 from scaleproof.reports.timeline.timeline import draw, height, rank_name, shown
 from scaleproof.simulator.common.spans import Phase, Stream

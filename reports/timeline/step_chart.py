@@ -9,7 +9,7 @@ import numpy as np
 
 from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Mark, View
 from scaleproof.reports.charts.style import FAINT
-from scaleproof.reports.pages.text import time_unit
+from scaleproof.reports.text import time_unit
 from scaleproof.reports.timeline.boxes import TimelineBoxes, crowded, summed
 from scaleproof.reports.timeline.step import NAMES, WEIGHT, Step, kind_words, span_words, typical_step
 from scaleproof.reports.timeline.timeline import COLOURS, TRACKS, WAITING, place_of, rank_name, step_boxes, waits

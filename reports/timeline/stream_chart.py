@@ -10,7 +10,7 @@ import numpy as np
 
 from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, View
 from scaleproof.reports.charts.runs.memory_curve import RANKS
-from scaleproof.reports.pages.text import percent, time_unit
+from scaleproof.reports.text import percent, time_unit
 from scaleproof.reports.timeline.boxes import TimelineBoxes, crowded, summed
 from scaleproof.reports.timeline.step import NAMES
 from scaleproof.reports.timeline.timeline import COLOURS

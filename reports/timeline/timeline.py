@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from scaleproof.reports.charts import style
 from scaleproof.reports.charts.style import WIDTH_IN, Format, figure_of, label, paler, render, title
-from scaleproof.reports.pages.text import cause_words, percent
+from scaleproof.reports.text import cause_words, percent
 from scaleproof.reports.timeline.boxes import TimelineBoxes, merged
 from scaleproof.reports.timeline.step import WEIGHT, Step, kind_words, typical_step
 from scaleproof.simulator.common.spans import Phase, Stream

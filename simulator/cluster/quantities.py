@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
 
 from scaleproof.simulator.cluster.device.device import kernels_deviation
-from scaleproof.simulator.cluster.device.kernels.rates import slower
 from scaleproof.simulator.cluster.network.variability import slowest_path_deviation
 from scaleproof.simulator.common.errors import UnitError
-from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.spec import Spec, slower
 from scaleproof.simulator.common.units import format_Bps, format_percent, format_time_s, parse_Bps, parse_time_s
 
 if TYPE_CHECKING:
     from scaleproof.simulator.cluster import Cluster
-    from scaleproof.simulator.cluster.device.device import Device
-    from scaleproof.simulator.cluster.network.links import Link
 
 # Half width of a normal variable's 90 % interval in standard deviations.
 DEVIATIONS: Final = 1.6449
@@ -44,19 +41,23 @@ class Interval(Spec):
 class Quantity:
     """A quantity of a cluster.
 
-    value: the quantity's value in a cluster; None if the cluster lacks it, 1 for a share. slowed: the cluster with this
-    quantity slowed by a factor. prior: standard deviation of the slowdown's logarithm for clusters that give no interval;
-    prior_of: the same where it depends on the cluster.
+    fields: paths of the fields that it scales. value: the quantity's value in a cluster; None if the cluster lacks it, 1 for a
+    share. prior: standard deviation of the slowdown's logarithm for clusters that give no interval; prior_of: the same where it
+    depends on the cluster.
     """
 
     name: str
-    value: Callable[[Cluster], float | None]
-    slowed: Callable[[Cluster, float], Cluster]
+    fields: tuple[str, ...]
     parse: Callable[[object], float]
     format: Callable[[float], str]
     prior: float
+    value: Callable[[Cluster], float | None] = lambda _: 1.0
     larger_is_faster: bool = False
     prior_of: Callable[[Cluster], float] | None = None
+
+    def slowed(self, cluster: Cluster, slowdown: float) -> Cluster:
+        """The cluster with this quantity slowed by a factor."""
+        return slower(cluster, slowdown, *self.fields) if self.fields else cluster
 
     def slowdown_interval(self, cluster: Cluster) -> tuple[float, float]:
         """The 90 % interval of the slowdown factor relative to the cluster's value: the cluster's own, else from the prior."""
@@ -111,94 +112,37 @@ def uncertain(cluster: Cluster) -> dict[str, float]:
     return {name: quantity.deviation(cluster) for name, quantity in QUANTITIES.items() if quantity.value(cluster) is not None}
 
 
-def _slower_device(cluster: Cluster, slowdown: float) -> Cluster:
-    """Slows everything that the device computes except measured optimizer steps."""
-    return cluster.model_copy(update={"device": _slowed_device(cluster.device, slowdown)})
+def _number_at(path: str) -> Callable[[Cluster], float | None]:
+    """The function that returns the number at a path in a cluster; None if the cluster lacks it, or if it is zero."""
+    return lambda cluster: functools.reduce(lambda part, name: getattr(part, name, None), path.split("."), cluster) or None  # type: ignore[arg-type, return-value]
 
 
-def _slowed_device(device: Device, slowdown: float) -> Device:
-    kernels = device.kernels
-    if kernels is not None:
-        factors = {name: getattr(kernels, name) * slowdown for name in ("host_slowdown", "generation_slowdown")}
-        kernels = slower(kernels, slowdown).model_copy(update=factors)
-    return device.model_copy(
-        update={
-            "peak_flops": {name: rate / slowdown for name, rate in device.peak_flops.items()},
-            "memory_bandwidth_Bps": device.memory_bandwidth_Bps / slowdown,
-            "layer_overhead_s": device.layer_overhead_s * slowdown,
-            "kernels": kernels,
-            "measured_layers": tuple(layer.slowed(slowdown) for layer in device.measured_layers),
-        }
-    )
-
-
-def _slower_optimizer(cluster: Cluster, slowdown: float) -> Cluster:
-    measured = tuple(
-        entry.model_copy(update={"base_s": entry.base_s * slowdown, "per_parameter_s": entry.per_parameter_s * slowdown})
-        for entry in cluster.device.measured_optimizers
-    )
-    return cluster.model_copy(update={"device": cluster.device.model_copy(update={"measured_optimizers": measured})})
-
-
-def _slower_collectives(cluster: Cluster, slowdown: float) -> Cluster:
-    collectives = cluster.collectives
-    measured = tuple(
-        entry.model_copy(update={"latency_s": entry.latency_s * slowdown, "bandwidth_Bps": entry.bandwidth_Bps / slowdown})
-        for entry in collectives.measured
-    )
-    update = {"measured": measured, "adjust": collectives.adjust.slowed(slowdown)}
-    return cluster.model_copy(update={"collectives": collectives.model_copy(update=update)})
-
-
-def _bandwidth(link: Link, slowdown: float) -> dict[str, Any]:
-    exceptions = tuple(
-        exception.model_copy(update={"bandwidth_Bps": exception.bandwidth_Bps / slowdown}) for exception in link.exceptions
-    )
-    return {"bandwidth_Bps": link.bandwidth_Bps / slowdown, "exceptions": exceptions}
-
-
-def _latency(link: Link, slowdown: float) -> dict[str, Any]:
-    hops = {"hop_latency_s": link.topology.hop_latency_s * slowdown} if link.topology.hop_latency_s else {}
-    return {"latency_s": link.latency_s * slowdown, "topology": link.topology.model_copy(update=hops)}
-
-
-def _overhead(link: Link, slowdown: float) -> dict[str, Any]:
-    return {"overhead_s": link.overhead_s * slowdown}
-
-
-def _link_quantity(
-    inside: bool, name: str, attribute: str, change: Callable[[Link, float], dict[str, Any]], prior: float
-) -> Quantity:
-    """A quantity of the links inside nodes, or of the network between nodes. change: the link's updated fields by slowdown."""
-
-    def link_of(cluster: Cluster) -> Link | None:
-        return cluster.node.link if inside else cluster.network
-
-    def value(cluster: Cluster) -> float | None:
-        return getattr(link_of(cluster), attribute, None) or None
-
-    def slower(cluster: Cluster, slowdown: float) -> Cluster:
-        if (link := link_of(cluster)) is None:
-            return cluster
-        changed = link.model_copy(update=change(link, slowdown))
-        node = cluster.node.model_copy(update={"link": changed})
-        return cluster.model_copy(update={"node": node} if inside else {"network": changed})
+def _link_quantities(link: str, endpoints: Callable[[Cluster], int]) -> Iterator[Quantity]:
+    """The quantities of a link, by its path. endpoints: their number."""
 
     def bandwidth_prior(cluster: Cluster) -> float:
-        variability = getattr(link_of(cluster), "variability", None) or 0.0
-        return math.hypot(prior, slowest_path_deviation(variability, cluster.node.devices if inside else cluster.nodes))
+        return math.hypot(_BANDWIDTH, slowest_path_deviation(variability(cluster) or 0.0, endpoints(cluster)))
 
-    path = f"{'node.link' if inside else 'network'}.{name}"
-    if name == "bandwidth":
-        return Quantity(path, value, slower, parse_Bps, format_Bps, prior, larger_is_faster=True, prior_of=bandwidth_prior)
-    return Quantity(path, value, slower, parse_time_s, format_time_s, prior)
+    variability, bandwidth = _number_at(f"{link}.variability"), f"{link}.bandwidth_Bps"
+    yield Quantity(
+        f"{link}.bandwidth", (bandwidth, f"{link}.exceptions"), *_RATE, _BANDWIDTH, _number_at(bandwidth),
+        larger_is_faster=True, prior_of=bandwidth_prior,
+    )  # fmt: skip
+    latency, overhead = f"{link}.latency_s", f"{link}.overhead_s"
+    yield Quantity(f"{link}.latency", (latency, f"{link}.topology.hop_latency_s"), *_TIME, 0.30, _number_at(latency))
+    yield Quantity(f"{link}.overhead", (overhead,), *_TIME, 0.30, _number_at(overhead))
 
 
 # Prior of collectives that are timed by constants of a transport and a generation: the typical error on systems that were left
 # out of the fit (benchmarks/collectives.py).
 _FITTED_COLLECTIVES: Final = 0.12
+_BANDWIDTH: Final = 0.05
+# How values are read and written.
 _SHARE: Final = (parse_share, format_percent)
-
+_RATE: Final = (parse_Bps, format_Bps)
+_TIME: Final = (parse_time_s, format_time_s)
+# Everything that a device computes except measured optimizer steps.
+_COMPUTED: Final = ("peak_flops", "memory_bandwidth_Bps", "layer_overhead_s", "kernels", "measured_layers")
 
 # Priors for clusters without measurements. They are stated assumptions, not fitted to anything: kernels reach a share of their
 # peaks that differs by a tenth between models, and by more where it was not measured (scenarios/kernels/states.yaml); links
@@ -206,34 +150,21 @@ _SHARE: Final = (parse_share, format_percent)
 # simulation of training leaves things out.
 _QUANTITIES: Final = (
     Quantity(
-        "device",
-        lambda _: 1.0,
-        _slower_device,
-        *_SHARE,
-        prior=0.10,
+        "device", tuple(f"device.{name}" for name in _COMPUTED), *_SHARE, 0.10,
         prior_of=lambda cluster: kernels_deviation(cluster.device.kernels_state),
     ),
     Quantity(
-        "optimizer", lambda cluster: 1.0 if cluster.device.measured_optimizers else None, _slower_optimizer, *_SHARE, prior=0.10
+        "optimizer", ("device.measured_optimizers",), *_SHARE, 0.10,
+        lambda cluster: 1.0 if cluster.device.measured_optimizers else None,
     ),
-    *(
-        _link_quantity(inside, *numbers)
-        for inside in (True, False)
-        for numbers in (
-            ("bandwidth", "bandwidth_Bps", _bandwidth, 0.05),
-            ("latency", "latency_s", _latency, 0.30),
-            ("overhead", "overhead_s", _overhead, 0.30),
-        )
-    ),
+    *_link_quantities("node.link", lambda cluster: cluster.node.devices),
+    *_link_quantities("network", lambda cluster: cluster.nodes),
     Quantity(
-        "collectives",
+        "collectives", ("collectives.measured", "collectives.adjust"), *_SHARE, 0.05,
         lambda cluster: 1.0 if cluster.collectives.measured or cluster.nccl is not None else None,
-        _slower_collectives,
-        *_SHARE,
-        prior=0.05,
         prior_of=lambda cluster: 0.05 if cluster.collectives.measured else _FITTED_COLLECTIVES,
     ),
     # error of the simulator itself: it slows no part in particular, but the step as a whole
-    Quantity("model", lambda _: 1.0, lambda cluster, _: cluster, *_SHARE, prior=0.05),
-)
+    Quantity("model", (), *_SHARE, 0.05),
+)  # fmt: skip
 QUANTITIES: Final[Mapping[str, Quantity]] = {quantity.name: quantity for quantity in _QUANTITIES}

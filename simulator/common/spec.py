@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Annotated, Any, Final, Self, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -26,6 +26,9 @@ Width = Annotated[_Whole, Field(gt=0, le=MAX_WIDTH)]
 
 
 _Value = TypeVar("_Value")
+# Ends of the names of durations and of factors on them, and of rates.
+_DURATIONS: Final = ("_s", "_slowdown", "launch", "latency_inside", "latency_between")
+_RATES: Final = ("_Bps", "_flops", "rate_inside", "rate_between")
 
 
 class Spec(BaseModel):
@@ -88,3 +91,32 @@ def _hashable(value: object) -> Hashable:
     if isinstance(value, Mapping):
         return frozenset((key, _hashable(part)) for key, part in value.items())
     return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value
+
+
+_Part = TypeVar("_Part", bound=Spec)
+
+
+def slower(part: _Part, slowdown: float, *paths: str) -> _Part:
+    """The part with durations `slowdown` times as long, and rates lower by the same factor, by the ends of their names.
+
+    paths: of the fields that change, such as node.link.bandwidth_Bps, with all that they contain; the whole part by default.
+    Fields of parts that are absent are left out. Shares stay the same, since they are shares of rates.
+    """
+    inner: dict[str, list[str]] = {}
+    for path in paths or type(part).model_fields:
+        name, _, rest = path.partition(".")
+        inner.setdefault(name, []).extend([rest] if rest else [])
+    values = {name: getattr(part, name) for name in inner}
+    return part.model_copy(update={name: _slower_value(name, value, slowdown, inner[name]) for name, value in values.items()})
+
+
+def _slower_value(name: str, value: Any, slowdown: float, paths: Sequence[str] = ()) -> Any:
+    if isinstance(value, Spec):
+        return slower(value, slowdown, *paths)
+    if isinstance(value, dict):
+        return {key: _slower_value(name, one, slowdown) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_slower_value(name, one, slowdown) for one in value)
+    if value is None or not name.endswith((*_DURATIONS, *_RATES)):
+        return value
+    return value / slowdown if name.endswith(_RATES) else value * slowdown

@@ -7,9 +7,10 @@ never confused.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -39,122 +40,6 @@ def _prefixed(units: Mapping[str, float], prefixes: Mapping[str, float] = _DECIM
 
 _BYTES: Final = _prefixed({"B": 1.0, "bit": 1 / 8, "b": 1 / 8}, _DECIMAL | _BINARY) | {"byte": 1.0, "bytes": 1.0, "bits": 1 / 8}
 _BYTES_PER_S: Final = {f"{unit}/s": factor for unit, factor in _BYTES.items()} | _prefixed({"bps": 1 / 8})
-
-
-@dataclass(frozen=True, eq=False)
-class _Quantity:
-    """A kind of quantity, and the function that parses it.
-
-    units: factors to the SI unit, by name. example: for messages. has_multiples: whether '8 x 400 Gbit/s' is valid too.
-    """
-
-    name: str
-    units: Mapping[str, float]
-    example: str
-    has_multiples: bool = False
-
-    def __call__(self, value: object) -> float:
-        """The SI value of text with a unit, or of a plain zero. Raises UnitError."""
-        one = f"{'an' if self.name[0] in 'aeiou' else 'a'} {self.name}"
-        wanted = f"{one} such as {self.example}"
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise UnitError(f"expected {wanted}, got {value!r}")
-        if value == 0:
-            return 0.0
-        if self.has_multiples and isinstance(value, str) and (several := _SEVERAL.fullmatch(value)):
-            return int(several[1]) * self(several[2])
-        match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
-        if match is None and isinstance(value, str):
-            raise UnitError(f"cannot read {value!r}; write {wanted}")
-        if match is None or match[2] is None:
-            raise UnitError(f"{value!r} has no unit; write {wanted}")
-        number, unit = float(match[1].replace("_", "")), match[2]
-        if unit not in self.units and (money := _CURRENCY.match(unit)):
-            raise UnitError(f"{money[0]}: prices are in US dollars; convert it, and write {wanted}")
-        if unit not in self.units:
-            # for 'gb/s', which could be bits or bytes, both are offered
-            meant = " or ".join(name for name in self.units if name.lower() == unit.lower())
-            hint = f" (did you mean {meant}?)" if meant else ""
-            raise UnitError(f"{unit!r} is not a unit of {self.name}{hint}; write it like {self.example}")
-        if not math.isfinite(number):
-            raise UnitError(f"{value!r} is not finite; write {wanted}")
-        if number < 0:
-            raise UnitError(f"{value!r} is negative; {one} is zero or more")
-        result = number * self.units[unit]
-        if result and not _MIN <= result <= _MAX:
-            raise UnitError(f"{value!r} is out of range; give {one} between {_MIN:g} and {_MAX:g} in SI units")
-        return result
-
-
-# Each is named after the SI unit of what it returns.
-parse_time_s: Final = _Quantity("time", _SECONDS, "'3 us'")
-parse_bytes: Final = _Quantity("size", _BYTES, "'25 MiB'")
-parse_Bps: Final = _Quantity("bandwidth", _BYTES_PER_S, "'25 Gbit/s' or '3 GB/s'", has_multiples=True)
-parse_flops: Final = _Quantity(
-    "compute rate", _prefixed({"FLOP/s": 1.0, "FLOPS": 1.0, "flop/s": 1.0}, _DECIMAL | _BINARY), "'312 TFLOP/s'"
-)
-parse_Hz: Final = _Quantity("clock rate", _prefixed({"Hz": 1.0}), "'1.98 GHz'")
-parse_W: Final = _Quantity("power", _prefixed({"W": 1.0}), "'10.2 kW'")
-parse_USD_per_s: Final = _Quantity("price", {"USD/h": 1 / 3600, "USD/hour": 1 / 3600}, "'32.77 USD/h'")
-parse_USD_per_GPU_s: Final = _Quantity(
-    "price of a GPU", dict.fromkeys(("USD/GPU-hour", "USD/GPU-h", "USD/GPU/h", "USD/h/GPU"), 1 / 3600), "'2.50 USD/GPU-hour'"
-)
-parse_USD: Final = _Quantity("amount of money", {"USD": 1.0, "kUSD": 1e3, "MUSD": 1e6}, "'300000 USD'")
-parse_USD_per_J: Final = _Quantity("price of electricity", {"USD/kWh": 1 / 3.6e6, "USD/MWh": 1 / 3.6e9}, "'0.12 USD/kWh'")
-parse_kg_per_J: Final = _Quantity(
-    "carbon intensity", {"g/kWh": 1e-3 / 3.6e6, "kg/kWh": 1 / 3.6e6, "kg/MWh": 1 / 3.6e9}, "'480 g/kWh'"
-)
-
-
-def is_per_GPU(value: object) -> bool:
-    """Whether text is a price of a GPU, not of a node."""
-    return isinstance(value, str) and "GPU" in value
-
-
-def parse_count(text: str) -> float:
-    """A number from text such as '15T', '300B', '1.5e12' or '1,000'. Raises UnitError."""
-    match = _COUNT.fullmatch(text.replace(",", ""))
-    number = float(match[1]) * _COUNTS[(match[2] or "").upper()] if match else 0.0
-    if not 0 < number < _MAX:
-        raise UnitError(f"cannot read {text!r} as a number above zero; write it like 15T, 300B or 1.5e12")
-    return number
-
-
-def _field(quantity: _Quantity) -> tuple[BeforeValidator, WithJsonSchema]:
-    """What parses a field of a quantity, and what describes it in the JSON schema."""
-    description = f"a {quantity.name} with its unit, such as {quantity.example}"
-    return BeforeValidator(quantity), WithJsonSchema({"type": ["string", "number"], "description": description})
-
-
-# lower bandwidths make times overflow
-_MIN_BPS: Final = 1 / 3600
-
-
-def _checked_bandwidth(bandwidth_Bps: float) -> float:
-    if bandwidth_Bps < _MIN_BPS:
-        problem = "zero" if bandwidth_Bps <= 0 else "less than a byte an hour"
-        raise UnitError(f"the bandwidth is {problem}; give a positive one such as '25 Gbit/s'")
-    return bandwidth_Bps
-
-
-def _checked_compute_rate(flops: float) -> float:
-    if flops <= 0:
-        raise UnitError("the compute rate is zero; give a positive one such as '312 TFLOP/s', or leave the precision out")
-    return flops
-
-
-Seconds = Annotated[float, *_field(parse_time_s)]
-Bytes = Annotated[float, *_field(parse_bytes)]
-BytesPerSecond = Annotated[float, *_field(parse_Bps)]
-PositiveBytesPerSecond = Annotated[BytesPerSecond, AfterValidator(_checked_bandwidth)]
-FlopsPerSecond = Annotated[float, *_field(parse_flops)]
-PositiveFlopsPerSecond = Annotated[FlopsPerSecond, AfterValidator(_checked_compute_rate)]
-Hertz = Annotated[float, *_field(parse_Hz)]
-Watts = Annotated[float, *_field(parse_W)]
-DollarsPerSecond = Annotated[float, *_field(parse_USD_per_s)]
-Dollars = Annotated[float, *_field(parse_USD)]
-DollarsPerJoule = Annotated[float, *_field(parse_USD_per_J)]
-KilogramsPerJoule = Annotated[float, *_field(parse_kg_per_J)]
 
 
 def decimals(number: float) -> int:
@@ -277,3 +162,189 @@ def format_interval_s(low_s: float | None, high_s: float | None) -> str:
 def counted(number: int, noun: str) -> str:
     """A number with its noun: '1 rank', '1,024 ranks'."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+# Significant digits that people write, and those that identify a double precision number.
+_FEW_DIGITS: Final = 6
+_MOST_DIGITS: Final = 17
+# Numbers outside this range are written in another unit, if possible.
+_HANDY: Final = (1.0, 1000.0)
+# Whole numbers below are written with all their digits.
+_MOST_WHOLE: Final = 1e15
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """The units of a quantity, whose value is in SI units: how its text is read, and how it is written.
+
+    quantity: its name. factors: to the SI unit, by name. example: for messages. format: text for people. names: units that
+    people write, the usual one first. symbol: of the SI unit, or of the only one that people write. has_multiples: whether
+    '8 x 400 Gbit/s' is valid too.
+    """
+
+    quantity: str
+    factors: Mapping[str, float]
+    example: str
+    format: Callable[[float], str]
+    symbol: str
+    names: tuple[str, ...]
+    has_multiples: bool = False
+
+    def parse(self, value: object) -> float:
+        """The SI value of text with a unit, or of a plain zero. Raises UnitError."""
+        one = f"{'an' if self.quantity[0] in 'aeiou' else 'a'} {self.quantity}"
+        wanted = f"{one} such as {self.example}"
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise UnitError(f"expected {wanted}, got {value!r}")
+        if value == 0:
+            return 0.0
+        if self.has_multiples and isinstance(value, str) and (several := _SEVERAL.fullmatch(value)):
+            return int(several[1]) * self.parse(several[2])
+        match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+        if match is None and isinstance(value, str):
+            raise UnitError(f"cannot read {value!r}; write {wanted}")
+        if match is None or match[2] is None:
+            raise UnitError(f"{value!r} has no unit; write {wanted}")
+        number, unit = float(match[1].replace("_", "")), match[2]
+        if unit not in self.factors and (money := _CURRENCY.match(unit)):
+            raise UnitError(f"{money[0]}: prices are in US dollars; convert it, and write {wanted}")
+        if unit not in self.factors:
+            # for 'gb/s', which could be bits or bytes, both are offered
+            meant = " or ".join(name for name in self.factors if name.lower() == unit.lower())
+            hint = f" (did you mean {meant}?)" if meant else ""
+            raise UnitError(f"{unit!r} is not a unit of {self.quantity}{hint}; write it like {self.example}")
+        if not math.isfinite(number):
+            raise UnitError(f"{value!r} is not finite; write {wanted}")
+        if number < 0:
+            raise UnitError(f"{value!r} is negative; {one} is zero or more")
+        result = number * self.factors[unit]
+        if result and not _MIN <= result <= _MAX:
+            raise UnitError(f"{value!r} is out of range; give {one} between {_MIN:g} and {_MAX:g} in SI units")
+        return result
+
+    def exactly(self, value: float) -> str:
+        """The shortest text that parses to exactly this number, such as '25 Gbit/s' for 3.125e9."""
+        if value == 0:
+            return f"0 {self.symbol}"
+        texts = (text for text in self._texts(value) if self._reads(text, value))
+        return next(texts, f"{value / self.factors[self.symbol]!r} {self.symbol}")
+
+    def _reads(self, text: str, value: float) -> bool:
+        """Whether text parses to exactly this number. Rounded text may be out of range."""
+        try:
+            return self.parse(text) == value
+        except UnitError:
+            return False
+
+    def _texts(self, value: float) -> Iterator[str]:
+        """Candidate texts, the shortest first; units outside the handy range only after all short texts in it."""
+        numbers = {name: value / self.factors[name] for name in self.names}
+        handy = {name: number for name, number in numbers.items() if _HANDY[0] <= number < _HANDY[1]}
+        every = dict(sorted(numbers.items(), key=lambda item: (item[1] < _HANDY[0], item[1])))
+        for some, most_digits in ((handy, _FEW_DIGITS), (every, _MOST_DIGITS)):
+            for digits, (name, number) in itertools.product(range(1, most_digits + 1), some.items()):
+                for near in (number, *_neighbours(number, digits)):
+                    yield f"{_decimal(near, digits)} {name}"
+
+
+def _neighbours(number: float, digits: int) -> tuple[float, ...]:
+    """The adjacent floating-point numbers, if the digits distinguish them: the division may have missed by one."""
+    return (math.nextafter(number, 0), math.nextafter(number, math.inf)) if digits == _MOST_DIGITS else ()
+
+
+def _decimal(number: float, digits: int) -> str:
+    """A number rounded to `digits` significant digits, without an exponent for common sizes."""
+    rounded = float(f"{number:.{digits - 1}e}")
+    return f"{rounded:.0f}" if rounded.is_integer() and rounded < _MOST_WHOLE else repr(rounded)
+
+
+def _counted(symbol: str) -> Callable[[float], str]:
+    return lambda rate: f"{format_count(rate)}{symbol}"
+
+
+_BYTE_RATES: Final = ("GB/s", "TB/s", "MB/s", "kB/s", "B/s")
+_BANDWIDTH: Final = ("bandwidth", _BYTES_PER_S, "'25 Gbit/s' or '3 GB/s'")
+_PER_KWH: Final = 3.6e6
+
+TIME: Final = Unit("time", _SECONDS, "'3 us'", format_time_s, "s", ("s", "ms", "us", "ns", "h", "min", "d"))
+SIZE: Final = Unit("size", _BYTES, "'25 MiB'", format_bytes, "B", ("MiB", "GiB", "KiB", "MB", "GB", "kB", "TiB", "TB", "B"))
+# links are sold in bits, memory in bytes
+BANDWIDTH: Final = Unit(*_BANDWIDTH, format_Bps, "B/s", ("Gbit/s", "Mbit/s", "kbit/s", *_BYTE_RATES), has_multiples=True)
+MEMORY_BANDWIDTH: Final = Unit(*_BANDWIDTH, _counted("B/s"), "B/s", _BYTE_RATES, has_multiples=True)
+COMPUTE_RATE: Final = Unit(
+    "compute rate", _prefixed({"FLOP/s": 1.0, "FLOPS": 1.0, "flop/s": 1.0}, _DECIMAL | _BINARY), "'312 TFLOP/s'",
+    _counted("FLOP/s"), "FLOP/s", ("TFLOP/s", "GFLOP/s", "PFLOP/s", "MFLOP/s", "FLOP/s"),
+)  # fmt: skip
+CLOCK_RATE: Final = Unit("clock rate", _prefixed({"Hz": 1.0}), "'1.98 GHz'", _counted("Hz"), "Hz", ("GHz", "MHz", "kHz", "Hz"))
+POWER: Final = Unit("power", _prefixed({"W": 1.0}), "'10.2 kW'", "{:g} W".format, "W", ("W", "kW", "MW"))
+MONEY: Final = Unit("amount of money", {"USD": 1.0, "kUSD": 1e3, "MUSD": 1e6}, "'300000 USD'", format_USD, "USD", ("USD",))
+PRICE: Final = Unit(
+    "price", {"USD/h": 1 / 3600, "USD/hour": 1 / 3600}, "'32.77 USD/h'",
+    lambda price: f"{price * 3600:g} USD/h", "USD/h", ("USD/h",),
+)  # fmt: skip
+GPU_PRICE: Final = Unit(
+    "price of a GPU", dict.fromkeys(("USD/GPU-hour", "USD/GPU-h", "USD/GPU/h", "USD/h/GPU"), 1 / 3600), "'2.50 USD/GPU-hour'",
+    lambda price: f"{price * 3600:g} USD/GPU-hour", "USD/GPU-hour", ("USD/GPU-hour",),
+)  # fmt: skip
+ELECTRICITY_PRICE: Final = Unit(
+    "price of electricity", {"USD/kWh": 1 / _PER_KWH, "USD/MWh": 1e-3 / _PER_KWH}, "'0.12 USD/kWh'",
+    lambda price: f"{price * _PER_KWH:g} USD/kWh", "USD/kWh", ("USD/kWh",),
+)  # fmt: skip
+CARBON_INTENSITY: Final = Unit(
+    "carbon intensity", {"g/kWh": 1e-3 / _PER_KWH, "kg/kWh": 1 / _PER_KWH, "kg/MWh": 1e-3 / _PER_KWH}, "'480 g/kWh'",
+    lambda mass: f"{mass * 1e3 * _PER_KWH:g} g/kWh", "g/kWh", ("g/kWh",),
+)  # fmt: skip
+parse_time_s: Final = TIME.parse
+parse_bytes: Final = SIZE.parse
+parse_Bps: Final = BANDWIDTH.parse
+
+
+def is_per_GPU(value: object) -> bool:
+    """Whether text is a price of a GPU, not of a node."""
+    return isinstance(value, str) and "GPU" in value
+
+
+def parse_count(text: str) -> float:
+    """A number from text such as '15T', '300B', '1.5e12' or '1,000'. Raises UnitError."""
+    match = _COUNT.fullmatch(text.replace(",", ""))
+    number = float(match[1]) * _COUNTS[(match[2] or "").upper()] if match else 0.0
+    if not 0 < number < _MAX:
+        raise UnitError(f"cannot read {text!r} as a number above zero; write it like 15T, 300B or 1.5e12")
+    return number
+
+
+def _field(unit: Unit) -> tuple[Unit, BeforeValidator, WithJsonSchema]:
+    """The unit of a field, what parses it, and what describes it in the JSON schema."""
+    description = f"a {unit.quantity} with its unit, such as {unit.example}"
+    return unit, BeforeValidator(unit.parse), WithJsonSchema({"type": ["string", "number"], "description": description})
+
+
+# lower bandwidths make times overflow
+_MIN_BPS: Final = 1 / 3600
+
+
+def _checked_bandwidth(bandwidth_Bps: float) -> float:
+    if bandwidth_Bps < _MIN_BPS:
+        problem = "zero" if bandwidth_Bps <= 0 else "less than a byte an hour"
+        raise UnitError(f"the bandwidth is {problem}; give a positive one such as '25 Gbit/s'")
+    return bandwidth_Bps
+
+
+def _checked_compute_rate(flops: float) -> float:
+    if flops <= 0:
+        raise UnitError("the compute rate is zero; give a positive one such as '312 TFLOP/s', or leave the precision out")
+    return flops
+
+
+Seconds = Annotated[float, *_field(TIME)]
+Bytes = Annotated[float, *_field(SIZE)]
+PositiveBytesPerSecond = Annotated[float, *_field(BANDWIDTH), AfterValidator(_checked_bandwidth)]
+MemoryBytesPerSecond = Annotated[float, *_field(MEMORY_BANDWIDTH)]
+PositiveMemoryBytesPerSecond = Annotated[MemoryBytesPerSecond, AfterValidator(_checked_bandwidth)]
+PositiveFlopsPerSecond = Annotated[float, *_field(COMPUTE_RATE), AfterValidator(_checked_compute_rate)]
+Hertz = Annotated[float, *_field(CLOCK_RATE)]
+Watts = Annotated[float, *_field(POWER)]
+DollarsPerSecond = Annotated[float, *_field(PRICE)]
+Dollars = Annotated[float, *_field(MONEY)]
+DollarsPerJoule = Annotated[float, *_field(ELECTRICITY_PRICE)]
+KilogramsPerJoule = Annotated[float, *_field(CARBON_INTENSITY)]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, get_args, get_origin
 
-from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
-from scaleproof.simulator.common import units
-from scaleproof.simulator.common.errors import InputError, UnitError
+from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spec import Count, Spec
+from scaleproof.simulator.common.units import Unit
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.scenario import aliases
@@ -31,93 +28,13 @@ _PARTS: Final = ("strategy", "training", "batch", "model", "cluster", "cluster.n
 # Fields for information, which do not affect times.
 _TEXTS: Final = ("description", "source", "provenance", "l2", "clock", "measured", "assumed")
 _NONE: Final = "–"
-# Significant digits that people write, and those that identify a double precision number.
-_FEW_DIGITS: Final = 6
-_MOST_DIGITS: Final = 17
-# Numbers outside this range are written in another unit, if possible.
-_HANDY: Final = (1.0, 1000.0)
-# Whole numbers below are written with all their digits.
-_MOST_WHOLE: Final = 1e15
-
-
-class FieldUnit(NamedTuple):
-    """The unit of a field, whose value is in SI units.
-
-    symbol: in YAML. per: number of the symbol's units in one SI unit. names: units that people write, the usual one first.
-    """
-
-    symbol: str
-    parse: Callable[[object], float]
-    format: Callable[[float], str]
-    per: float = 1.0
-    names: tuple[str, ...] = ()
-
-    def exactly(self, value: float) -> str:
-        """The shortest text that parses to exactly this number, such as '25 Gbit/s' for 3.125e9."""
-        if value == 0:
-            return f"0 {self.symbol}"
-        return next((text for text in self._texts(value) if self._reads(text, value)), f"{value * self.per!r} {self.symbol}")
-
-    def _reads(self, text: str, value: float) -> bool:
-        """Whether text parses to exactly this number. Rounded text may be out of range."""
-        try:
-            return self.parse(text) == value
-        except UnitError:
-            return False
-
-    def _texts(self, value: float) -> Iterator[str]:
-        """Candidate texts, the shortest first; units outside the handy range only after all short texts in it."""
-        numbers = {name: value / self.parse(f"1 {name}") for name in self.names}
-        handy = {name: number for name, number in numbers.items() if _HANDY[0] <= number < _HANDY[1]}
-        every = dict(sorted(numbers.items(), key=lambda item: (item[1] < _HANDY[0], item[1])))
-        for some, most_digits in ((handy, _FEW_DIGITS), (every, _MOST_DIGITS)):
-            for digits, (name, number) in itertools.product(range(1, most_digits + 1), some.items()):
-                for near in (number, *_neighbours(number, digits)):
-                    yield f"{_decimal(near, digits)} {name}"
-
-
-def _neighbours(number: float, digits: int) -> tuple[float, ...]:
-    """The adjacent floating-point numbers, if the digits distinguish them: the division may have missed by one."""
-    return (math.nextafter(number, 0), math.nextafter(number, math.inf)) if digits == _MOST_DIGITS else ()
-
-
-def _decimal(number: float, digits: int) -> str:
-    """A number rounded to `digits` significant digits, without an exponent for common sizes."""
-    rounded = float(f"{number:.{digits - 1}e}")
-    return f"{rounded:.0f}" if rounded.is_integer() and rounded < _MOST_WHOLE else repr(rounded)
-
-
-def _counted(symbol: str) -> Callable[[float], str]:
-    return lambda rate: f"{units.format_count(rate)}{symbol}"
-
-
-_BYTES_PER_S: Final = ("GB/s", "TB/s", "MB/s", "kB/s", "B/s")
-_UNITS: Final[Mapping[Callable[[object], float], FieldUnit]] = {
-    unit.parse: unit
-    for unit in (
-        FieldUnit("s", units.parse_time_s, units.format_time_s, names=("s", "ms", "us", "ns", "h", "min", "d")),
-        FieldUnit("B", units.parse_bytes, units.format_bytes, names=("MiB", "GiB", "KiB", "MB", "GB", "kB", "TiB", "TB", "B")),
-        FieldUnit("B/s", units.parse_Bps, units.format_Bps, names=("Gbit/s", "Mbit/s", "kbit/s", *_BYTES_PER_S)),
-        FieldUnit(
-            "FLOP/s", units.parse_flops, _counted("FLOP/s"), names=("TFLOP/s", "GFLOP/s", "PFLOP/s", "MFLOP/s", "FLOP/s")
-        ),
-        FieldUnit("Hz", units.parse_Hz, _counted("Hz"), names=("GHz", "MHz", "kHz", "Hz")),
-        FieldUnit("W", units.parse_W, "{:g} W".format, names=("W", "kW", "MW")),
-        FieldUnit("USD", units.parse_USD, units.format_USD, names=("USD",)),
-        FieldUnit("USD/kWh", units.parse_USD_per_J, lambda price: f"{price * 3.6e6:g} USD/kWh", per=3.6e6, names=("USD/kWh",)),
-        FieldUnit("g/kWh", units.parse_kg_per_J, lambda mass: f"{mass * 3.6e9:g} g/kWh", per=3.6e9, names=("g/kWh",)),
-        FieldUnit("USD/h", units.parse_USD_per_s, lambda price: f"{price * 3600:g} USD/h", per=3600.0, names=("USD/h",)),
-    )
-}
-# memory is sold in bytes, links in bits
-_MEMORY: Final = FieldUnit("B/s", units.parse_Bps, _counted("B/s"), names=_BYTES_PER_S)
 
 
 class Value(NamedTuple):
     """The value of a field: a number in SI units, a text, or a part. unit: None for numbers without one."""
 
     value: Any
-    unit: FieldUnit | None
+    unit: Unit | None
 
     def __str__(self) -> str:
         if self.value is None:
@@ -265,8 +182,7 @@ def fields_of(part: Value) -> Iterator[tuple[str, Value]]:
     """The fields of a part with their names in YAML; for a mapping its entries, which all have its unit."""
     if isinstance(part.value, Spec):
         for name, info in type(part.value).model_fields.items():
-            unit = _MEMORY if name == "memory_bandwidth_Bps" else _unit((info.annotation, *info.metadata))
-            yield _name(name, info), Value(getattr(part.value, name), unit)
+            yield _name(name, info), Value(getattr(part.value, name), _unit((info.annotation, *info.metadata)))
     elif isinstance(part.value, dict):
         for key, value in part.value.items():
             yield str(key), Value(value, part.unit)
@@ -276,11 +192,11 @@ def _name(name: str, info: FieldInfo) -> str:
     return info.alias or name
 
 
-def _unit(annotation: tuple[Any, ...]) -> FieldUnit | None:
-    """The unit of the validator that an annotation contains, if any."""
+def _unit(annotation: tuple[Any, ...]) -> Unit | None:
+    """The unit that an annotation contains, if any."""
     for part in annotation:
-        if isinstance(part, BeforeValidator) and part.func in _UNITS:
-            return _UNITS[part.func]  # type: ignore[index]
+        if isinstance(part, Unit):
+            return part
         if unit := _unit(get_args(part)):
             return unit
     return None

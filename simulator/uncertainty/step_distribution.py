@@ -164,9 +164,9 @@ def _shares(cluster: Cluster, response: Response, quantiles: Mapping[str, Amount
 
 def _quantities(cluster: Cluster, name: str) -> list[str]:
     """Quantities of a cluster that a source slows."""
-    # measured collectives stand for the slowest links that they use
+    # measured collectives stand for the slowest links that they use; the duration of others follows from the links
     with_collectives = NETWORK if cluster.nodes > 1 else NODE_LINKS
-    collectives = ["collectives"] if name == with_collectives else []
+    collectives = ["collectives"] if cluster.collectives.measured and name == with_collectives else []
     return [one for one in (*_QUANTITIES[name], *collectives) if QUANTITIES[one].value(cluster) is not None]
 
 

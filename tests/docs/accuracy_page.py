@@ -1,4 +1,7 @@
-"""Tables of docs/measured/accuracy.md; tests/docs/test_commands.py compares them with today's score."""
+"""Tables of docs/measured/accuracy-log.md, whose numbers docs/measured/accuracy.md sums up.
+
+tests/docs/test_commands.py compares them with today's score.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-PAGE = Path(__file__).parents[2] / "docs" / "measured" / "accuracy.md"
+_MEASURED = Path(__file__).parents[2] / "docs" / "measured"
+RESULTS = _MEASURED / "accuracy.md"
+LOG = _MEASURED / "accuracy-log.md"
 ALL = "scaleproof score"
 CALIBRATED = "scaleproof score scenarios/published/transformer_training.csv --calibrated"
 
@@ -45,7 +50,7 @@ class Part(NamedTuple):
 def shown(command: str) -> dict[str, Part]:
     """What a command prints, by table."""
     pattern = rf"^```console[^\n]*\n\$ {re.escape(command)}\n(.*?)^```"
-    (block,) = re.findall(pattern, PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(pattern, LOG.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     return dict(_part(text) for text in block.split("\n\n"))
 
 

@@ -1,4 +1,4 @@
-"""docs/measured/accuracy.md agrees with the output of the commands that it shows."""
+"""docs/measured/accuracy.md and its log agree with the output of the commands that the log shows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scaleproof.simulator.published.tables import find_table, read_table
-from tests.docs.accuracy_page import ALL, CALIBRATED, PAGE, Part, shown
+from tests.docs.accuracy_page import ALL, CALIBRATED, LOG, RESULTS, Part, shown
 
 TABLES = (
     "collectives", "data_parallel_scaling", "gpu_kernels", "layer_times", "pipeline_schedules", "step_time_quantiles",
@@ -42,12 +42,35 @@ def test_the_headline_equals_the_current_score() -> None:
         f"On the {many.scored} rows of more than two nodes that are not fitted on, the mean error is {many.mean} %, "
         f"the median {many.median} %."
     )
-    assert re.findall(r"^\*\*(On the .*)\*\*$", PAGE.read_text(), re.MULTILINE) == [headline]
+    assert re.findall(r"^\*\*(On the .*)\*\*$", LOG.read_text(), re.MULTILINE) == [headline]
 
 
 def test_errors_compared_with_other_simulators_are_current() -> None:
     lines = shown(ALL)["transformer_training"].lines
-    found = re.findall(r"\| `(\w+)`, (\d+) rows \| ([\d.]+) %, worst ([\d.]+) % \|", PAGE.read_text())
+    found = re.findall(r"\| `(\w+)`, (\d+) rows \| ([\d.]+) %, worst ([\d.]+) % \|", LOG.read_text())
     assert len(found) == 6
     for name, *numbers in found:
         assert numbers == [str(lines[name].scored), str(lines[name].mean), str(lines[name].worst)]
+
+
+def test_results_by_source_equal_the_current_score() -> None:
+    lines = shown(ALL)["transformer_training"].lines
+    row = r"^\| `(\w+)` \| [^|]+ \| ([\d,]+) \| ([\d.]+) % \| ([\d.]+) % \| ([\d.]+) % \|$"
+    found = {
+        name: [float(number) for number in numbers] for name, *numbers in re.findall(row, RESULTS.read_text(), re.MULTILINE)
+    }
+    speeds = {name: line for name, line in lines.items() if name in found}
+    assert found == {name: [line.scored, line.median, line.worst, line.covered] for name, line in speeds.items()}
+    assert sum(line.scored for line in speeds.values()) == lines["all"].scored
+
+
+def test_sentences_of_the_results_equal_the_current_score() -> None:
+    page, lines = " ".join(RESULTS.read_text().split()), shown(ALL)["transformer_training"].lines
+    calibrated = shown(CALIBRATED)["transformer_training"].lines["more than 2 nodes"]
+    total, many = lines["all"], lines["more than 2 nodes"]
+    assert f"is right in {total.order} % of the pairs" in page
+    assert f"following the prediction costs {total.regret} % of" in page
+    assert f"median {many.median} % of {many.scored} rows" in page
+    assert f"it is {calibrated.median} %" in page
+    for name in ("torchtitan", "simumax_b200", "bigscience", "ultrascale"):
+        assert re.search(rf"`{name}` (median )?{lines[f'{name} memory'].median} %", page), name

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from scaleproof.reports.claims.claim import names, read
-from scaleproof.reports.claims.evaluate import evaluate
-from scaleproof.reports.claims.quantities import KINDS
+from scaleproof.proof.claims.claim import names, read
+from scaleproof.proof.claims.evaluate import evaluate
+from scaleproof.proof.claims.quantities import KINDS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "guides" / "claims.md").read_text()

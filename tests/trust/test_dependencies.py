@@ -69,6 +69,7 @@ def _brought() -> Mapping[str, list[str]]:
         ("simulator", ("studies", "validator", "executors")),
         ("validator", ("validator",)),
         ("reports", ("reports", "explorer")),
+        ("proof", ("reports", "validator")),
         ("commands", ("reports", "explorer")),
         ("scaleproof", ("studies", "reports")),
     ],
@@ -140,7 +141,7 @@ def test_only_pickles_of_own_processes_are_loaded() -> None:
     """A file that is unpickled runs what it says. Where it is done all the same, the line says whose pickle it is."""
     found = {
         f"{file.relative_to(ROOT)}"
-        for package in ("simulator", "validator", "reports", "commands")
+        for package in ("simulator", "validator", "reports", "proof", "commands")
         for file in ((ROOT / package).rglob("*.py"))
         for line in file.read_text().splitlines()
         if re.search(
@@ -148,6 +149,6 @@ def test_only_pickles_of_own_processes_are_loaded() -> None:
         )
     }
     captures = {f"validator/capture/{name}.py" for name in ("player", "players", "communication/mailbox")}
-    own = {"simulator/analysis/study/evaluate.py", "validator/launch/rank.py", "validator/experiments/elastic/job.py"}
+    own = {"simulator/analysis/study/evaluate.py", "validator/launch/rank.py", "proof/elastic/job.py"}
     own.add("validator/script_runs/replay.py")
     assert found == own | captures

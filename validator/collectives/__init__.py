@@ -1,1 +1,1 @@
-"""Fits of the constants of collectives' timing to nccl-tests lines."""
+"""Measured times of collectives as cases to predict, and curves of predictions with them."""

@@ -24,9 +24,9 @@ from scaleproof.reports.charts.chart import (
 )
 from scaleproof.reports.charts.runs.breakdown import Bar
 from scaleproof.reports.charts.style import BLUE, GREEN, GREY, INK, PURPLE, VERMILLION
-from scaleproof.reports.pages.result_text import CLOSE, FAIR
-from scaleproof.reports.pages.text import family_name, percent, rate, signed_percent, time_unit
 from scaleproof.reports.read.results import Case
+from scaleproof.reports.read.verdict import CLOSE, FAIR
+from scaleproof.reports.text import family_name, percent, rate, signed_percent, time_unit
 from scaleproof.simulator.analysis.evidence import PublishedRun
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.run.run import Run

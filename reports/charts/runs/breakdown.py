@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Line, Mark, View
 from scaleproof.reports.charts.style import CAUSE_COLOURS, COMMUNICATION_COLOURS, GREY, INK, MEMORY_COLOURS, label
-from scaleproof.reports.pages.text import cause_words, percent, spaced, time_unit
+from scaleproof.reports.text import cause_words, percent, spaced, time_unit
 from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scaleproof.reports.charts.chart import Band, Chart, ChartAxis, Line, Mark, View
 from scaleproof.reports.charts.style import INK, MEMORY_COLOURS
-from scaleproof.reports.pages.text import percent, spaced, time_unit
+from scaleproof.reports.text import percent, spaced, time_unit
 from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.memory.captured import LiveMemory
 from scaleproof.simulator.strategy.captured.streams import ClassStreams

@@ -9,8 +9,8 @@ import numpy as np
 
 from scaleproof.reports.charts.chart import Chart, ChartAxis, Line, View
 from scaleproof.reports.charts.style import BLUE, VERMILLION
-from scaleproof.reports.pages.text import percent, time_unit
 from scaleproof.reports.read.results import Case
+from scaleproof.reports.text import percent, time_unit
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.run.records import PERCENTS
 from scaleproof.simulator.run.run import Run

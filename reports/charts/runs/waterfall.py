@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Line, Mark, View
 from scaleproof.reports.charts.style import BUBBLE, COMPUTE, EXPOSED_COMMUNICATION, GREY, INK, UNMODELLED, label
-from scaleproof.reports.pages.text import signed_percent, spaced, time_unit
 from scaleproof.reports.read.results import Case
+from scaleproof.reports.text import signed_percent, spaced, time_unit
 from scaleproof.simulator.common.units import format_change_s, format_time_s
 
 _GROUPS: Final = {

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.reports.charts.chart import Band, Chart, ChartAxis, Line, Mark, Symbol, View, log_ticks, looks, whiskers
 from scaleproof.reports.charts.style import GREY, INK
-from scaleproof.reports.pages.text import percent, rate
 from scaleproof.reports.read.results import Case
 from scaleproof.reports.read.study import StudyTable
+from scaleproof.reports.text import percent, rate
 from scaleproof.simulator.common.units import format_bytes
 
 if TYPE_CHECKING:

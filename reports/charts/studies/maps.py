@@ -11,9 +11,9 @@ import numpy as np
 from scaleproof.reports.charts.chart import CELL_COLOURS, Boxes, Chart, ChartAxis, Line, Mark, View, log_ticks, looks
 from scaleproof.reports.charts.studies.curves import FAR, MOST_TICKS, size_of
 from scaleproof.reports.charts.style import FAINT, INK, paler
-from scaleproof.reports.pages.text import percent, rate
 from scaleproof.reports.read.ranking import NOTHING
 from scaleproof.reports.read.study import StudyTable
+from scaleproof.reports.text import percent, rate
 from scaleproof.simulator.common.units import format_bytes, format_time_s, format_USD
 
 if TYPE_CHECKING:

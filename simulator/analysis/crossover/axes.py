@@ -9,7 +9,8 @@ from typing import Final
 
 from scaleproof.simulator.common.errors import InputError, UnitError
 from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.scenario.fields import GPUS, FieldUnit, Value, field_at, value_at
+from scaleproof.simulator.common.units import Unit
+from scaleproof.simulator.scenario.fields import GPUS, Value, field_at, value_at
 from scaleproof.simulator.scenario.schema import Scenario
 
 # without a range, the axis extends this factor below and above the scenario's value
@@ -25,7 +26,7 @@ class MapAxis:
     """A field and its values in SI, in increasing order. is_whole: whether they are whole numbers."""
 
     field: str
-    unit: FieldUnit | None
+    unit: Unit | None
     values: tuple[float, ...]
     is_whole: bool
 

@@ -77,12 +77,6 @@ class Adjust(Spec):
     rate_inside: float = Field(1.0, gt=0, le=1000)
     rate_between: float = Field(1.0, gt=0, le=1000)
 
-    def slowed(self, slowdown: float) -> Adjust:
-        """The factors with which every collective takes `slowdown` times as long."""
-        times = {name: getattr(self, name) * slowdown for name in ("launch", "latency_inside", "latency_between")}
-        rates = {name: getattr(self, name) / slowdown for name in ("rate_inside", "rate_between")}
-        return self.model_copy(update=times | rates)
-
 
 class MeasuredCollective(Spec):
     """Duration of a collective over `ranks` ranks on `nodes` nodes, latency + size / bandwidth, which keeps `cores_busy` cores

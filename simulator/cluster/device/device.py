@@ -24,14 +24,14 @@ from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import UnitError
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import (
+    COMPUTE_RATE,
+    POWER,
     Bytes,
     Hertz,
-    PositiveBytesPerSecond,
     PositiveFlopsPerSecond,
+    PositiveMemoryBytesPerSecond,
     Seconds,
     Watts,
-    parse_flops,
-    parse_W,
 )
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator
@@ -97,11 +97,6 @@ class MeasuredLayer(Spec):
         """Seconds of the forward and of the backward pass over `samples` samples."""
         return _interpolated(samples, self.samples, self.forward_s), _interpolated(samples, self.samples, self.backward_s)
 
-    def slowed(self, slowdown: float) -> Self:
-        """The layer with all durations multiplied by `slowdown`."""
-        forward_s, backward_s = (tuple(slowdown * one for one in durations) for durations in (self.forward_s, self.backward_s))
-        return self.model_copy(update={"forward_s": forward_s, "backward_s": backward_s})
-
 
 def _interpolated(samples: float, timed: Sequence[float], durations_s: Sequence[float]) -> float:
     """Seconds for `samples` samples from those of the timed numbers: on the line through the nearest two. One duration, and the
@@ -144,7 +139,7 @@ class Device(Spec):
     usable_memory_bytes: Bytes | None = Field(
         None, alias="usable_memory", description="memory that programs can allocate, contexts included; all of it if absent"
     )
-    memory_bandwidth_Bps: PositiveBytesPerSecond = Field(alias="memory_bandwidth")
+    memory_bandwidth_Bps: PositiveMemoryBytesPerSecond = Field(alias="memory_bandwidth")
     power_limit_W: Watts | None = Field(None, gt=0, alias="power_limit", description="power limit; no throttling if absent")
     l2_bytes: Bytes | None = Field(None, alias="l2", description="second-level cache; for information")
     clock_Hz: Hertz | None = Field(None, alias="clock", description="highest clock; for information")
@@ -367,8 +362,8 @@ def _sustained(device: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str,
     peaks = device.get("peak", device.get("peak_flops"))
     peak = next((peaks[name] for name in _PRECISIONS if name in peaks), None) if isinstance(peaks, Mapping) else None
     try:
-        limit_W = parse_W(limit) if isinstance(limit, str) else float(limit)
-        peak_flops = parse_flops(peak) if isinstance(peak, str) else float(peak or 0)
+        limit_W = POWER.parse(limit) if isinstance(limit, str) else float(limit)
+        peak_flops = COMPUTE_RATE.parse(peak) if isinstance(peak, str) else float(peak or 0)
     except (UnitError, TypeError):  # reported where the field is validated
         return {}
     if not limit_W or not peak_flops:

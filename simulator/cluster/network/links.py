@@ -15,15 +15,15 @@ from scaleproof.simulator.cluster.network.wiring import Wiring
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import (
-    BytesPerSecond,
+    GPU_PRICE,
     Dollars,
     DollarsPerSecond,
+    MemoryBytesPerSecond,
     PositiveBytesPerSecond,
     Seconds,
     Watts,
     format_Bps,
     is_per_GPU,
-    parse_USD_per_GPU_s,
 )
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Node(Spec):
     cards: Count = Field(1, description="number of network cards; a message uses one of them")
     link: Link | None = Field(None, description="needed when there is more than one device")
     cores: float | None = Field(None, gt=0)
-    memory_bandwidth_Bps: BytesPerSecond | None = Field(
+    memory_bandwidth_Bps: MemoryBytesPerSecond | None = Field(
         None, alias="memory_bandwidth", description="of the host, for parameter servers; that of the device if absent"
     )
     power_W: Watts | None = Field(None, alias="power", description="of the whole node in training")
@@ -164,7 +164,7 @@ class Node(Spec):
         """Replaces a price of a GPU by that of all GPUs of the node. Raises UnitError."""
         if not is_per_GPU(value):
             return value
-        return f"{parse_USD_per_GPU_s(value) * info.data.get('installed', 1) * 3600!r} USD/h"
+        return f"{GPU_PRICE.parse(value) * info.data.get('installed', 1) * 3600!r} USD/h"
 
     @model_validator(mode="after")
     def _used_are_installed(self) -> Self:

@@ -14,7 +14,7 @@ import scaleproof
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from tests.reports.claims.example import CLAIM, SCENARIO
+from tests.proof.claims.example import CLAIM, SCENARIO
 
 AXIS = {"name": "bandwidth", "unit": "Gbit/s", "set": {"cluster.network.bandwidth": "$x Gbit/s"}, "values": [1, 100]}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from scaleproof.reports.pages.result_text import facts, headline, verdict
-from scaleproof.reports.pages.text import percent
+from scaleproof.reports.pages.result_text import facts, headline
 from scaleproof.reports.read.results import Case, Results
+from scaleproof.reports.read.verdict import verdict
+from scaleproof.reports.text import percent
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.schema import Scenario
 

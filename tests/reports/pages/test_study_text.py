@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from scaleproof.reports.charts.chart import Boxes
+from scaleproof.reports.charts.sensitivity import sensitivity_chart
 from scaleproof.reports.pages.study_text import counts, facts, headline, lead_words, lede
-from scaleproof.reports.read.fastest_points import FastestPoint, chosen, sensitivity_chart, sensitivity_of
+from scaleproof.reports.read.fastest_points import FastestPoint, chosen, sensitivity_of
 from scaleproof.reports.read.ranking import Lead, Ranking, ranking
 from scaleproof.reports.read.study import StudyTable, studied
 from scaleproof.reports.read.study_folder import read

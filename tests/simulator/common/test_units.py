@@ -36,8 +36,8 @@ def test_times_are_parsed_in_seconds(text: str, seconds: float) -> None:
 
 
 def test_compute_rates_are_parsed_in_flops_per_second() -> None:
-    assert units.parse_flops("312 TFLOP/s") == 312e12
-    assert units.parse_flops("312 TFLOPS") == 312e12
+    assert units.COMPUTE_RATE.parse("312 TFLOP/s") == 312e12
+    assert units.COMPUTE_RATE.parse("312 TFLOPS") == 312e12
 
 
 @pytest.mark.parametrize(

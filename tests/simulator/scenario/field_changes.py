@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.units import Unit
 from scaleproof.simulator.parallelism import Strategy
-from scaleproof.simulator.scenario.fields import FieldUnit, Value, fields_of
+from scaleproof.simulator.scenario.fields import Value, fields_of
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.strategies import KINDS
 
@@ -87,7 +88,7 @@ def _rebuilt(part: Spec, values: Mapping[str, Any]) -> Any:
     return type(part).model_validate({name: _with_unit(one, units[name]) for name, one in every.items()})
 
 
-def _with_unit(value: Any, unit: FieldUnit | None) -> Any:
+def _with_unit(value: Any, unit: Unit | None) -> Any:
     if unit is None or value is None or isinstance(value, Spec | str):
         return value
     if isinstance(value, dict):

@@ -14,7 +14,8 @@ from pydantic import BeforeValidator, WrapValidator
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.scenario.fields import FieldUnit, differences, field_at, value_at
+from scaleproof.simulator.common.units import Unit
+from scaleproof.simulator.scenario.fields import differences, field_at, value_at
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -92,7 +93,7 @@ def test_unknown_fields_give_a_one_line_error(small: Make, path: str, message: s
     assert len(str(caught.value).splitlines()) == 1
 
 
-def unit(path: str) -> FieldUnit:
+def unit(path: str) -> Unit:
     """Unit of a field in any scenario that has it."""
     found = value_at(load("resnet50-servers-p100", ["cluster.node.power=2 kW", "cluster.node.price=1 USD/h"]), path).unit
     assert found is not None
@@ -130,7 +131,7 @@ def test_values_are_written_with_full_precision(number: Decimal, name: str) -> N
         (PRICE, "32.77 USD/h"), (TIME, "0 s"),
     ],
 )  # fmt: skip
-def test_numbers_are_written_with_usual_units(one: FieldUnit, text: str) -> None:
+def test_numbers_are_written_with_usual_units(one: Unit, text: str) -> None:
     assert one.exactly(one.parse(text)) == text
 
 

@@ -12,7 +12,9 @@ import pytest
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.files import load_run, save
 from scaleproof.simulator.run.records import StepDistribution
+from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.response import response_of_scenario
 from scaleproof.simulator.uncertainty.step_distribution import (
     DRIFT,
     JITTER,
@@ -22,6 +24,7 @@ from scaleproof.simulator.uncertainty.step_distribution import (
     Source,
     distribution_of,
     slowest_normal,
+    sources,
 )
 from tests.simulator.programs import ONLY_COMPUTE
 
@@ -154,3 +157,16 @@ def test_distributions_are_saved_with_runs(small: Make, tmp_path: object) -> Non
     folder, run = Path(str(tmp_path)), predict(small())
     save(run, folder)
     assert load_run(folder).step_distribution == run.step_distribution
+
+
+def test_a_slower_network_slows_what_nccl_moves_once() -> None:
+    changes = ("cluster.network.variability=0.3", "strategy.overlap=false")
+    scenario = load("llama-2-7b-fsdp-a100", changes)
+    run = predict(scenario)
+    [source] = [one for one in sources(scenario, run, response_of_scenario(scenario)) if one.name == NETWORK]
+    slowdown = math.exp(float(np.quantile(source.log_slowdowns, 0.95)))
+    assert scenario.cluster.nccl is not None
+    assert scenario.cluster.network is not None
+    bandwidth_Bps = scenario.cluster.network.bandwidth_Bps / slowdown
+    slower = predict(load("llama-2-7b-fsdp-a100", (*changes, f"cluster.network.bandwidth={bandwidth_Bps} B/s")))
+    assert 1 + source.share * (slowdown - 1) == pytest.approx(slower.step_time_s / run.step_time_s, rel=0.02)

@@ -54,7 +54,7 @@ def test_blank_cells_keep_the_scenario(tmp_path: Path) -> None:
 
 
 def test_tables_of_published_runs_need_no_scenario(tmp_path: Path) -> None:
-    from scaleproof.validator.published.calibrations import TABLE
+    from scaleproof.proof.published.calibrations import TABLE
 
     head, *lines = TABLE.read_text(encoding="utf-8").splitlines()
     own = [line for line in lines if line.startswith(("ultrascale-0001,", "ultrascale-0014,"))]

@@ -111,7 +111,7 @@ _CHANGES: Final[dict[str, Callable[[Any], None]]] = {
     "scaleproof.validator.launch.rank": _change_ranks,
     "scaleproof.validator.train.train": _change_training,
     "scaleproof.validator.calibration.gpu_sizes": _change_sizes,
-    "scaleproof.validator.calibration.gpu_check.scenarios": _change_scenarios,
+    "scaleproof.proof.gpu_check.scenarios": _change_scenarios,
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scaleproof.validator.calibration.gpu_check.scenarios import SAMPLES, families
+from scaleproof.proof.gpu_check.scenarios import SAMPLES, families
 from scaleproof.validator.launch.launch import run_on_ranks
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.results import is_right

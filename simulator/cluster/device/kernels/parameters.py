@@ -26,9 +26,9 @@ from scaleproof.simulator.cluster.device.kernels.products import (
     generation_product_rates,
     of_twice_the_bytes,
 )
-from scaleproof.simulator.cluster.device.kernels.rates import MixtureRates, slower
+from scaleproof.simulator.cluster.device.kernels.rates import MixtureRates
 from scaleproof.simulator.common import catalog, yaml_file
-from scaleproof.simulator.common.spec import Count, Spec
+from scaleproof.simulator.common.spec import Count, Spec, slower
 from scaleproof.simulator.common.units import Seconds, Watts
 
 Generation = Literal[

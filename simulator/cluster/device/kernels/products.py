@@ -24,9 +24,9 @@ import yaml
 from numpy.typing import ArrayLike, NDArray
 from pydantic import AfterValidator, Field
 
-from scaleproof.simulator.cluster.device.kernels.rates import Rates, slower
+from scaleproof.simulator.cluster.device.kernels.rates import Rates
 from scaleproof.simulator.common import catalog, yaml_file
-from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.spec import Spec, slower
 from scaleproof.simulator.common.units import Bytes, Seconds
 from scaleproof.simulator.model.operators import Product
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -11,9 +11,6 @@ from scaleproof.simulator.common.units import Seconds
 
 # How a parameter of a device is known.
 State = Literal["measured", "data sheet", "assumed"]
-_Spec = TypeVar("_Spec", bound=Spec)
-# End of the names of fields in seconds.
-_SECONDS: Final = "_s"
 
 
 class Rates(Spec):
@@ -24,23 +21,6 @@ class Rates(Spec):
     )
     state: State = "assumed"
     source: str = ""
-
-
-def slower(spec: _Spec, slowdown: float) -> _Spec:
-    """Parameters whose times in seconds, nested ones included, are `slowdown` times as long.
-
-    Shares stay the same: they are of the device's peaks, which are slowed by themselves.
-    """
-    values = {name: getattr(spec, name) for name in type(spec).model_fields}
-    return spec.model_copy(update={name: _slower_value(name, value, slowdown) for name, value in values.items()})
-
-
-def _slower_value(name: str, value: Any, slowdown: float) -> Any:
-    if isinstance(value, Spec):
-        return slower(value, slowdown)
-    if isinstance(value, dict):
-        return {key: _slower_value("", one, slowdown) for key, one in value.items()}
-    return value * slowdown if name.endswith(_SECONDS) and value is not None else value
 
 
 # Terms of the correction of mixtures, a polynomial of second order of five variables: 1, each, and each product of two.

@@ -11,7 +11,7 @@ import pytest
 
 from scaleproof.simulator.cluster.device.device import Device, MeasuredLayer
 from scaleproof.simulator.cluster.device.kernels.cpu_core import KINDS, SerialCosts, backward_work, forward_work
-from scaleproof.simulator.common.units import parse_flops
+from scaleproof.simulator.common.units import COMPUTE_RATE
 from scaleproof.simulator.model import Gpt, Llama, Mlp
 from scaleproof.validator.calibration.fit.device import device_section, measured_layers, useful_cores
 from scaleproof.validator.probe.compute import REFERENCE
@@ -113,7 +113,7 @@ def test_layers_of_named_models_have_their_measured_times() -> None:
     signatures = {layer.signature for layer in NAMED.build_layers()}
     assert {entry["signature"] for entry in fields["measured_layers"]} == signatures
     assert {entry["optimizer"] for entry in fields["measured_optimizers"]} == {"sgd", "adam"}
-    assert parse_flops(fields["peak"]["fp32"]) == pytest.approx(FLOPS, rel=1e-2)
+    assert COMPUTE_RATE.parse(fields["peak"]["fp32"]) == pytest.approx(FLOPS, rel=1e-2)
     assert Device.model_validate(fields).optimizer_s(2e6, "adam", "fp32") == pytest.approx(4.1e-3, rel=1e-3)
 
 

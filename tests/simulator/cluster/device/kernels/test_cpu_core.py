@@ -10,7 +10,7 @@ from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels.cpu_core import KINDS, SerialCosts, backward_work, forward_work, weights_work
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
 from scaleproof.simulator.cluster.device.kernels.passes import passes_s, weights_s
-from scaleproof.simulator.cluster.quantities import _slowed_device
+from scaleproof.simulator.common.spec import slower
 from scaleproof.simulator.model import Gpt, Mlp
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound
@@ -117,10 +117,10 @@ def test_a_slowdown_scales_all_times(slowdown: float, samples: int) -> None:
     device = Device.model_validate(
         {"name": "core", "peak": {"fp32": "1 GFLOP/s"}, "memory": "1 GB", "memory_bandwidth": "1 GB/s", "kernels": given}
     )
-    slower = _slowed_device(device, slowdown)
+    worse = slower(device, slowdown)
     for layer in LAYERS:
         seconds = [slowdown * one for one in device.layer_s(layer, samples, "fp32")]
-        assert slower.layer_s(layer, samples, "fp32") == pytest.approx(seconds)
+        assert worse.layer_s(layer, samples, "fp32") == pytest.approx(seconds)
 
 
 def test_only_matrix_factors_are_packed() -> None:

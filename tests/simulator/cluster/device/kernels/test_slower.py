@@ -11,9 +11,9 @@ from scaleproof.simulator.cluster import Device
 from scaleproof.simulator.cluster.device.device import Precision
 from scaleproof.simulator.cluster.device.kernels.attention import shipped_attention_rates
 from scaleproof.simulator.cluster.device.kernels.products import products_s
-from scaleproof.simulator.cluster.device.kernels.rates import slower
 from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common.catalog import ROOT
+from scaleproof.simulator.common.spec import slower
 from scaleproof.simulator.frameworks import Execution, TrainingWork
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE

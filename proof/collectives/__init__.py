@@ -1,0 +1,1 @@
+"""Fits of the constants of collectives' timing to nccl-tests lines."""

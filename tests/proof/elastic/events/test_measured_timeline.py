@@ -1,0 +1,88 @@
+"""Logs of runs become timelines: a run that follows its prediction has no error."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+from pathlib import Path
+
+import pytest
+
+from scaleproof.proof.elastic.events.measured_timeline import measured
+from scaleproof.proof.elastic.events.outcome import ElasticOutcome
+from scaleproof.proof.elastic.events.state_check import StateCheck
+from scaleproof.proof.elastic.events.torchrun_times import TorchrunTimes
+from scaleproof.proof.elastic.job import Job
+from scaleproof.proof.elastic.launching import ProcessTimes
+from scaleproof.proof.elastic.measured import Pieces
+from scaleproof.proof.elastic.records import LoggedEvent
+from scaleproof.proof.elastic.rendezvous import Settings
+from scaleproof.simulator.analysis.elastic.event_simulation import EventSimulation
+from scaleproof.simulator.analysis.elastic.pauses import Saving
+from scaleproof.simulator.analysis.elastic.sizes import EventJob
+from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.simulator.scenario.load import load
+from tests.proof.elastic.events.logs import log_of
+
+NAMES = ("netlab-host-returns", "netlab-host-added", "netlab-spot-notice", "netlab-spot-no-notice")
+STATE = StateCheck(True, 1e-6, 5e-4, 1e-7, (1.0, 0.5))
+
+
+def predicted(name: str) -> tuple[EventJob, ElasticTimeline, list[LoggedEvent]]:
+    job = EventJob(load(name))
+    sizes = range(min(job.hosts), job.most_hosts + 1)
+    pieces = Pieces(start_s=6.0, meet_s=0.5, save_s=0.06, digests={}, restore_s=0.02)
+    by_ranks = {hosts: job.scenario_on(hosts) for hosts in sizes}
+    own = Job(Path("nowhere"), by_ranks, every=10)
+    settings = Settings((min(job.hosts), job.most_hosts))
+    times = TorchrunTimes(own, settings, pieces, ProcessTimes(3.0, 0.03), agent_s=4.0)
+    timeline = EventSimulation(job, times).timeline()
+    return job, timeline, log_of(job, timeline, Saving(0.06), every=10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_that_follows_its_prediction_has_no_error(name: str) -> None:
+    job, timeline, log = predicted(name)
+    found = measured(job, log)
+    for expected, one in zip(timeline.changes, found.changes, strict=True):
+        # the bounds of a prediction, which a run does not have
+        bounded = replace(expected, low_s=one.low_s, high_s=one.high_s)
+        assert astuple(one)[0] == astuple(bounded)[0]
+        assert astuple(one)[1:] == pytest.approx(astuple(bounded)[1:], abs=1e-6)
+    for stretch, other in zip(timeline.stretches, found.stretches, strict=True):
+        assert astuple(other) == pytest.approx(astuple(stretch), abs=1e-6)
+    outcome = ElasticOutcome(timeline, found, STATE, "netlab")
+    assert outcome.follows
+    assert max(abs(row.error) for row in outcome.rows) < 1e-3
+    assert outcome.rows[-1].predicted_s == pytest.approx(timeline.total_s)
+
+
+def test_spot_hosts_lose_work_only_without_notice() -> None:
+    (_, noticed, _), (_, lost, _) = predicted("netlab-spot-notice"), predicted("netlab-spot-no-notice")
+    assert (noticed.changes[0].lost_steps, lost.changes[0].lost_steps) == (0, 6)
+    assert noticed.total_s < lost.total_s
+
+
+def test_other_changes_than_predicted_are_shown_as_such() -> None:
+    job, timeline, log = predicted("netlab-host-returns")
+    found = measured(job, log)
+    outcome = ElasticOutcome(timeline, replace(found, changes=found.changes[:1], stretches=found.stretches[:2]), STATE, "local")
+    assert not outcome.follows
+    assert [row.name for row in outcome.rows] == ["whole run"]
+
+
+def test_groups_that_never_train_do_not_count() -> None:
+    job, timeline, log = predicted("netlab-host-added")
+    # a rank that was ready alone, before its agent saw the host that joined
+    alone = next(event for event in log if event.what == "ready")
+    again = [replace(alone, at_s=alone.at_s - 1.0), *log]
+    assert measured(job, again).total_s == pytest.approx(measured(job, log).total_s)
+    assert timeline.changes[0].hosts_after == 4
+
+
+def test_a_change_without_an_event_is_an_error() -> None:
+    job, _, log = predicted("netlab-spot-no-notice")
+    with pytest.raises(RunError, match="changed without an event"):
+        measured(job, [event for event in log if event.by != "injector"])
+    with pytest.raises(RunError, match="no group of ranks was ready"):
+        measured(job, [event for event in log if event.what != "ready"])
