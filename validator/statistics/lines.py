@@ -23,12 +23,13 @@ def straight_line(
 ) -> tuple[float, float]:
     """(base, slope) of seconds = base + slope · x with base ≥ 0 and the least sum of squared relative errors.
 
-    weights: of each squared error, equal if None. least_slope: lower bound of the slope.
+    A single x gives a slope alone. weights: of each squared error, equal if None. least_slope: lower bound of the slope.
     """
     xs, ys = np.asarray(x, dtype=float), np.asarray(seconds, dtype=float)
     roots = np.ones_like(ys) if weights is None else np.sqrt(np.asarray(weights, dtype=float))
-    design = np.stack([np.ones_like(xs), xs], axis=1) * (roots / ys)[:, None]
-    base, further = nonnegative(design, roots - least_slope * design[:, 1])
+    # of equally good columns, nnls takes the first
+    design = np.stack([xs, np.ones_like(xs)], axis=1) * (roots / ys)[:, None]
+    further, base = nonnegative(design, roots - least_slope * design[:, 0])
     return float(base), least_slope + float(further)
 
 

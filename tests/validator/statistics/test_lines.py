@@ -38,6 +38,10 @@ def test_weights_select_the_points_that_count() -> None:
     assert straight_line(x, seconds, [0.0, 1.0, 1.0]) == pytest.approx((0.0, 1.5))
 
 
+def test_a_single_size_gives_a_slope_alone() -> None:
+    assert straight_line([4.0], [2.0]) == pytest.approx((0.0, 0.5))
+
+
 def test_the_slope_respects_its_lower_bound() -> None:
     x, seconds = [1.0, 2.0, 3.0], [11.0, 12.0, 13.0]
     assert straight_line(x, seconds, least_slope=0.5) == pytest.approx((10.0, 1.0))

@@ -13,12 +13,12 @@ from scaleproof.simulator.cluster.collectives.groups import Op, bus_factor
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_percent
-from scaleproof.validator.calibration.cluster_file.section import Section, count, interval, rate_text, seconds_text, timed
+from scaleproof.validator.calibration.cluster_file.section import Section, interval, rate_text, seconds_text
 from scaleproof.validator.calibration.fit.choice import ALPHA_BETA, PIECEWISE
 from scaleproof.validator.calibration.fit.curves import piece_at, pieces
 from scaleproof.validator.calibration.fit.message_lines import line
 from scaleproof.validator.calibration.fit.shapes import Segment
-from scaleproof.validator.probe.points import Point
+from scaleproof.validator.probe.points import Point, count, timed
 from scaleproof.validator.statistics.lines import FASTEST_S, straight_line
 
 # Share of its latency that the largest size's transfer takes at least; with less its rate is noise.

@@ -17,9 +17,9 @@ import numpy as np
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
 from scaleproof.simulator.cluster.device.kernels import cpu_core
 from scaleproof.simulator.model import T5, Gpt, Llama, Mlp, ModelSpec
-from scaleproof.validator.calibration.cluster_file.section import Section, count, interval, seconds_text, timed
+from scaleproof.validator.calibration.cluster_file.section import Section, interval, seconds_text
 from scaleproof.validator.calibration.fit.shapes import NOISE
-from scaleproof.validator.probe.points import Point
+from scaleproof.validator.probe.points import Point, count, timed
 from scaleproof.validator.record.provenance import cpu_model, memory_bytes
 from scaleproof.validator.statistics.lines import held_out_interval, straight_line
 from scaleproof.validator.statistics.posterior import Array, Mask, Prior, fit_model, soft_l1, weighted

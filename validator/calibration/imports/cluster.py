@@ -15,8 +15,9 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_Bps, format_bytes, format_percent, format_time_s
 from scaleproof.validator.calibration.cluster_file.files import Base
 from scaleproof.validator.calibration.cluster_file.section import rate_text, seconds_text
-from scaleproof.validator.calibration.gpus import ASSUMED_LATENCY, nominal_Bps, shipped, shipped_device
+from scaleproof.validator.calibration.gpu_links import ASSUMED_LATENCY, nominal_Bps
 from scaleproof.validator.calibration.imports.reading import ImportNotes, ImportResult, Machines
+from scaleproof.validator.kernels.devices import shipped, shipped_device
 from scaleproof.validator.statistics.lines import FASTEST_S
 
 if TYPE_CHECKING:
