@@ -72,11 +72,11 @@ def mount(commands: Any) -> None:
 def _converge(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.convergence import describe, notes, plain
     from scaleproof.proof.convergence import convergence
+    from scaleproof.proof.convergence.fit import fit_convergence
     from scaleproof.proof.convergence.record import Record
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.common.file_lock import locked_folder
     from scaleproof.simulator.scenario.load import load
-    from scaleproof.validator.calibration.fit.curve_fitting.convergence import fit_convergence
 
     if options.resume and options.out is None:
         raise InputError("--resume continues an earlier run; name its folder with --out DIR")

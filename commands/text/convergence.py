@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from scaleproof.commands.text.tables import table
 from scaleproof.proof.convergence.convergence import BestRateRuns, Setting, Trial
+from scaleproof.proof.convergence.fit import FittedConvergence
 from scaleproof.proof.convergence.record import piece
 from scaleproof.simulator.common.units import format_number, format_percent
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.calibration.fit.curve_fitting.convergence import FittedConvergence
 
 _UNITS: Final = {
     "minimum_steps": "updates",

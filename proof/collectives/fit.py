@@ -76,7 +76,7 @@ def fit(
     of_factors = Prior(np.zeros(len(parameters)), np.array([parameter.deviation for parameter in parameters]))
 
     def residuals(factors: Array) -> Array:
-        return weight * (np.log(batch.seconds(_tables(prior, parameters, factors))) - logs)
+        return np.asarray(weight * (np.log(batch.seconds(_tables(prior, parameters, factors))) - logs))
 
     known = {} if start is None else start.logs
     first = np.array([known.get(parameter[:3], 0.0) for parameter in parameters])

@@ -15,12 +15,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from scaleproof.proof.convergence.fit import RunToTarget
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import Batch
-from scaleproof.validator.calibration.fit.curve_fitting.convergence import RunToTarget
 from scaleproof.validator.record.steps import warmup_steps
 
 Mode = Literal["synchronous", "stale_synchronous", "asynchronous"]

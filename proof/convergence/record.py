@@ -10,10 +10,10 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from scaleproof.proof.convergence.convergence import Trial
+from scaleproof.proof.convergence.fit import FittedConvergence
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.calibration.fit.curve_fitting.convergence import FittedConvergence
 from scaleproof.validator.results import digest
 
 _TRIALS: Final = "trials.json"

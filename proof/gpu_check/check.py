@@ -20,7 +20,7 @@ from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration import gpu_sizes
 from scaleproof.validator.calibration.fit.gpu import machine as description_of
-from scaleproof.validator.calibration.gpus import shipped
+from scaleproof.validator.kernels.devices import shipped
 from scaleproof.validator.kernels.from_points import kernels_path
 from scaleproof.validator.launch.launch import run_on_ranks
 

@@ -15,7 +15,7 @@ import yaml
 from scaleproof.proof.published import parallel_map
 from scaleproof.simulator.published.tables import Row, folder, read_table
 from scaleproof.simulator.published.training_runs import row_scenario
-from scaleproof.validator.fitting.observations import ObservedRun
+from scaleproof.validator.fitting.observed_run import ObservedRun
 from scaleproof.validator.fitting.posterior import Posterior, fitted
 
 FILE: Final = folder() / "calibrations.yaml"

@@ -12,7 +12,8 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.imports.reading import ImportNotes
 from scaleproof.validator.fitting.next_run import NextRun, ranked
-from scaleproof.validator.fitting.observations import ObservedRun, observed
+from scaleproof.validator.fitting.observations import observed
+from scaleproof.validator.fitting.observed_run import ObservedRun
 from scaleproof.validator.fitting.posterior import Posterior, fitted
 
 

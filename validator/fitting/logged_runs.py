@@ -9,7 +9,7 @@ from typing import Final
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.imports.reading import ImportNotes
-from scaleproof.validator.fitting.observations import ObservedRun, checked_step_s, run_scenario
+from scaleproof.validator.fitting.observed_run import ObservedRun, checked_step_s, run_scenario
 from scaleproof.validator.reconciliation.jobs import contradictions, log_run, logs
 from scaleproof.validator.reconciliation.jobs.log_formats import Fact
 

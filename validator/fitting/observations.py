@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +13,11 @@ from scaleproof.simulator.common.units import format_bytes, format_percent, form
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.dump import dump
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator import results
 from scaleproof.validator.calibration.imports.reading import ImportNotes
+from scaleproof.validator.fitting import logged_runs, run_table
 from scaleproof.validator.fitting.constants import priors
+from scaleproof.validator.fitting.observed_run import ObservedRun, checked_step_s
 
 # Two measurements of one configuration differ by at most this multiple of `repeats` in 99 of 100 cases.
 _REPEATS: Final = 2.576 * math.sqrt(2)
@@ -26,23 +26,6 @@ _REPEATS: Final = 2.576 * math.sqrt(2)
 _FARTHEST: Final = 50.0
 # Memory of a rank over its device's capacity that a run cannot have had; capacities are rounded.
 _TOO_LARGE: Final = 1.1
-_TENSOR: Final = "strategy.tensor"
-_SEQUENCE: Final = "strategy.sequence_parallel"
-
-
-@dataclass(frozen=True)
-class ObservedRun:
-    """A measured run. place: "FILE:LINE", the folder or the log that it comes from. memory_bytes: of the fullest rank."""
-
-    place: str
-    scenario: Scenario
-    step_time_s: float
-    memory_bytes: float | None = None
-
-    @property
-    def gpus(self) -> int:
-        """Number of training ranks."""
-        return self.scenario.strategy.training_ranks
 
 
 def observed(
@@ -54,8 +37,6 @@ def observed(
     with the columns of scenarios/published/transformer_training.csv. Raises InputError for the first run that cannot be used,
     with its place, and for runs that contradict each other.
     """
-    from scaleproof.validator.fitting import logged_runs, run_table
-
     runs: list[ObservedRun] = []
     for place in places:
         if place.is_dir():
@@ -68,17 +49,6 @@ def observed(
     for run in runs:
         check_plausible(run)
     return tuple(runs)
-
-
-def run_scenario(reference: str, overrides: Sequence[str], given: Mapping[str, object]) -> Scenario:
-    """The scenario of a run. given: fields that the run states; without tensor parallelism there is no sequence parallelism.
-
-    Raises ScenarioError or InputError.
-    """
-    texts = [f"{field}={value}" for field, value in given.items()]
-    if str(given.get(_TENSOR)) == "1" and _SEQUENCE not in given:
-        texts.append(f"{_SEQUENCE}=false")
-    return load(reference, [*overrides, *texts])
 
 
 def check_consistent(runs: Sequence[ObservedRun]) -> None:
@@ -133,10 +103,3 @@ def _in_folder(folder: Path) -> list[ObservedRun]:
     if not runs:
         raise InputError(f"{folder}: no measured run; give a folder that measure or reconcile wrote with --out")
     return runs
-
-
-def checked_step_s(step_time_s: float, place: str) -> float:
-    """The step time in seconds. Raises InputError, which names its place, unless it is above zero."""
-    if not 0 < step_time_s < math.inf:
-        raise InputError(f"{place}: a step time of {step_time_s:g} s; give a time above zero, or remove the run")
-    return step_time_s

@@ -17,7 +17,8 @@ from scaleproof.simulator.published.training_runs import row_scenario
 from scaleproof.simulator.scenario.fields import field_named
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.imports.reading import ImportNotes
-from scaleproof.validator.fitting.observations import ObservedRun, checked_step_s, run_scenario
+from scaleproof.validator.fitting import logged_runs
+from scaleproof.validator.fitting.observed_run import ObservedRun, checked_step_s, run_scenario
 
 # Columns that identify a table of published runs.
 _PUBLISHED: Final = frozenset({"layers", "hidden", "heads", "tp", "pp", "dp", "gpus", "cluster", "step_time_s"})
@@ -164,8 +165,6 @@ def _step_s(row: Mapping[str, str], times: Sequence[str], scenario: Scenario, fo
         problem = f"{' and '.join(given)} are given" if given else "no step time"
         raise InputError(f"{problem}; give {_EXPECTED}, and leave the others blank")
     if given[0] == _LOG:
-        from scaleproof.validator.fitting import logged_runs
-
         return logged_runs.step_s(folder / row[_LOG], scenario, ImportNotes())
     measure = _TIMES[given[0]]
     try:

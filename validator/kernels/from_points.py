@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from scaleproof.simulator.cluster.device.kernels.attention import USUAL_ATTENTION
-from scaleproof.validator.calibration.cluster_file.section import timed
 from scaleproof.validator.kernels.table import ATTENTION, BACKWARD, FORWARD, PRODUCT, SHAPES, TIME
-from scaleproof.validator.probe.points import SUSTAINED, Point
+from scaleproof.validator.probe.points import SUSTAINED, Point, timed
 
 # Probes of kernels, by the kind of their rows.
 _PROBES: Final = {PRODUCT: "matmul", ATTENTION: "attention"}

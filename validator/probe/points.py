@@ -69,6 +69,16 @@ class Point:
         return statistics.median(self.seconds)
 
 
+def timed(points: Iterable[Point], probe: str, what: str | None = None) -> list[Point]:
+    """Points of a probe that have times; only those of `what` if it is given."""
+    return [point for point in points if point.probe == probe and point.seconds and what in (None, point.what)]
+
+
+def count(points: Sequence[Point]) -> int:
+    """Number of repetitions of all points."""
+    return sum(len(point.seconds) for point in points)
+
+
 def write(points: Iterable[Point], path: Path) -> None:
     """Writes points as a Parquet table, atomically."""
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,8 @@ def student(freedom: float) -> Loss:
     """The loss of residuals with Student's distribution. freedom: its degrees."""
 
     def loss(squared: Array) -> Array:
-        return (freedom + 1) * cauchy(squared / freedom) / np.array([[1.0], [freedom], [freedom**2]])
+        scales: Array = np.array([[1.0], [freedom], [freedom**2]])
+        return (freedom + 1) * cauchy(squared / freedom) / scales
 
     return loss
 
@@ -137,7 +138,7 @@ def fit(
         start,
         jac="2-point" if slopes is None else every_slope,
         bounds=bounds,
-        loss=every_loss,
+        loss=cast(Any, every_loss),
         x_scale=np.where(np.isfinite(deviations), deviations, 1.0),
         xtol=tolerance,
         ftol=tolerance,
@@ -145,6 +146,28 @@ def fit(
     )
     # scipy scales the derivatives by the loss
     return ParameterFit(np.asarray(found.x), found.fun[: len(found.fun) - of_prior], np.asarray(found.jac))
+
+
+def fit_model(
+    model: LogModel,
+    log_times: Array,
+    start: Array,
+    scale: float,
+    loss: Loss = soft_l1,
+    prior: Prior | None = None,
+    *,
+    bounds: tuple[float | Array, float | Array] = (-np.inf, np.inf),
+    tolerance: float = 1e-10,
+) -> ParameterFit:
+    """The most probable parameters of a model with derivatives. scale: standard deviation of the noise of logarithms."""
+
+    def residuals(values: Array) -> Array:
+        return np.asarray((model(values)[0] - log_times) / scale)
+
+    def slopes(values: Array) -> Array:
+        return np.asarray(model(values)[1] / scale)
+
+    return fit(residuals, start, loss, prior, slopes=slopes, bounds=bounds, tolerance=tolerance)
 
 
 def refitted(model: LogModel, log_times: Array, weights: Array, start: Array, scale: float, steps: int) -> Array:

@@ -23,13 +23,13 @@ from scaleproof.proof.convergence.convergence import (
     settings,
     steps_to,
 )
+from scaleproof.proof.convergence.fit import FittedConvergence
 from scaleproof.proof.convergence.record import Record, piece
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.convergence import Convergence
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.calibration.fit.curve_fitting.convergence import FittedConvergence
 from scaleproof.validator.measure import measure
 from scaleproof.validator.record.steps import warmup_steps
 from scaleproof.validator.record.update_losses import by_update

@@ -9,7 +9,8 @@ import pytest
 from scaleproof.simulator.analysis.fit_record import FitRun
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.imports.reading import ImportNotes
-from scaleproof.validator.fitting.observations import ObservedRun, observed
+from scaleproof.validator.fitting.observations import observed
+from scaleproof.validator.fitting.observed_run import ObservedRun
 from tests.validator.fitting.tables import REFERENCE
 
 TOKENS = 256 * 4096

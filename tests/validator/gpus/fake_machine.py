@@ -126,13 +126,13 @@ def _install(rank: int, ranks: int) -> None:
     """Gives this rank its GPU."""
     import torch
 
-    from scaleproof.validator.calibration.gpus import shipped
     from scaleproof.validator.capture import rank_device
     from scaleproof.validator.capture.backend import attention, registration
     from scaleproof.validator.capture.backend.streams import EventBase
     from scaleproof.validator.capture.context import ScriptContext
     from scaleproof.validator.capture.job import CaptureJob, DeviceProperties, Script
     from scaleproof.validator.capture.trace import RankTrace
+    from scaleproof.validator.kernels.devices import shipped
 
     class Timeline(RankTrace):
         """Advances the clock by each kernel, and records nothing."""

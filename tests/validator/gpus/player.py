@@ -101,10 +101,10 @@ def joined(job: Job, rank: int, folder: Path) -> tuple[RankDevice, type[LoggedAp
     """The GPU of this process, which becomes a rank of the job, and the log of its calls of NCCL."""
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-    from scaleproof.validator.calibration.gpus import shipped
     from scaleproof.validator.capture.context import ScriptContext
     from scaleproof.validator.capture.job import CaptureJob, DeviceProperties, Script
     from scaleproof.validator.capture.rank_device import RankDevice
+    from scaleproof.validator.kernels.devices import shipped
     from scaleproof.validator.launch import rank as ranks
     from scaleproof.validator.launch.rank_environment import RankEnvironment
     from tests.validator.gpus.fake_nccl import LoggedApi, NcclLog

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
-
-from scaleproof.validator.probe.points import Point
 
 
 @dataclass(frozen=True)
@@ -19,20 +17,10 @@ class Section:
     notes: list[str] = field(default_factory=list)
 
 
-def timed(points: Iterable[Point], probe: str, what: str | None = None) -> list[Point]:
-    """Points of a probe that have times; only those of `what` if it is given."""
-    return [point for point in points if point.probe == probe and point.seconds and what in (None, point.what)]
-
-
 def interval(ends: Iterable[str], measurements: int) -> dict[str, Any]:
     """An interval in the form of `uncertainty`."""
     low, high = ends
     return {"low": low, "high": high, "measurements": measurements}
-
-
-def count(points: Sequence[Point]) -> int:
-    """Number of repetitions of all points."""
-    return sum(len(point.seconds) for point in points)
 
 
 def seconds_text(seconds: float) -> str:

@@ -117,8 +117,11 @@ def updated(cluster: Cluster, times: Sequence[MeasuredTime]) -> CollectivePoster
     def errors(logs: Array) -> Array:
         return measured - _predicted_logs(_adjusted(cluster, names, logs), usable)
 
+    def whitened(logs: Array) -> Array:
+        return np.asarray(np.linalg.solve(roots, errors(logs)))
+
     none = np.zeros_like(prior)
-    found = fit(lambda logs: np.linalg.solve(roots, errors(logs)), none, prior=Prior(none, prior))
+    found = fit(whitened, none, prior=Prior(none, prior))
     columns = (names, found.values.tolist(), found.deviations.tolist(), prior.tolist())
     factors = tuple(_learned(*row) for row in zip(*columns, strict=True))
     before, after = (float(np.median(np.abs(np.expm1(-errors(logs))))) for logs in (none, found.values))

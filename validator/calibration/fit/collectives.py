@@ -13,14 +13,13 @@ from scaleproof.simulator.cluster.collectives.groups import Op, bus_factor
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_percent
-from scaleproof.validator.calibration.cluster_file.section import Section, count, interval, rate_text, seconds_text, timed
-from scaleproof.validator.calibration.fit import curve_fitting
-from scaleproof.validator.calibration.fit.curve_fitting.choice import ALPHA_BETA, PIECEWISE
-from scaleproof.validator.calibration.fit.curve_fitting.curves import piece_at, pieces
-from scaleproof.validator.calibration.fit.curve_fitting.lines import FASTEST_S
-from scaleproof.validator.calibration.fit.curve_fitting.shapes import Segment
+from scaleproof.validator.calibration.cluster_file.section import Section, interval, rate_text, seconds_text
+from scaleproof.validator.calibration.fit.choice import ALPHA_BETA, PIECEWISE
+from scaleproof.validator.calibration.fit.curves import piece_at, pieces
 from scaleproof.validator.calibration.fit.message_lines import line
-from scaleproof.validator.probe.points import Point
+from scaleproof.validator.calibration.fit.shapes import Segment
+from scaleproof.validator.probe.points import Point, count, timed
+from scaleproof.validator.statistics.lines import FASTEST_S, straight_line
 
 # Share of its latency that the largest size's transfer takes at least; with less its rate is noise.
 _SHARE: Final = 0.5
@@ -80,7 +79,7 @@ def _lines(every: Sequence[Point], name: str, least_s: float) -> tuple[Sequence[
     if whole.fitted.model == PIECEWISE:
         return pieces(whole.fitted, [point.size for point in every], least_s), _large(every), whole.cores_busy
     used, medians_s = _large(every), [point.median_s for point in _large(every)]
-    segment = Segment(0.0, *curve_fitting.line([point.size for point in used], medians_s, medians_s, least_s))
+    segment = Segment(0.0, *straight_line([point.size for point in used], medians_s, medians_s, least_s))
     return [segment], used, whole.cores_busy
 
 

@@ -10,22 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
 from scaleproof.simulator.cluster.device.kernels import cpu_core
 from scaleproof.simulator.model import T5, Gpt, Llama, Mlp, ModelSpec
-from scaleproof.validator.calibration.cluster_file.section import Section, count, interval, seconds_text, timed
-from scaleproof.validator.calibration.fit import curve_fitting
-from scaleproof.validator.calibration.fit.curve_fitting import robust
-from scaleproof.validator.calibration.fit.curve_fitting.lines import held_out_interval
-from scaleproof.validator.probe.points import Point
+from scaleproof.validator.calibration.cluster_file.section import Section, interval, seconds_text
+from scaleproof.validator.calibration.fit.shapes import NOISE
+from scaleproof.validator.probe.points import Point, count, timed
 from scaleproof.validator.record.provenance import cpu_model, memory_bytes
-
-Array = npt.NDArray[np.float64]
+from scaleproof.validator.statistics.lines import held_out_interval, straight_line
+from scaleproof.validator.statistics.posterior import Array, Mask, Prior, fit_model, soft_l1, weighted
 
 _REFERENCES: Final = (
     Gpt(layers=1, hidden=64, heads=2, vocabulary=256, sequence=128),
@@ -44,8 +41,6 @@ _REFERENCE_SAMPLES: Final = (1, 8)
 _OPTIMIZERS: Final = ("sgd", "momentum", "adam")
 # Shares of the time of all probes.
 _SHARES: Final = {"layer": 0.3, "reference": 0.4, "optimizer": 0.15, "matmul": 0.07, "memory": 0.05, "launch": 0.03}
-# Gauss-Newton steps from the guesses; more have no visible effect.
-_STEPS: Final = 40
 # Guessed times of kinds of memory traffic over the memory's time for their bytes, as PyTorch 2.13 took on one core of an AMD
 # EPYC, 27 November 2026; 1 for the others.
 _GUESSED: Final = {
@@ -131,16 +126,9 @@ _WORK: Final = (*_CALLS, *_RATES, *cpu_core.KINDS)
 
 def _fitted(layers: Sequence[Point], guessed: Mapping[str, float]) -> dict[str, float]:
     """Seconds per unit of each kind of work that occurs in any layer."""
-    names = [name for name in _WORK if any(point.numbers.get(name) for point in layers)]
-    work, seconds, guess = _table(names, layers, guessed)
-    weights = _weights(np.zeros((1, len(layers)), dtype=bool), len(names))
-    unit_s = robust.carry(_curve(work), seconds, weights, guess, _STEPS)[0]
-    return dict(zip(names, unit_s.tolist(), strict=True))
-
-
-def _weights(left_out: npt.NDArray[np.bool_], guesses: int) -> Array:
-    """Weights of rows, one array row per fit: 1 for points, 0 for those left out, and a small weight for guesses."""
-    return np.hstack([(~left_out).astype(float), np.full((len(left_out), guesses), _OF_A_GUESS)])
+    work = _Work.of(layers, guessed)
+    unit_s = np.exp(work.fitted(np.log(work.guess_s)))
+    return dict(zip(work.names, unit_s.tolist(), strict=True))
 
 
 def _guessed(layers: Sequence[Point], flops: float, element_s: float) -> dict[str, float]:
@@ -155,22 +143,37 @@ def _guessed(layers: Sequence[Point], flops: float, element_s: float) -> dict[st
     return calls | dict.fromkeys(_RATES, 1 / flops) | kinds
 
 
-def _table(names: Sequence[str], layers: Sequence[Point], guessed: Mapping[str, float]) -> tuple[Array, Array, Array]:
-    """Work of each kind per point, shape (points + kinds, kinds), seconds per point, and guessed seconds per unit. The last
-    rows are the guesses: the amount of one kind that takes a second."""
-    guess = np.array([guessed[name] for name in names])
-    work = np.array([[point.numbers.get(name, 0.0) for name in names] for point in layers])
-    seconds = np.array([point.median_s for point in layers])
-    return np.vstack([work, np.diag(1 / guess)]), np.append(seconds, np.ones(len(names))), guess
+class _Work(NamedTuple):
+    """Work of layers and its time. names: kinds of work. amounts: shape (points, kinds). seconds: of points. guess_s: guessed
+    seconds per unit of each kind."""
 
+    names: Sequence[str]
+    amounts: Array
+    seconds: Array
+    guess_s: Array
 
-def _curve(work: Array) -> robust.Curve:
-    def curve(unit_s: Array) -> tuple[Array, Array]:
-        parts = work * unit_s[..., None, :]
-        seconds = parts.sum(axis=-1)
-        return seconds, parts / seconds[..., None]
+    @classmethod
+    def of(cls, layers: Sequence[Point], guessed: Mapping[str, float]) -> _Work:
+        """The kinds of work that occur in any layer."""
+        names = [name for name in _WORK if any(point.numbers.get(name) for point in layers)]
+        amounts = np.array([[point.numbers.get(name, 0.0) for name in names] for point in layers])
+        seconds = np.array([point.median_s for point in layers])
+        return cls(names, amounts, seconds, np.array([guessed[name] for name in names]))
 
-    return curve
+    def only(self, mask: Mask) -> _Work:
+        """The work of some of the points."""
+        return self._replace(amounts=self.amounts[mask], seconds=self.seconds[mask])
+
+    def fitted(self, start: Array) -> Array:
+        """Logarithms of seconds per unit of each kind. start: of the search."""
+        prior = Prior(np.log(self.guess_s), np.full(len(start), NOISE), weighted(soft_l1, _OF_A_GUESS))
+        return fit_model(self.log_times, np.log(self.seconds), start, NOISE, prior=prior).values
+
+    def log_times(self, logs: Array) -> tuple[Array, Array]:
+        """Logarithms of the points' times, and the share of each kind of work in them."""
+        parts_s = self.amounts * np.exp(logs)
+        seconds = parts_s.sum(axis=-1)
+        return np.log(seconds), parts_s / seconds[..., None]
 
 
 def _kernels(fitted: Mapping[str, float], shares: Sequence[float], element_s: float) -> dict[str, Any]:
@@ -192,17 +195,17 @@ def _kernels(fitted: Mapping[str, float], shares: Sequence[float], element_s: fl
 def _layer_interval(layers: Sequence[Point], guessed: Mapping[str, float]) -> dict[str, Any]:
     """Interval of measured over predicted times of layers that the fit has not seen. Both passes of a kind of layer over all
     numbers of samples are one case."""
-    names = [name for name in _WORK if any(point.numbers.get(name) for point in layers)]
-    kinds = [point.what.rpartition(" ")[0] for point in layers]
-    distinct = list(dict.fromkeys(kinds))
+    kinds = np.array([point.what.rpartition(" ")[0] for point in layers])
+    distinct = dict.fromkeys(kinds.tolist())
     if len(distinct) < _FEWEST_KINDS:
         return {}
-    work, seconds, guess = _table(names, layers, guessed)
-    left = np.array([[kind == own for kind in kinds] for own in distinct])
-    unit_s = robust.carry(_curve(work), seconds, _weights(left, len(names)), guess, _STEPS)
-    fitted_s, seconds = _curve(work)(unit_s)[0][:, : len(layers)], seconds[: len(layers)]
-    measured = [seconds[row].sum() for row in left]
-    predicted = [fit_s[row].sum() for row, fit_s in zip(left, fitted_s, strict=True)]
+    work = _Work.of(layers, guessed)
+    every = work.fitted(np.log(work.guess_s))
+    measured, predicted = [], []
+    for kind in distinct:
+        own, rest = work.only(kinds == kind), work.only(kinds != kind)
+        measured.append(float(own.seconds.sum()))
+        predicted.append(float(np.exp(own.log_times(rest.fitted(every))[0]).sum()))
     return interval(held_out_interval(measured, predicted), count(layers))
 
 
@@ -260,4 +263,4 @@ def _optimizer_interval(optimizers: Sequence[Point]) -> dict[str, Any]:
 
 def _line(points: Sequence[Point]) -> tuple[float, float]:
     """Base and slope of the median seconds by size."""
-    return curve_fitting.line([point.size for point in points], [point.median_s for point in points])
+    return straight_line([point.size for point in points], [point.median_s for point in points])

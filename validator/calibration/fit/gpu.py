@@ -14,13 +14,14 @@ from scaleproof.simulator.cluster.device.kernels.parameters import Generation, K
 from scaleproof.simulator.cluster.device.kernels.products import products_s
 from scaleproof.simulator.common.errors import InputError, RunError
 from scaleproof.simulator.scenario.dump import plain_spec
-from scaleproof.validator.calibration.cluster_file.section import Section, rate_text, seconds_text, timed
+from scaleproof.validator.calibration.cluster_file.section import Section, rate_text, seconds_text
 from scaleproof.validator.calibration.fit.device import measured_layers, measured_optimizers
-from scaleproof.validator.calibration.gpus import ASSUMED_LATENCY, nominal_Bps, shipped
+from scaleproof.validator.calibration.gpu_links import ASSUMED_LATENCY, nominal_Bps
+from scaleproof.validator.kernels.devices import shipped
 from scaleproof.validator.kernels.fit import LEAST_ROWS, fit_device, forward_only, kinds
 from scaleproof.validator.kernels.from_points import rows
 from scaleproof.validator.kernels.table import of_rows
-from scaleproof.validator.probe.points import SUSTAINED, Point
+from scaleproof.validator.probe.points import SUSTAINED, Point, timed
 
 if TYPE_CHECKING:
     from scaleproof.simulator.model import Gpt, ResNet

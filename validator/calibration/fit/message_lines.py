@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from scaleproof.validator.calibration.fit.curve_fitting.choice import PIECEWISE
-from scaleproof.validator.calibration.fit.curve_fitting.curves import Bounds, FittedCurve, fit_curve
-from scaleproof.validator.calibration.fit.curve_fitting.samples import bimodal
+from scaleproof.validator.calibration.fit.choice import PIECEWISE
+from scaleproof.validator.calibration.fit.curves import Bounds, FittedCurve, fit_curve
 from scaleproof.validator.probe.points import Point
+from scaleproof.validator.statistics.modes import bimodal
 
 _LARGE_BYTES: Final = 2**20
 # From this size on, a stream of messages shows the sustained rate of a link.

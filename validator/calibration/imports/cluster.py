@@ -15,13 +15,14 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_Bps, format_bytes, format_percent, format_time_s
 from scaleproof.validator.calibration.cluster_file.files import Base
 from scaleproof.validator.calibration.cluster_file.section import rate_text, seconds_text
-from scaleproof.validator.calibration.fit.curve_fitting.lines import FASTEST_S
-from scaleproof.validator.calibration.gpus import ASSUMED_LATENCY, nominal_Bps, shipped, shipped_device
+from scaleproof.validator.calibration.gpu_links import ASSUMED_LATENCY, nominal_Bps
 from scaleproof.validator.calibration.imports.reading import ImportNotes, ImportResult, Machines
+from scaleproof.validator.kernels.devices import shipped, shipped_device
+from scaleproof.validator.statistics.lines import FASTEST_S
 
 if TYPE_CHECKING:
-    from scaleproof.validator.calibration.fit.curve_fitting.curves import FittedCurve
-    from scaleproof.validator.calibration.fit.curve_fitting.shapes import Segment
+    from scaleproof.validator.calibration.fit.curves import FittedCurve
+    from scaleproof.validator.calibration.fit.shapes import Segment
     from scaleproof.validator.probe.points import Point
 
 # Assumed latency, as in the shipped clusters, if no latency is measured.
@@ -75,7 +76,7 @@ class FittedCollective:
 
     def at(self, size_bytes: float) -> float:
         """Fitted seconds at a size."""
-        from scaleproof.validator.calibration.fit.curve_fitting.curves import piece_at
+        from scaleproof.validator.calibration.fit.curves import piece_at
 
         piece = piece_at(self.pieces, size_bytes)
         return piece.latency_s + size_bytes * piece.seconds_per_byte
@@ -105,16 +106,16 @@ def measured_collectives(points: Sequence[Point], notes: ImportNotes) -> list[Fi
 
 
 def _measured(op: Op, ranks: int, nodes: int, points: list[Point], notes: ImportNotes) -> FittedCollective | None:
-    from scaleproof.validator.calibration.fit import curve_fitting
-    from scaleproof.validator.calibration.fit.curve_fitting.shapes import Segment
     from scaleproof.validator.calibration.fit.measured_curve import SizeTime, measured_curve, not_rising
+    from scaleproof.validator.calibration.fit.shapes import Segment
+    from scaleproof.validator.statistics.lines import straight_line
 
     points = sorted(points, key=lambda point: point.size)
     sizes, seconds = [point.size for point in points], [point.seconds for point in points]
     medians = [SizeTime(point.size, point.median_s) for point in points]
     group = f"{op} over {ranks} ranks on {nodes} node{'s' if nodes > 1 else ''}"
     if len(sizes) < _FEW:
-        line = curve_fitting.line(sizes, [median.seconds for median in medians])
+        line = straight_line(sizes, [median.seconds for median in medians])
         segments: tuple[Segment, ...] = (Segment(0.0, *line),)
         notes.add(f"{group}: {len(sizes)} sizes, too few for an interval; give {_FEW} or more", "groups of few sizes")
     else:
@@ -132,8 +133,8 @@ def _measured(op: Op, ranks: int, nodes: int, points: list[Point], notes: Import
 
 def _line_of_messages(group: str, medians: Sequence[tuple[float, float]], seconds: Sequence[tuple[float, ...]]) -> FittedCurve:
     """Latency and bandwidth of messages between two ranks, with intervals: those of a link."""
-    from scaleproof.validator.calibration.fit.curve_fitting.choice import ALPHA_BETA, PIECEWISE
-    from scaleproof.validator.calibration.fit.curve_fitting.curves import fit_curve
+    from scaleproof.validator.calibration.fit.choice import ALPHA_BETA, PIECEWISE
+    from scaleproof.validator.calibration.fit.curves import fit_curve
 
     chosen = informative(medians)
     return fit_curve([medians[i][0] for i in chosen], [seconds[i] for i in chosen], (ALPHA_BETA, PIECEWISE), what=group)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from scaleproof.simulator.cluster.network.topology_kinds import HybridCubeMesh
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.cluster_file.section import rate_text
-from scaleproof.validator.calibration.gpus import ASSUMED_LATENCY, GpuLinks, links_of
+from scaleproof.validator.calibration.gpu_links import ASSUMED_LATENCY, GpuLinks, links_of
 from scaleproof.validator.calibration.imports.reading import ImportNotes, ImportResult, Machines, read_text
 
 _EXPECTED: Final = "the matrix that `nvidia-smi topo -m` prints"

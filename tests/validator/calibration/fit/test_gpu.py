@@ -20,9 +20,9 @@ from scaleproof.validator.calibration import gpu_sizes
 from scaleproof.validator.calibration.cluster_file.files import points_path, write
 from scaleproof.validator.calibration.cluster_file.from_points import CalibrationFacts, cluster_from_points
 from scaleproof.validator.calibration.fit.gpu import fitted_shares, machine
-from scaleproof.validator.calibration.gpus import shipped
 from scaleproof.validator.kernels.attention import AttentionShapes
 from scaleproof.validator.kernels.attention import predicted_s as predicted_attention_s
+from scaleproof.validator.kernels.devices import shipped
 from scaleproof.validator.kernels.products import ProductShapes, predicted_s
 from scaleproof.validator.probe import points as tables
 from scaleproof.validator.probe.gpu import DeviceFacts

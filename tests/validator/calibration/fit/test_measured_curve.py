@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.validator.calibration.fit.curve_fitting.curves import piece_at
-from scaleproof.validator.calibration.fit.curve_fitting.shapes import Segment
+from scaleproof.validator.calibration.fit.curves import piece_at
 from scaleproof.validator.calibration.fit.measured_curve import TOLERANCE, SizeTime, measured_curve, not_rising
+from scaleproof.validator.calibration.fit.shapes import Segment
 
 SIZES = [2.0**power for power in range(3, 34)]
 

@@ -7,7 +7,7 @@ import pytest
 
 import scaleproof
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.calibration.gpus import links_of, nominal_Bps
+from scaleproof.validator.calibration.gpu_links import links_of, nominal_Bps
 from scaleproof.validator.calibration.imports import topo
 from tests.validator.calibration.imports.logs import FILES
 

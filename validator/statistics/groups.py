@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from scaleproof.simulator.common.units import format_percent
-from scaleproof.validator.calibration.fit.curve_fitting.robust import DEVIATION_OF_MEDIAN
+from scaleproof.validator.statistics.posterior import robust_deviation
 
 # A slow member takes longer by at least this share, and by this number of standard deviations of the noise.
 _LEAST: Final = 0.10
@@ -111,8 +111,8 @@ def _slow(excess: Mapping[tuple[int, ...], float]) -> list[tuple[tuple[int, ...]
 
 def _threshold(excess: Sequence[float]) -> float:
     """Largest excess that noise explains, estimated from the values at or below the typical one: slow members do not count."""
-    below = [-value for value in excess if value <= 0]
-    deviation = DEVIATION_OF_MEDIAN * float(np.median(below)) if below else 0.0
+    below = np.array([value for value in excess if value <= 0])
+    deviation = robust_deviation(below) if len(below) else 0.0
     return max(float(np.log1p(_LEAST)), _DEVIATIONS * deviation * (1 + _FEW / max(1, len(below))))
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.calibration.fit.curve_fitting.choice import ALPHA_BETA, LOGGP
-from scaleproof.validator.calibration.fit.curve_fitting.curves import FittedCurve, fit_curve
+from scaleproof.validator.calibration.fit.choice import ALPHA_BETA, LOGGP
+from scaleproof.validator.calibration.fit.curves import FittedCurve, fit_curve
 
 SIZES = [4.0**k for k in range(1, 13)]
 LATENCY_S, PER_BYTE_S = 2e-5, 1e-9

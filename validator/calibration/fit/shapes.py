@@ -18,8 +18,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from scaleproof.validator.calibration.fit.curve_fitting.robust import Array, Curve, Mask
+from scaleproof.validator.statistics.lines import nonnegative
+from scaleproof.validator.statistics.posterior import Array, LogModel, Mask
 
+# Relative deviations of repetitions on a quiet machine; larger ones are not such noise.
+NOISE: Final = 0.05
 # Smallest contribution of a coefficient at the start of the search, as a share of a time: from zero it could not grow.
 _LEAST: Final = 1e-2
 
@@ -49,7 +52,8 @@ class MeasuredRows:
 
 @dataclass(frozen=True)
 class Shape:
-    """breaks: sizes above which another protocol begins. Coefficients: waits, seconds per byte, then the overhead."""
+    """breaks: sizes above which another protocol begins. Coefficients: waits, seconds per byte, then the overhead. Models have
+    their logarithms, so that none is negative."""
 
     breaks: tuple[float, ...] = ()
     has_overhead: bool = False
@@ -64,13 +68,13 @@ class Shape:
         """Number of coefficients: latency and slope of each protocol, and the overhead if there is one."""
         return 2 * self.protocols + self.has_overhead
 
-    def curve(self, rows: MeasuredRows) -> Curve:
-        """Function from coefficients to the seconds of each row."""
+    def model(self, rows: MeasuredRows) -> LogModel:
+        """The logarithm of the seconds of each row, and its derivatives: the share of each coefficient in the seconds."""
         waits, moved = self._waits(rows), self._moved(rows)
         protocols = self.protocols
 
-        def evaluate(coefficients: Array) -> tuple[Array, Array]:
-            columns = coefficients[..., None, :]
+        def evaluate(logs: Array) -> tuple[Array, Array]:
+            columns = np.exp(logs[..., None, :])
             parts = [waits * columns[..., :protocols], moved * columns[..., protocols : 2 * protocols]]
             moving = parts[1].sum(-1, keepdims=True)
             if self.has_overhead:
@@ -79,18 +83,16 @@ class Shape:
                 parts.append(overhead * (moving < overhead))
             parts_s = np.concatenate(parts, -1)
             seconds = parts_s.sum(-1)
-            return seconds, parts_s / seconds[..., None]
+            return np.log(seconds), parts_s / seconds[..., None]
 
         return evaluate
 
     def start(self, rows: MeasuredRows) -> Array:
-        """Positive coefficients near the best: the least sum of squared relative errors, by non-negative least squares."""
-        from scipy.optimize import nnls
-
+        """Logarithms of coefficients near the best: the least sum of squared relative errors."""
         design = np.concatenate([self._waits(rows), self._moved(rows)], 1) / rows.seconds[:, None]
-        largest = design.max(0)
-        solution = np.maximum(nnls(design / largest, np.ones(len(design)))[0], _LEAST) / largest
-        return np.append(solution, rows.seconds[rows.streamed].min()) if self.has_overhead else np.asarray(solution)
+        solution = np.maximum(nonnegative(design, np.ones(len(design))), _LEAST / design.max(0))
+        overhead_s = [rows.seconds[rows.streamed].min()] if self.has_overhead else []
+        return np.asarray(np.log([*solution, *overhead_s]))
 
     def segments(self, coefficients: Array) -> tuple[Segment, ...]:
         """The line segments of the curve, without the overhead."""

@@ -1,8 +1,8 @@
 """Fit of the steps to a target loss by batch size and staleness: the coefficients of `simulator.scenario.convergence`.
 
 The fit is least squares of logarithms, because the steps of one setting scatter by a share whatever their number. Standard
-errors follow from the scatter and from the derivatives by each coefficient (the linearised covariance; Seber & Wild, Nonlinear
-Regression, 1989, section 2.1). The error for a setting that the fit has not seen follows from leaving out each setting in turn.
+errors follow from the scatter and from the derivatives by each coefficient (Seber & Wild, Nonlinear Regression, 1989, section
+2.1). The error for a setting that the fit has not seen follows from leaving out each setting in turn.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.convergence import Convergence
-
-Array = npt.NDArray[np.float64]
+from scaleproof.validator.statistics.posterior import Array, fit_model, squares
 
 _FEWEST_BATCHES: Final = 2
 # Bounds of the logarithms of the critical batch and the fewest steps: within this distance of the start.
@@ -99,8 +97,6 @@ def _names(rows: Sequence[RunToTarget]) -> tuple[str, ...]:
 
 def solve(rows: Sequence[RunToTarget]) -> tuple[Convergence, dict[str, float], float]:
     """Coefficients, their standard errors, and the scatter. rows: more than there are coefficients."""
-    from scipy.optimize import least_squares
-
     batch, staleness, steps = np.array(rows, dtype=float).T
     names = _names(rows)
     start = np.array([float(np.log(steps.min())), float(np.log(batch).mean()), 0.1])[: len(names)]
@@ -115,17 +111,10 @@ def solve(rows: Sequence[RunToTarget]) -> tuple[Convergence, dict[str, float], f
     low = np.array([start[0] - _REACH, start[1] - _REACH, 0.0])[: len(names)]
     high = np.array([start[0] + _REACH, start[1] + _REACH, np.inf])[: len(names)]
 
-    def residuals(sought: Array) -> Array:
-        return np.asarray(model(sought)[0] - np.log(steps))
-
-    def jacobian(sought: Array) -> Array:
-        return model(sought)[1]
-
-    fit = least_squares(residuals, start, jacobian, (low, high), xtol=1e-12, ftol=1e-12)
-    scatter = math.sqrt(float((fit.fun**2).sum()) / (len(rows) - len(names)))
-    derivatives = model(fit.x)[1]
-    deviations = scatter * np.sqrt(np.diag(np.linalg.pinv(derivatives.T @ derivatives)))
-    values = [math.exp(fit.x[0]), math.exp(fit.x[1]), *fit.x[2:].tolist()]
+    found = fit_model(model, np.log(steps), start, 1.0, squares, bounds=(low, high), tolerance=1e-12)
+    scatter = math.sqrt(float((found.residuals**2).sum()) / (len(rows) - len(names)))
+    deviations = scatter * found.deviations
+    values = [math.exp(found.values[0]), math.exp(found.values[1]), *found.values[2:].tolist()]
     errors = [values[0] * deviations[0], values[1] * deviations[1], *deviations[2:]]
     convergence = Convergence(**dict(zip(names, values, strict=True)))
     return convergence, {name: float(error) for name, error in zip(names, errors, strict=True)}, scatter

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.calibration.fit.curve_fitting.robust import Array, carry, losses
-from scaleproof.validator.calibration.fit.curve_fitting.shapes import MeasuredRows, Shape
+from scaleproof.validator.calibration.fit.shapes import NOISE, MeasuredRows, Shape
+from scaleproof.validator.statistics.posterior import Array, refitted, soft_l1
 
 ALPHA_BETA: Final = "alpha_beta"
 LOGGP: Final = "loggp"
@@ -100,7 +100,7 @@ def _judged(model: str, shapes: Sequence[Shape], rows: MeasuredRows) -> Candidat
     left_out = rows.sizes == sizes[:, None]
     weights = np.vstack([np.ones(len(rows.sizes)), ~left_out])
     errors = np.stack([_errors(shape, rows, weights) for shape in shapes])
-    costs = (losses(errors) * weights).sum(-1)
+    costs = (soft_l1((errors / NOISE) ** 2)[0] / 2 * weights).sum(-1)
     # without the size between them, two breaks are equivalent: take the first of equals, whatever the rounding
     best = (costs <= costs.min(0) * (1 + _EQUAL) + _EQUAL**2).argmax(0)
     held_out = np.minimum(np.abs(errors[best[1:], np.arange(1, len(best))]), _LARGEST_ERROR)
@@ -109,6 +109,5 @@ def _judged(model: str, shapes: Sequence[Shape], rows: MeasuredRows) -> Candidat
 
 def _errors(shape: Shape, rows: MeasuredRows, weights: Array) -> Array:
     """Relative errors of the shape's fit to each row of weights."""
-    curve = shape.curve(rows)
-    fitted = curve(carry(curve, rows.seconds, weights, shape.start(rows), _STEPS))[0]
-    return np.asarray(np.log(fitted / rows.seconds))
+    model, log_s = shape.model(rows), np.log(rows.seconds)
+    return np.asarray(model(refitted(model, log_s, weights, shape.start(rows), NOISE, _STEPS))[0] - log_s)

@@ -5,25 +5,26 @@ from __future__ import annotations
 import pytest
 
 from scaleproof.simulator.common import catalog
-from scaleproof.validator.calibration import gpus
+from scaleproof.validator.calibration.gpu_links import nominal_Bps
+from scaleproof.validator.kernels import devices
 
 
 def test_every_name_that_drivers_give_is_of_a_device_that_ships() -> None:
-    assert set(gpus._SHIPPED.values()) <= set(catalog.names("devices"))
+    assert set(devices._SHIPPED.values()) <= set(catalog.names("devices"))
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "H100 80GB HBM3", "h100-80gb-sxm", "H100-80GB-SXM"])
 def test_a_device_has_several_names(name: str) -> None:
-    assert gpus.shipped_device(name) == "h100-80gb-sxm"
+    assert devices.shipped_device(name) == "h100-80gb-sxm"
 
 
 def test_links_of_amds_gpus_are_those_of_infinity_fabric() -> None:
     # to each of seven others
-    assert gpus.shipped_device("AMD Instinct MI300X") == "mi300x-192gb-oam"
-    assert gpus.nominal_Bps("AMD Instinct MI300X") == 7 * 64e9
-    assert gpus.nominal_Bps("mi355x-288gb-oam") == 7 * 76.8e9
+    assert devices.shipped_device("AMD Instinct MI300X") == "mi300x-192gb-oam"
+    assert nominal_Bps("AMD Instinct MI300X") == 7 * 64e9
+    assert nominal_Bps("mi355x-288gb-oam") == 7 * 76.8e9
 
 
 def test_what_does_not_ship_is_unknown() -> None:
-    assert gpus.shipped_device("Unheard Of") == ""
-    assert gpus.shipped("Unheard Of") is None
+    assert devices.shipped_device("Unheard Of") == ""
+    assert devices.shipped("Unheard Of") is None

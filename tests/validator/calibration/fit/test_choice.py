@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.calibration.fit.curve_fitting.choice import ALPHA_BETA, LOGGP, MODELS, PIECEWISE, choose
-from scaleproof.validator.calibration.fit.curve_fitting.shapes import MeasuredRows
+from scaleproof.validator.calibration.fit.choice import ALPHA_BETA, LOGGP, MODELS, PIECEWISE, choose
+from scaleproof.validator.calibration.fit.shapes import MeasuredRows
 
 SIZES = np.array([4.0**k for k in range(1, 13)])
 TRIALS = 20

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaleproof.proof.convergence.fit import RunToTarget, fit_convergence, solve
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.convergence import Convergence
-from scaleproof.validator.calibration.fit.curve_fitting.convergence import RunToTarget, fit_convergence, solve
 
 BATCHES = (4, 8, 16, 32, 64, 128)
 BEHIND = (1.0, 3.0, 7.0)

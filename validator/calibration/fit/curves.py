@@ -11,10 +11,10 @@ import numpy as np
 
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.calibration.fit.curve_fitting.choice import MODELS, choose
-from scaleproof.validator.calibration.fit.curve_fitting.lines import line
-from scaleproof.validator.calibration.fit.curve_fitting.robust import DEVIATION_OF_MEDIAN, Array, Mask, carry, solve
-from scaleproof.validator.calibration.fit.curve_fitting.shapes import MeasuredRows, Segment, Shape
+from scaleproof.validator.calibration.fit.choice import MODELS, choose
+from scaleproof.validator.calibration.fit.shapes import NOISE, MeasuredRows, Segment, Shape
+from scaleproof.validator.statistics.lines import straight_line
+from scaleproof.validator.statistics.posterior import Array, Mask, fit_model, refitted, robust_deviation
 
 Samples = Sequence[Sequence[float]]
 Bounds = tuple[float, float]
@@ -29,6 +29,8 @@ _STEPS: Final = 3
 _SEED: Final = 7
 _PERCENTILES: Final = (5, 95)
 _NEARLY_NOTHING: Final = 1e-3
+# Bound of the logarithm of a coefficient over its start: a millionth of the start is as good as zero.
+_REACH: Final = 14.0
 
 
 @dataclass(frozen=True, order=True)
@@ -66,7 +68,7 @@ class FittedCurve:
     def at(self, size_bytes: float) -> float:
         """Seconds of one message."""
         row = MeasuredRows(np.zeros(1, dtype=np.int64), np.array([float(size_bytes)]), np.ones(1), np.zeros(1, dtype=bool))
-        return float(self.shape.curve(row)(np.array(self.coefficients))[0][0])
+        return math.exp(self.shape.model(row)(np.log(self.coefficients))[0][0])
 
 
 def fit_curve(
@@ -93,11 +95,11 @@ def fit_curve(
 
 def _fitted(model: str, shape: Shape, held_out: Mapping[str, float], measured: _MedianRows) -> FittedCurve:
     rows = measured.rows
-    found = solve(shape.curve(rows), rows.seconds, shape.start(rows))
-    kept, outliers = _without_outliers(shape, found, rows)
+    logs = _solved(shape, rows, shape.start(rows))
+    kept, outliers = _without_outliers(shape, logs, rows)
     if outliers:
-        found = solve(shape.curve(rows.chosen(kept)), rows.seconds[kept], found)
-    ends = _intervals(shape, found, measured, kept)
+        logs = _solved(shape, rows.chosen(kept), logs)
+    found, ends = np.exp(logs), _intervals(shape, logs, measured, kept)
     last = 2 * shape.protocols - 1
     return FittedCurve(
         model=model,
@@ -108,7 +110,7 @@ def _fitted(model: str, shape: Shape, held_out: Mapping[str, float], measured: _
         latency_interval_s=ends[0],
         seconds_per_byte_interval=ends[last],
         overhead_interval_s=ends[-1] if shape.has_overhead else (0.0, 0.0),
-        scatter=_scatter(shape, found, rows.chosen(kept)),
+        scatter=_scatter(shape, logs, rows.chosen(kept)),
         held_out=held_out,
         outliers=outliers + measured.empty,
         measurements=sum(len(repetitions) for repetitions in measured.samples),
@@ -117,8 +119,19 @@ def _fitted(model: str, shape: Shape, held_out: Mapping[str, float], measured: _
     )
 
 
-def _scatter(shape: Shape, found: Array, rows: MeasuredRows) -> float:
-    errors = np.log(shape.curve(rows)(found)[0] / rows.seconds)
+def _solved(shape: Shape, rows: MeasuredRows, start: Array) -> Array:
+    """Logarithms of the coefficients that bring the curve closest to the measured seconds."""
+    bounds = (start - _REACH, start + _REACH)
+    return fit_model(shape.model(rows), np.log(rows.seconds), start, NOISE, bounds=bounds).values
+
+
+def _errors(shape: Shape, logs: Array, rows: MeasuredRows) -> Array:
+    """Logarithms of measured over fitted seconds."""
+    return np.asarray(np.log(rows.seconds) - shape.model(rows)(logs)[0])
+
+
+def _scatter(shape: Shape, logs: Array, rows: MeasuredRows) -> float:
+    errors = _errors(shape, logs, rows)
     return math.sqrt(float((errors**2).sum()) / max(1, len(errors) - shape.coefficients))
 
 
@@ -155,11 +168,10 @@ def _sizes(count: int) -> str:
     return "1 size is" if count == 1 else f"{count} sizes are"
 
 
-def _without_outliers(shape: Shape, found: Array, rows: MeasuredRows) -> tuple[Mask, tuple[Outlier, ...]]:
+def _without_outliers(shape: Shape, logs: Array, rows: MeasuredRows) -> tuple[Mask, tuple[Outlier, ...]]:
     """Mask of the rows to keep, and the outliers: points that are further off than noise explains."""
-    errors = np.log(rows.seconds / shape.curve(rows)(found)[0])
-    deviation = DEVIATION_OF_MEDIAN * float(np.median(np.abs(errors)))
-    is_outlier = np.abs(errors) > max(_OUTLIER_ERROR, _OUTLIER_DEVIATIONS * deviation)
+    errors = _errors(shape, logs, rows)
+    is_outlier = np.abs(errors) > max(_OUTLIER_ERROR, _OUTLIER_DEVIATIONS * robust_deviation(errors))
     most = min(int(_OUTLIER_SHARE * len(errors)), len(errors) - shape.coefficients - 1)
     worst = [int(i) for i in np.argsort(-np.abs(errors), kind="stable")[: max(0, most)] if is_outlier[i]]
     kept = np.ones(len(errors), dtype=bool)
@@ -174,7 +186,7 @@ def _without_outliers(shape: Shape, found: Array, rows: MeasuredRows) -> tuple[M
     return kept, tuple(sorted(outliers))
 
 
-def _intervals(shape: Shape, found: Array, measured: _MedianRows, kept: Mask) -> list[Bounds]:
+def _intervals(shape: Shape, logs: Array, measured: _MedianRows, kept: Mask) -> list[Bounds]:
     """Interval of each coefficient, by a bootstrap over sizes and over each size's repetitions.
 
     Sizes are weighted at random instead of drawn, so that the only small size always remains (Rubin, "The Bayesian Bootstrap",
@@ -186,24 +198,23 @@ def _intervals(shape: Shape, found: Array, measured: _MedianRows, kept: Mask) ->
     medians = np.stack([np.median(s[random.integers(0, len(s), (_RESAMPLES, len(s)))], axis=1) for s in samples], 1)
     sizes, size_of_row = np.unique(rows.sizes, return_inverse=True)
     weights = random.dirichlet(np.ones(len(sizes)), _RESAMPLES)[:, size_of_row] * len(sizes)
-    carried = carry(shape.curve(rows), medians, weights, found, _STEPS)
-    wider = _wider(len(sizes) / shape.coefficients)
-    low, high = np.percentile(np.log(carried / found), _PERCENTILES, axis=0) * wider
-    noise = _noise(shape, found, rows) * wider
+    resampled = refitted(shape.model(rows), np.log(medians), weights, logs, NOISE, _STEPS)
+    wider, found = _wider(len(sizes) / shape.coefficients), np.exp(logs)
+    low, high = np.percentile(resampled - logs, _PERCENTILES, axis=0) * wider
+    noise = _noise(shape, logs, rows) * wider
     lowest = np.minimum(found * np.exp(low), np.maximum(found - noise, found * _NEARLY_NOTHING))
     ends = zip(lowest, np.maximum(found * np.exp(high), found + noise), strict=True)
     return [(float(low_s), float(high_s)) for low_s, high_s in ends]
 
 
-def _noise(shape: Shape, found: Array, rows: MeasuredRows) -> Array:
+def _noise(shape: Shape, logs: Array, rows: MeasuredRows) -> Array:
     """Change of each coefficient that stays within the scatter if the others are known.
 
     No interval is narrower. Otherwise a coefficient that contributes almost nothing would look well known, because it
     contributes almost nothing to the resamples either.
     """
-    changes = shape.curve(rows)(found)[1] / found
-    sensitivity = np.sqrt((changes**2).sum(0))
-    return np.asarray(DEVIATIONS * _scatter(shape, found, rows) / np.maximum(sensitivity, _NEARLY_NOTHING / found))
+    sensitivity = np.sqrt((shape.model(rows)(logs)[1] ** 2).sum(0))
+    return np.asarray(DEVIATIONS * _scatter(shape, logs, rows) * np.exp(logs) / np.maximum(sensitivity, _NEARLY_NOTHING))
 
 
 def _wider(sizes: float) -> float:
@@ -226,7 +237,7 @@ def pieces(fitted: FittedCurve, sizes: Sequence[float], least_slope: float = 0.0
     for start, end in zip(starts, [*starts[1:], max(sizes)], strict=True):
         own = sorted({size for size in sizes if start < size <= end})
         least = least_slope if start == starts[-1] else 0.0
-        latency_s, per_byte_s = line(own, [fitted.at(size) for size in own], least_slope=least)
+        latency_s, per_byte_s = straight_line(own, [fitted.at(size) for size in own], least_slope=least)
         segments.append(Segment(own[0] if segments else 0.0, latency_s, per_byte_s))
     return tuple(segments)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.validator.calibration.fit.curve_fitting.curves import FittedCurve, fit_curve, pieces
+from scaleproof.validator.calibration.fit.curves import FittedCurve, fit_curve, pieces
 
 SIZES = [float(4**power) for power in range(2, 14)]
 BREAK = 4.0**7

@@ -10,6 +10,7 @@ import numpy as np
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_percent
+from scaleproof.validator.statistics.posterior import Array
 
 # Smallest seconds per byte: less is lost in the noise of the latency.
 FASTEST_S: Final = 1e-15
@@ -17,28 +18,27 @@ _FEWEST: Final = 3
 _UPPER: Final = 0.95
 
 
-def line(
+def straight_line(
     x: Sequence[float], seconds: Sequence[float], weights: Sequence[float] | None = None, least_slope: float = 0.0
 ) -> tuple[float, float]:
     """(base, slope) of seconds = base + slope · x with base ≥ 0 and the least sum of squared relative errors.
 
-    weights: of each squared error, equal if None. least_slope: lower bound of the slope.
+    A single x gives a slope alone. weights: of each squared error, equal if None. least_slope: lower bound of the slope.
     """
     xs, ys = np.asarray(x, dtype=float), np.asarray(seconds, dtype=float)
     roots = np.ones_like(ys) if weights is None else np.sqrt(np.asarray(weights, dtype=float))
-    design = np.stack([np.ones_like(xs), xs], axis=1) * (roots / ys)[:, None]
-    base, slope = np.linalg.lstsq(design, roots, rcond=None)[0]
-    if slope < least_slope:
-        slope = least_slope
-        base = _coefficient(design[:, 0], roots - slope * design[:, 1])
-    if base < 0:
-        return 0.0, max(least_slope, _coefficient(design[:, 1], roots))
-    return float(base), float(slope)
+    # of equally good columns, nnls takes the first
+    design = np.stack([xs, np.ones_like(xs)], axis=1) * (roots / ys)[:, None]
+    further, base = nonnegative(design, roots - least_slope * design[:, 0])
+    return float(base), least_slope + float(further)
 
 
-def _coefficient(column: np.ndarray, wanted: np.ndarray) -> float:
-    """The coefficient for which `column` · coefficient is closest to `wanted` in the sense of least squares."""
-    return float(column @ wanted / (column @ column))
+def nonnegative(design: Array, wanted: Array) -> Array:
+    """Coefficients of columns of a design, none negative, with the least sum of squared differences from the wanted values."""
+    from scipy.optimize import nnls
+
+    largest = design.max(0)
+    return np.asarray(nnls(design / largest, wanted)[0] / largest)
 
 
 def held_out_shares(measured: Sequence[float], predicted: Sequence[float]) -> tuple[float, float]:
