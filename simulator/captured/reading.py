@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
-from scaleproof.simulator.captured.groups import GroupRoles, replicas_of
+from scaleproof.simulator.captured.groups import COLLECTIVES, GroupRoles, replicas_of, whole_bytes
 from scaleproof.simulator.captured.kernels import PRECISIONS
 from scaleproof.simulator.captured.record import ALLOW_TF32, NONE, Capture, Category, EventKind, RecordedRanks, TrainingPass
 from scaleproof.simulator.captured.samples import samples_of
@@ -24,7 +24,6 @@ from scaleproof.simulator.captured.script import (
     RecordedEvent,
     Wait,
 )
-from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
@@ -32,11 +31,6 @@ from scaleproof.simulator.model.torch_operators import copied, work_of
 
 _PHASES: Final[Mapping[int, Phase]] = {
     TrainingPass.FORWARD: Phase.FORWARD, TrainingPass.BACKWARD: Phase.BACKWARD, TrainingPass.OPTIMIZER: Phase.OPTIMIZER,
-}  # fmt: skip
-# Collectives by their names in records. A barrier is a sum of nothing.
-COLLECTIVES: Final[Mapping[str, Op]] = {
-    "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "broadcast": "broadcast",
-    "reduce": "reduce", "alltoall": "alltoall", "gather": "gather", "scatter": "scatter", "barrier": "all_reduce",
 }  # fmt: skip
 _HOLDERS: Final = {
     Category.WORKING: "working", Category.PARAMETERS: "parameters", Category.GRADIENTS: "gradients",
@@ -234,7 +228,7 @@ class _StepReader:
         ranks = self._one.groups[group].ranks
         read, written = (max(0, self._of(column, row)) for column in ("bytes_read", "bytes_written"))
         return IssuedCollective(
-            self._of("stream", row), self._phase, op, ranks, float(_whole_bytes(op, read, written, len(ranks))),
+            self._of("stream", row), self._phase, op, ranks, float(whole_bytes(op, read, written, len(ranks))),
             self._one.groups[group].name, self._of("work", row), self._roles.dimension(group, op),
         )  # fmt: skip
 
@@ -253,19 +247,6 @@ class _StepReader:
         first = next(updates, len(events))
         row, stream = (events[first][0], cast(Operation, events[first][1]).stream) if first < len(events) else (_AFTER_ALL, 0)
         return [*events[:first], *((row, Wait(stream, "work", work)) for work in left), *events[first:]]
-
-
-def _whole_bytes(op: Op, read: int, written: int, ranks: int) -> int:
-    """Bytes of a collective's whole buffer, from those of one rank's input and output."""
-    if op == "all_gather":
-        return max(written, read * ranks)
-    if op == "reduce_scatter":
-        return max(read, written * ranks)
-    if op == "gather":
-        return read * ranks
-    if op == "scatter":
-        return written * ranks
-    return max(read, written)
 
 
 def allocations_of(

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from scaleproof.simulator.captured.groups import GroupRoles
-from scaleproof.simulator.captured.reading import COLLECTIVES
+from scaleproof.simulator.captured.groups import COLLECTIVES, GroupRoles
 from scaleproof.simulator.captured.record import Capture
 from scaleproof.simulator.common.communication import UNKNOWN, Collective, Dimension, number_of
 from scaleproof.validator.record.recorder import RAW_SPAN
