@@ -7,6 +7,7 @@ the step begins; the rows after it are those of one steady step.
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import zipfile
@@ -208,11 +209,15 @@ class RecordedRanks:
         """Number of ranks."""
         return sum(len(ranks) for ranks in self.ranks)
 
+    @functools.cached_property
+    def begin(self) -> int:
+        """The row at which the step begins."""
+        return int(np.argmax(self.columns["kind"] == EventKind.STEP))
+
     def rows(self, *kinds: EventKind, in_step: bool = True) -> NDArray[np.intp]:
         """Rows of events of some kinds, in order. in_step: without the allocations from before the step."""
-        kind = self.columns["kind"]
-        begin = int(np.argmax(kind == EventKind.STEP)) if in_step else 0
-        return np.flatnonzero(np.isin(kind[begin:], kinds)) + begin
+        begin = self.begin if in_step else 0
+        return np.flatnonzero(np.isin(self.columns["kind"][begin:], kinds)) + begin
 
     def text(self, column: str, row: int) -> str:
         """The string that a column refers to; '' where there is none."""
