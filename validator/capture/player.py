@@ -108,7 +108,7 @@ class Player:
             )
             raise NoStepError(f"{message} that train with torch.optim")
         trace = self._trace
-        columns = trace.columns(kept.begin, kept.end)
+        events, calls = trace.kept(kept.begin, kept.end)
         parameters = list(self._steps.parameters.values())
         warnings = (*_warnings(kept), *trace.notes)
         own = RecordedRanks(
@@ -117,11 +117,11 @@ class Player:
             parameters=sharded_modules.whole_parameters(self._context.roots.values(), parameters),
             local_parameters=sum(local_part(parameter).numel() for parameter in parameters), inputs=kept.inputs,
             optimizers=kept.optimizers, kept_step=kept.number, steps=kept.steps, peak_bytes=trace.peaks(kept.first_mark),
-            operators_hash=trace.digest(kept.begin, kept.end), decisions=trace.decisions(), columns=columns.columns,
-            strings=columns.strings, signatures=columns.signatures,
+            operators_hash=trace.digest(kept.begin, kept.end), decisions=trace.decisions(),
+            **events._asdict(),
         )  # fmt: skip
         return RankRecord(
-            own, tuple(self._recording.all_groups), warnings, columns.calls, trace.digest(kept.begin, kept.end, moves=False),
+            own, tuple(self._recording.all_groups), warnings, calls, trace.digest(kept.begin, kept.end, moves=False),
             trace.moved_bytes(kept.begin, kept.end),
         )  # fmt: skip
 
