@@ -17,8 +17,9 @@ import torch.distributed as dist
 
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.validator.capture.context import ScriptContext
+from scaleproof.validator.capture.failures import failure_plain
 from scaleproof.validator.capture.job import DeviceProperties, Script
-from scaleproof.validator.capture.player import failure_plain, folder_of, run_script
+from scaleproof.validator.capture.player import folder_of, run_script
 from scaleproof.validator.launch import rank
 from scaleproof.validator.record import provenance as environment
 from scaleproof.validator.record.provenance import Usage

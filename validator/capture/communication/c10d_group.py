@@ -13,6 +13,7 @@ from torch.distributed import distributed_c10d
 
 from scaleproof.simulator.captured.groups import COLLECTIVES, whole_bytes
 from scaleproof.simulator.captured.record import NONE
+from scaleproof.validator.capture.backend import replace_functions
 
 # its methods have several signatures each, of which PyTorch calls one from C++
 _ProcessGroup: Any = dist.ProcessGroup
@@ -173,8 +174,7 @@ class GroupsOfBackend(ABC):
     def replace(**functions: Any) -> None:
         """Replaces functions of `torch.distributed` by their names."""
         for module in (dist, distributed_c10d):
-            for name, function in functions.items():
-                setattr(module, name, function)
+            replace_functions(module, **functions)
 
     @abstractmethod
     def _group(self, store: Any, rank: int, size: int, timeout: Any = None) -> C10dGroup:
