@@ -1,6 +1,7 @@
-"""Checkpoints of a captured script: tensors move between host and device as they would, and no file is written or read.
+"""What a capture replaces in addition to the device, communication and compilers: checkpoints, and what it does not support.
 
-Values of a capture are not those of training, so that a file with them would be worthless, and could replace a real one.
+Tensors of a checkpoint move between host and device as they would, and no file is written or read: values of a capture are not
+those of training, so that a file with them would be worthless, and could replace a real one.
 """
 
 from __future__ import annotations
@@ -9,22 +10,27 @@ import errno
 import importlib.util
 import io
 import os
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 import torch.distributed.checkpoint as checkpoints
+from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.utils._pytree import tree_leaves
 
-from scaleproof.validator.capture.replaced import replace_functions
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.validator.capture.backend import replace_functions
 from scaleproof.validator.capture.steps import local_part
 from scaleproof.validator.capture.trace import RankTrace
 
 _SAVES: Final = "saves a checkpoint, which a capture does not write"
 _LOADS: Final = "loads a checkpoint, whose values a capture does not read"
+_GRAPHS: Final = "{} records kernels for replay, which a capture does not need; run the script without CUDA graphs"
+_ONE_PROCESS: Final = "{} drives several GPUs from one process; use DistributedDataParallel, with a process for each GPU"
 
 
 class Checkpoints:
@@ -93,3 +99,27 @@ def _device_tensors(content: Any) -> list[torch.Tensor]:
         elif callable(state):
             found += _device_tensors(state())
     return found
+
+
+def refuse_unsupported(local_rank: int) -> None:
+    """Refuses calls that a capture does not support with what to do instead, and makes launchers run the played rank alone.
+    local_rank: of that rank on its node."""
+    # types stay types, which scripts compare others with
+    setattr(torch.cuda, "CUDAGraph", type("CUDAGraph", (), {"__init__": _refusing(_GRAPHS, "torch.cuda.CUDAGraph")}))  # noqa: B010
+    nn.DataParallel.__init__ = _refusing(_ONE_PROCESS, "torch.nn.DataParallel")  # type: ignore[method-assign]
+    for name in ("graph", "make_graphed_callables"):
+        setattr(torch.cuda, name, _refusing(_GRAPHS, f"torch.cuda.{name}"))
+
+    def spawn(function: Callable[..., Any], args: tuple[Any, ...] = (), *_: Any, **__: Any) -> None:
+        """`torch.multiprocessing.spawn`: this process is one of those that it would start."""
+        function(local_rank, *args)
+
+    for name in ("spawn", "start_processes"):
+        setattr(torch.multiprocessing, name, spawn)
+
+
+def _refusing(message: str, call: str) -> Callable[..., NoReturn]:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise RunError(message.format(call))
+
+    return refuse
