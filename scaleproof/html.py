@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
+from scaleproof.reports.sections import Description, Table
 from scaleproof.simulator.common.units import format_percent, format_time_s
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 
+_MOST_ROWS: Final = 10
 _MIN_SHARE: Final = 5e-4
 _WARNING: Final = "color:#b3261e;font-weight:bold"
 _CELL: Final = "text-align:left;padding:2px 12px 2px 0;vertical-align:top;white-space:nowrap;"
@@ -18,6 +20,19 @@ def page(title: str, *parts: str) -> str:
     """A result: its title in bold, and parts in HTML below it."""
     look = f' style="{_WARNING}"' if title.startswith("OUT OF MEMORY") else ""
     return f'<div style="max-width:60em"><b{look}>{escape(title)}</b>{"".join(parts)}</div>'
+
+
+def described(found: Description) -> str:
+    """A result: its finding, the tables that are short enough for a console, and the first rows of these."""
+    tables = [one for section in found.sections for one in section.tables if one.brief is None]
+    return page(found.finding or found.title, *map(_table, tables))
+
+
+def _table(one: Table) -> str:
+    """A table, without the columns that only pages have."""
+    titles = [column.head for column in one.columns if not column.is_detail]
+    notes = "".join(f"<div>{escape(note)}</div>" for note in one.notes)
+    return notes + table(titles, one.rows()[:_MOST_ROWS])
 
 
 def facts(texts: Mapping[str, str], is_warning: bool = False) -> str:
