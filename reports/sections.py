@@ -78,10 +78,12 @@ class Section:
 @dataclass(frozen=True)
 class Description:
     """What a result says. title: what was asked. finding: the answer in a sentence. summary: sentences on how it was found.
-    figures: key figures as numbers and their meanings."""
+    figures: key figures as numbers and their meanings. problem: why the result cannot take place, "" if it can; it comes
+    first."""
 
     title: str
     finding: str = ""
     summary: Sequence[str] = ()
     figures: Sequence[tuple[str, str]] = ()
     sections: Sequence[Section] = ()
+    problem: str = ""

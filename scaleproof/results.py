@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaleproof import html
+from scaleproof.reports.descriptions import evidence as evidence_descriptions
 from scaleproof.reports.descriptions import plans as plan_descriptions
+from scaleproof.reports.descriptions import runs as run_descriptions
+from scaleproof.reports.sections import Description
 from scaleproof.simulator.analysis.compare import Comparison
 from scaleproof.simulator.analysis.evidence import Evidence
 from scaleproof.simulator.analysis.planner.record import PlanRecord, record_of
@@ -56,11 +59,7 @@ class RunResult(Run):
         return cls(**_values(run))
 
     def _repr_html_(self) -> str:
-        facts = self.facts()
-        title = facts.pop("run")
-        # the bar shows it
-        facts.pop("breakdown", None)
-        return html.page(title, html.facts(facts, is_warning=self.fits is False), html.breakdown(self))
+        return html.described(run_descriptions.describe(self))
 
     @naming_extras()
     def plot(self) -> Figure:
@@ -195,13 +194,7 @@ class EvidenceResult(Evidence):
         return cls(**_values(evidence))
 
     def _repr_html_(self) -> str:
-        titles = ("published run", "model", "GPUs", "measured", "predicted", "error")
-        rows = [
-            (run.id, run.model, f"{run.gpus} {run.device}", *map(format_time_s, (run.measured_s, run.predicted_s)),
-             format_change(run.error))
-            for run in self.runs[:_MOST_ROWS]
-        ]  # fmt: skip
-        return html.page(repr(self), html.table(titles, rows))
+        return html.described(Description(repr(self), sections=[evidence_descriptions.describe(self)]))
 
     @naming_extras()
     def plot(self) -> Figure:

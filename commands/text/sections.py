@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from scaleproof.commands.text.tables import sections, table, wrapped
+from scaleproof.commands.text.tables import SHARE_WIDTHS, bar, sections, table, wrapped
 from scaleproof.reports.sections import Description, Line, Section, Table
 
 
 def described(found: Description, more: Iterable[str] = ()) -> str:
     """Console text of a result: its title and summary, then its sections, with an empty line around each table and each piece
     of code. more: paragraphs at the end."""
-    paragraphs = [[found.title, *_wrapped(found.summary)]]
+    paragraphs = [[*_wrapped([found.problem] if found.problem else []), found.title, *_wrapped(found.summary)]]
     for section in found.sections:
         _add(section, paragraphs)
     return "\n\n".join("\n".join(lines) for lines in (*paragraphs, *map(wrapped, more)) if lines)
@@ -37,11 +37,14 @@ def _add(section: Section, paragraphs: list[list[str]]) -> None:
 
 
 def table_lines(one: Table) -> list[str]:
-    """Lines of a table."""
+    """Lines of a table, with bars for shares."""
     columns = [column for column in one.columns if not column.is_detail]
     align = "".join("<" if column.is_text else ">" for column in columns)
     titles = [[column.head for column in columns]] if one.has_titles else []
-    return table([*titles, *one.rows()], align)
+    shares = next((column.shares for column in columns if column.shares), None)
+    if shares is None:
+        return table([*titles, *one.rows()], align)
+    return table([(*row, bar(share)) for row, share in zip(one.rows(), shares, strict=True)], f"{align}<", SHARE_WIDTHS, gap=1)
 
 
 def _lines(lines: Iterable[Line]) -> Iterator[str]:

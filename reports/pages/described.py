@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from scaleproof.reports import text
 from scaleproof.reports.pages.sections import Page, Section, Sources, pictured, slug
-from scaleproof.reports.sections import Column, Description, Table
+from scaleproof.reports.sections import Column, Description, Line, Table
 from scaleproof.reports.sections import Section as Described
 
 # Number of letters from which a column of words may be wrapped.
@@ -16,12 +16,11 @@ _LONG: Final = 24
 
 
 class Cell(NamedTuple):
-    """A cell of a table on a page. small: what is below it. share: of 1, drawn as a bar; None without one. look: its class."""
+    """A cell of a table on a page. small: what is below it. look: its class."""
 
     head: str
     text: str
     small: str
-    share: float | None
     look: str
 
 
@@ -101,8 +100,7 @@ def shown_columns(table: Table) -> list[Column]:
 
 def _cell(column: Column, below: Column | None, number: int) -> Cell:
     small = below.cells[number] if below else ""
-    share = column.shares[number] if column.shares else None
-    return Cell(capitalised(column.head), column.cells[number], small, share, look(column))
+    return Cell(capitalised(column.head), column.cells[number], small, look(column))
 
 
 def look(column: Column) -> str:
@@ -115,6 +113,16 @@ def look(column: Column) -> str:
 def sentences(texts: Sequence[str]) -> str:
     """A paragraph."""
     return text.with_narrow_spaces(" ".join(map(sentence, texts)))
+
+
+def known_facts(facts: Mapping[str, Sequence[Line]], is_drawn: bool) -> dict[str, list[Line]]:
+    """The facts that are known. is_drawn: whether charts show what tables of shares do."""
+    lines_by_name = {name: [line for line in lines if not (is_drawn and _has_shares(line))] for name, lines in facts.items()}
+    return {name: lines for name, lines in lines_by_name.items() if lines}
+
+
+def _has_shares(line: Line) -> bool:
+    return not isinstance(line, str) and any(column.shares for column in line.columns)
 
 
 def capitalised(words: str) -> str:

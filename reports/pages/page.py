@@ -102,6 +102,7 @@ def _render(page: Page) -> str:
         "capitalised": described.capitalised,
         "sentences": described.sentences,
         "look": described.look,
+        "known_facts": described.known_facts,
         "narrow": text.with_narrow_spaces,
         "groups": described.groups,
         "shown_columns": described.shown_columns,

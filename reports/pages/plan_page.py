@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from scaleproof.reports.descriptions import evidence
 from scaleproof.reports.descriptions.plans import describe
 from scaleproof.reports.pages import described
-from scaleproof.reports.pages.evidence_section import evidence_section
+from scaleproof.reports.pages.described import page_section
 from scaleproof.reports.pages.sections import Page, Section, Sources
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.text import spaced
@@ -31,7 +32,7 @@ def _evidence(folder: Path, plans: Sequence[PlanRecord]) -> list[Section]:
     if not plans:
         return []
     try:
-        return [evidence_section([(f"{plans[-1].gpus:,} GPUs", load(folder / best_file(plans[-1].gpus)))])]
+        return [page_section(evidence.of_scenarios([(f"{plans[-1].gpus:,} GPUs", load(folder / best_file(plans[-1].gpus)))]))]
     except ScaleproofError:
         return []
 
