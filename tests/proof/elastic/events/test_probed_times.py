@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from scaleproof.proof.elastic.events.probed_times import SupervisorTimes, TorchrunTimes
-from scaleproof.proof.elastic.events.torchrun_times import TorchrunTimes
 from scaleproof.proof.elastic.job import Job
 from scaleproof.proof.elastic.launching import ProcessTimes
-from scaleproof.proof.elastic.measured import Pieces
 from scaleproof.proof.elastic.rendezvous import CACHED_S, PUT_OFF_S, Settings
 from scaleproof.proof.elastic.undisturbed import Pieces
 from scaleproof.simulator.analysis.elastic.pauses import ChangeKind, Pause, Regroup

@@ -1,20 +1,31 @@
-"""Text about plans for the console and the page: differing and equal settings, ties, optimality, and the headline."""
+"""Sentences about plans: the headline, how sure it is, how plans compare, and what does not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final
 
 from scaleproof.simulator.analysis.planner.objectives import Objective
-from scaleproof.simulator.analysis.planner.words import degrees, layout, recompute_words
-from scaleproof.simulator.common.units import counted, format_percent, format_range, format_short, format_short_range
+from scaleproof.simulator.analysis.planner.words import degrees, fits_words, layout
+from scaleproof.simulator.common.units import (
+    counted,
+    format_bytes,
+    format_change_s,
+    format_percent,
+    format_range,
+    format_short,
+    format_short_range,
+    format_time_s,
+)
 from scaleproof.simulator.uncertainty.pairwise import SURE, order_words, probability_words
 
 if TYPE_CHECKING:
     from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
-    from scaleproof.simulator.analysis.planner.search import PlanChoice
 
+# Number of points of the Pareto front that are named, and minimum share of a difference from which a cause is.
+_MOST_POINTS: Final = 6
+_MIN_SHARE: Final = 0.01
 _BETTER: Final[dict[Objective, str]] = {
     "time": "is faster",
     "cost": "is cheaper",
@@ -24,75 +35,6 @@ _BETTER: Final[dict[Objective, str]] = {
 _LESS: Final[dict[Objective, str]] = {
     "time": "faster", "cost": "cheaper", "energy": "less energy", "tokens-per-dollar": "cheaper",
 }  # fmt: skip
-_NONE: Final = "–"
-# Schedules that follow from the number of virtual stages.
-_IMPLIED: Final = ("1f1b", "interleaved_1f1b")
-
-
-def _number(name: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: str(row.get(name, 1))
-
-
-def _expert_tensor(row: Mapping[str, Any]) -> str:
-    """Tensor-parallel size of the experts; by default that of the other layers."""
-    return str(row["expert_tensor"] or row["tensor"]) if row.get("expert", 1) > 1 else "1"
-
-
-def _servers(row: Mapping[str, Any]) -> str:
-    """'8 dedicated, by node': number, placement, and whether workers of a node push aggregated gradients."""
-    if "servers" not in row:
-        return _NONE
-    return f"{row['servers']} {row['placement']}" + (", by node" if row["two_level"] else "")
-
-
-# Settings of a configuration by the heads of their columns.
-SETTINGS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
-    "DP": _number("workers"),
-    "TP": _number("tensor"),
-    "PP": _number("stages"),
-    "VPP": _number("chunks"),
-    "CP": _number("context"),
-    "EP": _number("expert"),
-    "ETP": _expert_tensor,
-    "MBS": _number("samples"),
-    "GA": _number("microbatches"),
-    "ZeRO": lambda row: str(row.get("zero", 0)),
-    "recompute": lambda row: recompute_words(row["recompute"]),
-    "schedule": lambda row: _NONE if row.get("schedule") in _IMPLIED else str(row.get("schedule", _NONE)),
-    "SP": lambda row: "yes" if row.get("sequence_parallel") else "no",
-    "servers": _servers,
-    "framework": lambda row: str(row["framework"]),
-}
-# Settings that are only mentioned where they are used.
-_SILENT: Final = {"schedule": _NONE, "SP": "no", "servers": _NONE, "ETP": "1"}
-
-
-class Settings(NamedTuple):
-    """The settings of several configurations. differing: columns by their heads. equal: values that all rows share."""
-
-    differing: Mapping[str, list[str]]
-    equal: Mapping[str, str]
-
-    @classmethod
-    def of(cls, configurations: Sequence[Mapping[str, Any]]) -> Self:
-        """The settings of configurations, each given as the values of scenario fields by name."""
-        columns = {name: [value(row) for row in configurations] for name, value in SETTINGS.items()}
-        same = {name for name, column in columns.items() if len(set(column)) == 1}
-        equal = {name: columns[name][0] for name in same if columns[name][0] != _SILENT.get(name)}
-        return cls(
-            {name: column for name, column in columns.items() if name not in same},
-            {name: equal[name] for name in columns if name in equal and name != "framework"},
-        )
-
-    @property
-    def equal_words(self) -> str:
-        """'CP 1, EP 1, recompute none'."""
-        return ", ".join(f"{name} {value}" for name, value in self.equal.items())
-
-
-def fits_words(row: PlanRow | PlanChoice) -> str:
-    """'92 %', the probability that a configuration fits, or a dash where it is not known."""
-    return "–" if row.fits_probability is None else format_percent(row.fits_probability, 0)
 
 
 def headline(plans: Sequence[PlanRecord]) -> str:
@@ -141,6 +83,20 @@ def _margin(larger: float, smaller: float) -> str:
     return format_percent(share, 0 if share >= 0.0995 else 1)
 
 
+def search(plan: PlanRecord) -> str:
+    """How many configurations were estimated and fit, how many were replayed and predicted, and for how long."""
+    sure = "" if plan.fits is None else f" with a probability of {format_percent(plan.fits, 0)}"
+    room = f"up to {format_bytes(plan.capacity_bytes)} of {format_bytes(plan.device_bytes)}"
+    estimated = f"{plan.configurations:,} configurations estimated in {format_time_s(plan.estimate_seconds)}"
+    simulated = f"{plan.replayed} replayed and {plan.predicted} predicted in {format_time_s(plan.search_seconds)}"
+    return f"{estimated}, {plan.fitting:,} fit{sure} ({room}); {simulated}"
+
+
+def frameworks(plan: PlanRecord) -> str:
+    """'pytorch-ddp, torchtitan, by default': the frameworks that were considered."""
+    return ", ".join(plan.frameworks) + (", by default" if plan.framework_is_default else "")
+
+
 def nodes_note(plan: PlanRecord) -> str:
     """The nodes that a plan added: '512 GPUs: 32 nodes added to the 32 of dgx-h100'."""
     own = plan.nodes - plan.added_nodes
@@ -166,12 +122,65 @@ def risk(plan: PlanRecord) -> Iterator[str]:
     one, best = plan.riskier, plan.best[0]
     if one is not None and one.fits_probability is not None:
         better = f"{_margin(_amount(best, plan), _amount(one, plan))} {_LESS[plan.objective]}"
-        yield f"No. 1 would be {better} as {layout(one.configuration)}, which fits with a probability of {fits_words(one)}"
+        fits = fits_words(one.fits_probability)
+        yield f"No. 1 would be {better} as {layout(one.configuration)}, which fits with a probability of {fits}"
 
 
 def is_better(objective: Objective) -> str:
     """'is cheaper': how a plan that is better by an objective compares with another."""
     return _BETTER[objective]
+
+
+def comparisons(plan: PlanRecord) -> Iterator[str]:
+    """Yields why No. 2 is slower, what is a tie, and how the best other degrees compare."""
+    if len(plan.best) > 1:
+        first, second = plan.best[:2]
+        more_s = second.step_time_s - first.step_time_s
+        parts = {cause: second.breakdown_s[cause] - seconds for cause, seconds in first.breakdown_s.items()}
+        causes = [
+            f"{cause.replace('_', ' ')} {format_change_s(seconds)}"
+            for cause, seconds in sorted(parts.items(), key=lambda part: -abs(part[1]))
+            if abs(seconds) >= _MIN_SHARE * abs(more_s)
+        ]
+        # a difference that two decimals show
+        if more_s >= 5e-5 * first.step_time_s:
+            yield f"No. 2 takes {format_percent(more_s / first.step_time_s, 2)} longer: {', '.join(causes)}"
+        assert second.best_is_better is not None
+        probability = format_percent(second.best_is_better, 0)
+        yield f"No. 1 {is_better(plan.objective)} than No. 2 with a probability of {probability}"
+    yield from tie_sentence(plan)
+    if margin := against_runner_up(plan):
+        yield margin
+
+
+def front(plan: PlanRecord) -> Iterator[str]:
+    """Yields points of the Pareto front of estimated step time and memory."""
+    points = plan.front
+    if len(points) < 2:
+        return
+    step = max(1, -(-len(points) // _MOST_POINTS))
+    shown = [*points[::step], *([points[-1]] if (len(points) - 1) % step else [])]
+    parts = [f"{format_time_s(point.estimated_s)} with {format_bytes(point.memory_bytes)}" for point in shown]
+    yield f"Pareto front, estimated time vs. memory ({len(points)}): {', '.join(parts)}"
+
+
+def too_large(plan: PlanRecord) -> Iterator[str]:
+    """Yields the fastest configuration that does not fit."""
+    if plan.too_large:
+        one = plan.too_large[0]
+        holder = max(one.holders_bytes, key=lambda name: one.holders_bytes[name])
+        yield (
+            f"does not fit: {degrees(one.configuration)} would take {format_time_s(one.estimated_s)} (estimated) but needs "
+            f"{format_bytes(one.memory_bytes)}, {format_bytes(one.holders_bytes[holder])} of it {holder.replace('_', ' ')}"
+        )
+
+
+def server_counts(plan: PlanRecord) -> Iterator[str]:
+    """Yields the shortest estimated step time by number of servers, for each placement."""
+    counts = sorted(plan.server_counts, key=lambda count: count.placement, reverse=True)
+    for placement, group in groupby(counts, key=lambda count: count.placement):
+        steps = ", ".join(f"{format_time_s(count.estimated_s)} with {count.servers}" for count in group)
+        yield f"a step by number of {placement} servers (estimated): {steps}"
 
 
 def tie_sentence(plan: PlanRecord) -> Iterator[str]:
