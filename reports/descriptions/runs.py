@@ -30,8 +30,9 @@ from scaleproof.simulator.common.units import (
     format_USD,
 )
 from scaleproof.simulator.run.bottleneck import bound, limit
-from scaleproof.simulator.run.records import MANY_STEPS, CaptureFacts, CommunicationPart, ServerStatistics
+from scaleproof.simulator.run.records import CaptureFacts, CommunicationPart, ServerStatistics
 from scaleproof.simulator.run.run import BREAKDOWN, Run
+from scaleproof.simulator.run.step_times import MANY_STEPS
 
 if TYPE_CHECKING:
     from scaleproof.simulator.run.totals import Estimate, TrainingTotals
