@@ -34,8 +34,7 @@ from scaleproof.results import (
 from scaleproof.simulator.common.errors import InputError, naming_extras
 from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.gpus import with_gpus
-from scaleproof.simulator.scenario.load import Reference, load
-from scaleproof.simulator.scenario.overrides import Overrides, override_texts
+from scaleproof.simulator.scenario.load import Overrides, Reference, load, override_texts
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
 

@@ -10,8 +10,7 @@ from scaleproof.api import model, scenario
 from scaleproof.arguments import check_count, check_number, check_path, check_text, check_texts
 from scaleproof.results import ReconciliationResult, RunResult
 from scaleproof.simulator.common.errors import InputError, naming_extras
-from scaleproof.simulator.scenario.load import Reference
-from scaleproof.simulator.scenario.overrides import Overrides, override_texts
+from scaleproof.simulator.scenario.load import Overrides, Reference, override_texts
 from scaleproof.simulator.scenario.schema import Scenario
 
 if TYPE_CHECKING:

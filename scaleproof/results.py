@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaleproof import html
-from scaleproof.reports.pages.plan_text import fits_words, headline
+from scaleproof.reports.descriptions import evidence as evidence_descriptions
+from scaleproof.reports.descriptions import plans as plan_descriptions
+from scaleproof.reports.descriptions import runs as run_descriptions
+from scaleproof.reports.sections import Description
 from scaleproof.simulator.analysis.compare import Comparison
 from scaleproof.simulator.analysis.evidence import Evidence
-from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
+from scaleproof.simulator.analysis.planner.record import PlanRecord, record_of
 from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
 from scaleproof.simulator.analysis.planner.words import layout
 from scaleproof.simulator.analysis.study.evaluate import throughput_unit
@@ -56,11 +59,7 @@ class RunResult(Run):
         return cls(**_values(run))
 
     def _repr_html_(self) -> str:
-        facts = self.facts()
-        title = facts.pop("run")
-        # the bar shows it
-        facts.pop("breakdown", None)
-        return html.page(title, html.facts(facts, is_warning=self.fits is False), html.breakdown(self))
+        return html.described(run_descriptions.describe(self))
 
     @naming_extras()
     def plot(self) -> Figure:
@@ -98,14 +97,7 @@ class RankedPlans(PlanResult):
         return cls(**_values(plan) | {"best": best})
 
     def _repr_html_(self) -> str:
-        unit = "tokens" if all(choice.run.tokens for choice in self.best) else "samples"
-        titles = ("", "configuration", "step time", f"{unit}/s", "MFU", "memory per rank", "fits")
-        rows = [
-            (str(place), layout(self.configurations.row(choice.row)), *_plan_texts(choice.run, choice))
-            for place, choice in enumerate(self.best[:_MOST_ROWS], start=1)
-        ]
-        sure = "the first is proved to be the best" if self.proved else "not proved to be the best"
-        return html.page(f"{len(self.configurations):,} configurations by {self.objective}; {sure}", html.table(titles, rows))
+        return html.described(plan_descriptions.describe([record_of(self, version="")]))
 
     @naming_extras()
     def plot(self) -> Figure:
@@ -126,51 +118,39 @@ class PlansBySize:
 
     def __repr__(self) -> str:
         problems = [f"\n{plan.gpus:,} GPUs: no plan: {plan.problem}" for plan in self.plans if plan.problem]
-        return "".join([headline(self.plans), *problems[:_MOST_FAILURES]])
+        return "".join([plan_descriptions.describe(self.plans).finding, *problems[:_MOST_FAILURES]])
 
     def _repr_html_(self) -> str:
-        unit = next((plan.unit for plan, _ in self._best()), "samples")
-        titles = ("GPUs", "best configuration", "step time", f"{unit}/s", "MFU", "memory per rank", "fits")
-        rows = [(f"{plan.gpus:,}", layout(row.configuration), *_plan_texts(row, row)) for plan, row in self._best()]
-        return html.page(headline(self.plans), html.table(titles, rows))
+        return html.described(plan_descriptions.describe(self.plans))
 
-    def _best(self) -> list[tuple[PlanRecord, PlanRow]]:
-        return [(plan, plan.best[0]) for plan in self.plans if not plan.problem]
+    @property
+    def _planned(self) -> list[PlanRecord]:
+        return [plan for plan in self.plans if not plan.problem]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plans as plain data for JSON, in SI units."""
+        return {"plans": [plan.to_dict() for plan in self.plans]}
 
     @naming_extras()
     def to_frame(self) -> pd.DataFrame:
         """One row per number of GPUs that has a plan; column names end in units. Needs pandas."""
         import pandas as pd
 
-        return pd.DataFrame(
-            {
-                "gpus": plan.gpus,
-                **row.configuration,
-                "step_time_s": row.step_time_s,
-                "step_time_low_s": row.low_s,
-                "step_time_high_s": row.high_s,
-                "samples_per_s": row.samples_per_s,
-                "tokens_per_s": row.tokens_per_s,
-                "mfu": row.mfu,
-                "memory_bytes": row.memory_bytes,
-                "fits_probability": row.fits_probability,
-                **{f"cost_USD_{unit}": amount for unit, amount in (row.cost_USD or {}).items()},
-            }
-            for plan, row in self._best()
-        )
+        rows = pd.DataFrame(plan.rows[0] for plan in self._planned)
+        return rows.rename(columns={"low_s": "step_time_low_s", "high_s": "step_time_high_s"})
 
     @naming_extras()
     def plot(self) -> Figure:
         """A figure of the throughput of the best plans against the number of GPUs. Needs matplotlib."""
         from scaleproof.reports.charts.plan_curves import scaling
 
-        return _figure(scaling([plan for plan, _ in self._best()]), "there is one number of GPUs with a plan")
+        return _figure(scaling(self._planned), "there is one number of GPUs with a plan")
 
     def scenario(self, gpus: int) -> Scenario:
         """The scenario of the best plan on a number of GPUs. Raises InputError for a number that has none."""
-        text = next((plan.scenario_yaml for plan, _ in self._best() if plan.gpus == gpus), None)
+        text = next((plan.scenario_yaml for plan in self._planned if plan.gpus == gpus), None)
         if text is None:
-            known = " or ".join(f"{plan.gpus}" for plan, _ in self._best())
+            known = " or ".join(f"{plan.gpus}" for plan in self._planned)
             raise InputError(f"gpus: expected {known}, which have plans, got {gpus!r}")
         return build(parse(text, f"best plan on {gpus} GPUs"), Path())
 
@@ -214,13 +194,7 @@ class EvidenceResult(Evidence):
         return cls(**_values(evidence))
 
     def _repr_html_(self) -> str:
-        titles = ("published run", "model", "GPUs", "measured", "predicted", "error")
-        rows = [
-            (run.id, run.model, f"{run.gpus} {run.device}", *map(format_time_s, (run.measured_s, run.predicted_s)),
-             format_change(run.error))
-            for run in self.runs[:_MOST_ROWS]
-        ]  # fmt: skip
-        return html.page(repr(self), html.table(titles, rows))
+        return html.described(Description(repr(self), sections=[evidence_descriptions.describe(self)]))
 
     @naming_extras()
     def plot(self) -> Figure:
@@ -346,13 +320,6 @@ class ReconciliationResult:
 
         runs = [(case.scenario.name, run) for case in self.cases for run in (case.predicted, case.measured) if run]
         return _figure(breakdown([Bar(name, run.origin, run) for name, run in runs]), "nothing was measured")
-
-
-def _plan_texts(speed: Run | PlanRow, memory: PlanChoice | PlanRow) -> tuple[str, ...]:
-    """Step time, throughput, MFU, memory per rank and whether it fits, of a plan."""
-    mfu = "" if speed.mfu is None else format_percent(speed.mfu)
-    rate = format_number(speed.tokens_per_s or speed.samples_per_s)
-    return format_time_s(speed.step_time_s), rate, mfu, format_bytes(memory.memory_bytes), fits_words(memory)
 
 
 def _values(result: Any) -> dict[str, Any]:

@@ -14,20 +14,19 @@ from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.launch import fork_server, network_interfaces
+from scaleproof.validator.launch import fork_server
 from scaleproof.validator.launch.job import LOOPBACK, Host
 from scaleproof.validator.launch.launch import JobOptions, LocalRanks, Ranks, require_torch, temporary_folder
-from scaleproof.validator.launch.preflight.checks import check_links, check_trainable
-from scaleproof.validator.launch.preflight.memory_check import check_room
 from scaleproof.validator.launch.rank_environment import meeting_point, place_in
 from scaleproof.validator.netlab import compatibility
-from scaleproof.validator.record import gpu_facts
+from scaleproof.validator.preflight.checks import check
 from scaleproof.validator.record.assemble import gathered, rank_names
 from scaleproof.validator.record.provenance import warned
+from scaleproof.validator.record.steps import quota_of
 from scaleproof.validator.record.torch_profiler import lengthened
 from scaleproof.validator.results import keep_finished, stamped
-from scaleproof.validator.train.steps import quota_of
-from scaleproof.validator.verify.verify import LONGEST_S, check_verifiable, verdict
+from scaleproof.validator.train.capabilities import uses_gpus
+from scaleproof.validator.verify.verify import LONGEST_S, verdict
 
 if TYPE_CHECKING:
     from scaleproof.validator.launch.rendezvous import Meeting
@@ -120,41 +119,6 @@ def where_to(on: On | None) -> On:
     return on or ("cluster" if started else "local")
 
 
-def check(scenario: Scenario, where: On, interface: str | None, verify: bool = False) -> None:
-    """Raises InputError where the scenario's ranks cannot be started on this machine, or other ranks have been started."""
-    check_trainable(scenario)
-    check_links(scenario, where)
-    if verify:
-        check_verifiable(scenario)
-    place = place_in(os.environ)
-    gpus_bytes = gpu_facts.memories_bytes(scenario.cluster.device.capacity_bytes) if _wants_accelerator(scenario) else []
-    if where == "cluster" and place is not None:
-        check_number(scenario, place.ranks)
-        check_room(scenario, gpus_bytes, place.local_ranks)
-        return
-    check_room(scenario, gpus_bytes)
-    check_interface(where, interface)
-    if where == "netlab":
-        compatibility.check(scenario)
-
-
-def check_number(scenario: Scenario, started: int) -> None:
-    """Raises InputError where the number of started ranks is not the strategy's."""
-    needed = scenario.strategy.ranks
-    if started != needed:
-        raise InputError(
-            f"{scenario.name}: started as {started} ranks, but the strategy has {needed}; start {needed} processes"
-        )
-
-
-def check_interface(where: On, interface: str | None) -> None:
-    """Raises InputError where ranks cannot communicate on an interface of that name."""
-    if interface is not None and where == "netlab":
-        raise InputError(f"--interface {interface}: netlab's hosts have one interface each; leave it out")
-    if interface is not None:
-        network_interfaces.check(interface)
-
-
 def meet_others(watch: MeasureOptions) -> Meeting:
     """Joins the ranks that torchrun or srun has started; raises the errors of `rendezvous.meet`."""
     # torch reads some of them when it is loaded
@@ -194,7 +158,7 @@ def measure_on(scenario: Scenario, ranks: Ranks, watch: MeasureOptions, where: O
         return keep_finished(scenario, where, recorded, logs, watch.folder)
 
     names = rank_names(scenario.strategy)
-    options = JobOptions(watch.timeout_s, _wants_accelerator(scenario), names, watch.progress, keep)
+    options = JobOptions(watch.timeout_s, uses_gpus(scenario), names, watch.progress, keep)
     with temporary_folder() if watch.verify else nullcontext() as folder:
         parameters_folder = watch.parameters_folder or folder
         copies_folder = folder if where == "cluster" else None
@@ -219,14 +183,9 @@ def train_here(
     """Trains on a rank: records spans and returns the rank's outcome. copies_folder: where rank 0, which may be on another
     machine, gets the parameters of all ranks."""
     from scaleproof.validator.launch.rank import here
-    from scaleproof.validator.train import train
+    from scaleproof.validator.strategy import train
 
     outcome = train.train(scenario, here().record, parameters_folder, traces_folder)
     if parameters_folder is not None and copies_folder is not None:
         train.copy_parameters(parameters_folder, copies_folder)
     return outcome
-
-
-def _wants_accelerator(scenario: Scenario) -> bool:
-    """Whether ranks use GPUs: not if the cluster gives the cores of a node, nor with emulated compute."""
-    return scenario.cluster.node.cores is None and scenario.compute == "real"

@@ -47,7 +47,7 @@ def _capture(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.capture import describe, describe_memory, memory_plain, plain
     from scaleproof.simulator.captured.reading import script_of_capture
     from scaleproof.simulator.common.errors import InputError
-    from scaleproof.simulator.scenario.load import SUFFIX
+    from scaleproof.simulator.scenario.capture_file import SUFFIX
     from scaleproof.validator.launch.launch import require_torch
 
     require_torch()

@@ -101,14 +101,14 @@ def _converge(options: argparse.Namespace) -> int:
 def _settings(options: argparse.Namespace, scenario: Scenario) -> list[Setting]:
     """The settings to train, each checked. Raises InputError if one cannot be trained."""
     from scaleproof.proof.convergence import convergence
-    from scaleproof.validator import measure as measuring
+    from scaleproof.validator.preflight.checks import check
 
     samples = scenario.samples_per_worker
     batches = options.batches or [scenario.strategy.workers * samples * factor for factor in (1, 2, 4)]
     settings = convergence.settings(scenario, batches, options.workers, options.bounds)
     for setting in settings:
         trained = convergence.scenario_of(scenario, setting, scenario.training.learning_rate, 0)
-        measuring.check(trained, options.on, None)
+        check(trained, options.on, None)
     return settings
 
 

@@ -11,9 +11,9 @@ from scaleproof.commands.output import print_json, working
 from scaleproof.commands.text.tables import table, wrapped
 
 if TYPE_CHECKING:
+    from scaleproof.simulator.run.explanation import DetectedFault
     from scaleproof.simulator.run.records import CommunicationPart
     from scaleproof.simulator.run.run import Run
-    from scaleproof.validator.reconciliation.faults import DetectedFault
     from scaleproof.validator.reconciliation.jobs.comparison import PhaseDifference
     from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 

@@ -18,10 +18,10 @@ from scaleproof.simulator.common.units import format_change, format_percent
 
 if TYPE_CHECKING:
     from scaleproof.commands.measuring.session import Session
-    from scaleproof.simulator.run.records import StepComparison
+    from scaleproof.simulator.run.explanation import Explanation
     from scaleproof.simulator.run.run import Run
+    from scaleproof.simulator.run.step_times import StepComparison
     from scaleproof.simulator.scenario.schema import Scenario
-    from scaleproof.validator.reconciliation.explain import Explanation
     from scaleproof.validator.reconciliation.reconcile import ReconciledCase
     from scaleproof.validator.reconciliation.refit import Refit
 

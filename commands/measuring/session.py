@@ -25,7 +25,8 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator import results
 from scaleproof.validator.launch.launch import require_torch
 from scaleproof.validator.launch.rank_environment import place_in
-from scaleproof.validator.measure import MeasureOptions, check, measure, meet_others, where_to
+from scaleproof.validator.measure import MeasureOptions, measure, meet_others, where_to
+from scaleproof.validator.preflight.checks import check
 from scaleproof.validator.record.disturbance import MOST_ATTEMPTS, least_disturbed
 
 Folders = Callable[[Scenario], Path]

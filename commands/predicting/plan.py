@@ -44,7 +44,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.plan import describe, plain
+    from scaleproof.commands.text.plan import describe
     from scaleproof.commands.text.run import describe_totals
     from scaleproof.simulator.analysis.planner.sizes import plan_sizes
     from scaleproof.simulator.frameworks import shipped
@@ -71,16 +71,17 @@ def _plan(options: argparse.Namespace) -> int:
             error.add_note(f"finished sizes are in {options.out}; the same command continues")
         raise
     page = _page(options.out) if options.out else ""
-    if not options.tokens:
-        return print_result(options, lambda: plain(plans), lambda: describe(plans) + page)
-    totals = {
-        plan.gpus: plan.totals(options.tokens, scenario.cluster.electricity.carbon_kg_per_J)
-        for plan in plans
-        if not plan.problem
-    }
+    data: dict[str, Any] = {"plans": [plan.to_dict() for plan in plans]}
+    totals = {}
+    if options.tokens:
+        totals = {
+            plan.gpus: plan.totals(options.tokens, scenario.cluster.electricity.carbon_kg_per_J)
+            for plan in plans
+            if not plan.problem
+        }
+        data["training"] = [{"gpus": gpus, **one.plain()} for gpus, one in totals.items()]
     whole = "".join(f"\n\n{gpus:,} GPUs\n{describe_totals(one)}" for gpus, one in totals.items())
-    training = [{"gpus": gpus, **one.plain()} for gpus, one in totals.items()]
-    return print_result(options, lambda: plain(plans) | {"training": training}, lambda: describe(plans) + whole + page)
+    return print_result(options, lambda: data, lambda: describe(plans) + whole + page)
 
 
 def _page(folder: Path) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from scaleproof.commands.text.run import out_of_memory
 from scaleproof.commands.text.tables import table, wrapped
+from scaleproof.reports.descriptions.runs import out_of_memory
 from scaleproof.simulator.analysis.compare import TO_TARGET, BreakdownDifference, Comparison, Effect
 from scaleproof.simulator.common.units import (
     counted,

@@ -19,8 +19,7 @@ from scaleproof.simulator.common.units import (
 )
 
 if TYPE_CHECKING:
-    from scaleproof.proof.elastic.events.outcome import ElasticOutcome
-    from scaleproof.proof.elastic.outcome import TimeComparison
+    from scaleproof.proof.elastic.events.outcome import ElasticOutcome, TimeComparison
 
 # minimum seconds from which a part of a pause is printed
 _MIN_S = 5e-4
@@ -57,12 +56,12 @@ def _outcome_lines(outcome: ElasticOutcome) -> Iterator[str]:
     if not outcome.follows:
         yield "  predicted otherwise:"
         yield from (f"  {number}. {_change(change)}" for number, change in enumerate(predicted.changes, start=1))
-    yield from comparison_table(outcome.rows)
+    yield from _comparison(outcome.rows)
     yield f"  effective {format_percent(predicted.ratio)} of the time, measured {format_percent(measured.ratio)}"
     yield f"  parameters: {outcome.state.words}"
 
 
-def comparison_table(rows: Iterable[TimeComparison]) -> list[str]:
+def _comparison(rows: Iterable[TimeComparison]) -> list[str]:
     """Lines of times, predicted and measured, with the errors of the predictions."""
     cells = [("", "predicted", "90 % between", "measured", "error")]
     for row in rows:
@@ -115,5 +114,5 @@ def _change(change: HostChange) -> str:
         "restore": change.restore_s,
     }
     named = ", ".join(f"{name} {format_time_s(seconds)}" for name, seconds in parts.items() if seconds > _MIN_S)
-    pause = f"{format_time_s(change.pause_s)} pause" + (f" ({named})" if named else "")
+    pause = f"{format_time_s(change.pause_s)} pause" + (f" ({named})" if named else "") if change.pause_s else "no pause"
     return f"{'; '.join(change.causes)}: {lost}, {pause}, then {counted(change.hosts_after, 'host')}"

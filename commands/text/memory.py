@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from scaleproof.commands.text.run import largest
 from scaleproof.commands.text.tables import sections
+from scaleproof.reports.descriptions.runs import largest
 from scaleproof.simulator.common.units import counted, format_bytes, format_need, format_percent
 from scaleproof.simulator.memory.allocator import AllocatorUse
 

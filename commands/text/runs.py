@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from scaleproof.commands.text.tables import table
 from scaleproof.simulator.common.units import format_time_s
-from scaleproof.simulator.run.records import StepComparison
 from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.run.step_times import StepComparison
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.results import KeptRun, is_right
 

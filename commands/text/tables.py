@@ -19,6 +19,8 @@ WIDTH: Final = 100
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=%|[KMGT]iB\b)")
 _BAR_WIDTH: Final = 24
+# Minimum widths of names, amounts and shares in tables with bars.
+SHARE_WIDTHS: Final = (22, 9, 7)
 _EIGHTHS: Final = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
 
@@ -60,7 +62,9 @@ def bar(share: float, width: int = _BAR_WIDTH) -> str:
 
 def shares(rows: Iterable[tuple[str, str, float]]) -> list[str]:
     """Lines of (name, amount, share), each with the share in per cent and as a bar."""
-    return table(((name, amount, format_percent(share), bar(share)) for name, amount, share in rows), "<>><", (22, 9, 7), gap=1)
+    return table(
+        ((name, amount, format_percent(share), bar(share)) for name, amount, share in rows), "<>><", SHARE_WIDTHS, gap=1
+    )
 
 
 def wrapped(text: str, first: str = "", rest: str = "  ") -> list[str]:

@@ -1,7 +1,8 @@
 """Prints how large and how tangled the source is: `python docs/scripts/structure.py`.
 
-Lines by package; what one prediction runs, without imports; files that mention an option; cycles of imports, packages that
-import each other, and names of classes that occur twice.
+Lines by package, and the largest modules and functions; what one prediction runs, without imports; files that mention an
+option; cycles of imports, packages that import each other and by which modules, modules that nothing imports; files of
+strategies that the simulator or the validator alone has; and names of classes that occur twice.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ import scaleproof
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("simulator", "validator", "reports", "proof", "commands", "scaleproof")
 PREDICTED: Final = "resnet50-ring-p100"
+# Lines from which modules and functions are listed.
+LONG_MODULE: Final = 450
+LONG_FUNCTION: Final = 60
 OPTIONS: Final = ("overlap_gather", "reshard", "overlap_tensor", "context_by", "expert_tensor", "split_sends")
 
 
@@ -34,6 +38,7 @@ def main() -> int:
     lines = {package: sum(map(_lines, _files(package))) for package in PACKAGES}
     print(f"lines: {sum(lines.values()):,} in {sum(len(list(_files(one))) for one in PACKAGES)} files")
     print("  " + ", ".join(f"{package} {count:,}" for package, count in lines.items()))
+    _print_largest()
     run = _executed()
     print(
         f"predict {PREDICTED}: {run.functions:,} functions in {len(run.files)} modules "
@@ -43,6 +48,7 @@ def main() -> int:
     mentions = {option: sum(bool(re.search(rf"\b{option}\b", text)) for text in texts) for option in OPTIONS}
     print("files that mention an option: " + ", ".join(f"{option} {count}" for option, count in mentions.items()))
     _print_imports()
+    _print_strategies()
     _print_classes()
     return 0
 
@@ -89,7 +95,8 @@ def _executed() -> Executed:
 
 
 def _print_imports() -> None:
-    graph = grimp.build_graph("scaleproof", exclude_type_checking_imports=True)
+    # grimp's cache keeps imports of modules that have moved
+    graph = grimp.build_graph("scaleproof", exclude_type_checking_imports=True, cache_dir=None)
     modules: nx.DiGraph[str] = nx.DiGraph()
     for module in graph.modules:
         modules.add_edges_from((module, imported) for imported in graph.find_modules_directly_imported_by(module))
@@ -97,16 +104,53 @@ def _print_imports() -> None:
     print(f"cycles of modules: {len(cycles)}")
     for cycle in cycles:
         print(f"  {', '.join(one.removeprefix('scaleproof.') for one in cycle)}")
-    arrows = {(_package(a), _package(b)) for a, b in modules.edges}
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for a, b in sorted(modules.edges):
+        arrows.setdefault((_package(a), _package(b)), []).append(" -> ".join(one.removeprefix("scaleproof.") for one in (a, b)))
     both = sorted((a, b) for a, b in arrows if a < b and (b, a) in arrows)
     print(f"packages that import each other: {len(both)}")
     for a, b in both:
-        print(f"  {a} and {b}")
+        print(f"  {a} and {b}; the fewer imports are {', '.join(min(arrows[a, b], arrows[b, a], key=len))}")
+    texts = [path.read_text() for folder in (*PACKAGES, "docs", "benchmarks", ".ci") for path in _files(folder)]
+    imported = {imported for _, imported in modules.edges}
+    # others are run, or named by tables
+    leaves = {name: name.rpartition(".")[2] for name in (one.removeprefix("scaleproof.") for one in graph.modules - imported)}
+    unused = sorted(
+        name
+        for name, leaf in leaves.items()
+        if leaf != "__main__" and not (ROOT / name.replace(".", "/")).is_dir()
+        if not any(re.search(rf"(['\"./]|import ){leaf}\b", text) for text in texts)
+    )
+    print(f"modules that nothing imports or names: {len(unused)} {' '.join(unused)}")
 
 
 def _package(module: str) -> str:
     """The first two levels below the project of a module: simulator.strategy."""
     return ".".join(module.split(".")[1:3])
+
+
+def _print_strategies() -> None:
+    simulated, real = ({path.name for path in _files(f"{package}/strategy")} for package in ("simulator", "validator"))
+    print(f"files of strategies in both the simulator and the validator: {len(simulated & real)}")
+    print(f"  in the simulator alone: {', '.join(sorted(simulated - real))}")
+    print(f"  in the validator alone: {', '.join(sorted(real - simulated))}")
+
+
+def _print_largest() -> None:
+    modules, functions = list[tuple[int, str]](), list[tuple[int, str]]()
+    for path in (path for package in PACKAGES for path in _files(package)):
+        name, text = str(path.relative_to(ROOT)), path.read_text()
+        modules.append((len(text.splitlines()), name))
+        functions += [
+            ((node.end_lineno or 0) - node.lineno + 1, f"{name}:{node.name}")
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.FunctionDef)
+        ]
+    for what, counted, limit in (("modules", modules, LONG_MODULE), ("functions", functions, LONG_FUNCTION)):
+        longest = sorted((one for one in counted if one[0] > limit), reverse=True)
+        print(f"{what} of more than {limit} lines: {len(longest)}")
+        for count, name in longest:
+            print(f"  {count} {name}")
 
 
 def _print_classes() -> None:

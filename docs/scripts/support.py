@@ -15,7 +15,7 @@ from scaleproof.proof.gpu_check.scenarios import families
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.parallelism.stages import LOOPED, V_SHAPED, ScheduleName
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.launch.preflight.checks import check_trainable
+from scaleproof.validator.preflight.checks import check_trainable
 from scaleproof.validator.verify.verify import check_verifiable
 
 _MIXED: Final = {"experts": {"count": 4, "active": 2, "feedforward": 64}}

@@ -21,7 +21,7 @@ from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import Batch
-from scaleproof.validator.train.steps import warmup_steps
+from scaleproof.validator.record.steps import warmup_steps
 
 Mode = Literal["synchronous", "stale_synchronous", "asynchronous"]
 

@@ -12,8 +12,8 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.parameter_server import SYNCHRONOUS
 from scaleproof.simulator.parallelism import DataParallel, ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.launch.preflight.checks import check_trainable
-from scaleproof.validator.train.steps import total_steps, warmup_steps
+from scaleproof.validator.preflight.checks import check_trainable
+from scaleproof.validator.record.steps import total_steps, warmup_steps
 
 
 @dataclass(frozen=True)

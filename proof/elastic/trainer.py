@@ -85,7 +85,7 @@ def stay(_: int, launcher: int, namespace: str, folder: str, host: int, round_nu
 def enter_host(namespace: str) -> None:
     """Makes this process one of a host: of a network namespace, or of this machine if it is empty."""
     if namespace:
-        from scaleproof.validator.netlab.namespaces import enter
+        from scaleproof.validator.launch.namespaces import enter
 
         enter(Path(namespace))
     os.environ |= _SETTINGS | {"GLOO_SOCKET_IFNAME": INTERFACE if namespace else LOOPBACK}
@@ -100,7 +100,7 @@ def _begin(folder: Path, host: int) -> tuple[Job, EventLog]:
     import torch._dynamo  # noqa: F401
 
     import scaleproof.proof.elastic.state
-    import scaleproof.validator.train.train  # noqa: F401
+    import scaleproof.validator.strategy.train  # noqa: F401
 
     log.note("imported")
     return job, log

@@ -11,7 +11,7 @@ from scaleproof.simulator.model import ResNet
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.train.steps import total_steps
+from scaleproof.validator.record.steps import total_steps
 
 # Memory that measured peaks do not contain.
 _OUTSIDE: Final = (*OUTSIDE, "fragmentation")

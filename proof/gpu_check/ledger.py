@@ -24,7 +24,7 @@ from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.files import load_run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.measure import check as check_measurable
+from scaleproof.validator.preflight.checks import check as check_measurable
 from scaleproof.validator.reconciliation.reconcile import RESULT_FILE as RECONCILED_FILE
 from scaleproof.validator.reconciliation.reconcile import measured_folder
 

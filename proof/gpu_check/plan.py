@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from scaleproof.proof.gpu_check import scenarios
 from scaleproof.proof.gpu_check.scenarios import Fields, Trainings
 from scaleproof.simulator.parallelism import Strategy
-from scaleproof.simulator.scenario.strategies import AnyStrategy
-from scaleproof.validator.launch.preflight.capabilities import PRECISIONS
+from scaleproof.simulator.scenario.schema import AnyStrategy
+from scaleproof.validator.train.capabilities import PRECISIONS
 
 CALIBRATE: Final = "calibrate"
 DEVICE: Final = "device"

@@ -19,10 +19,11 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.job import Host
 from scaleproof.validator.launch.launch import JobOptions, LocalRanks, RankResult
-from scaleproof.validator.measure import MeasureOptions, check, measure_on
+from scaleproof.validator.measure import MeasureOptions, measure_on
 from scaleproof.validator.netlab.compatibility import lab_cluster
 from scaleproof.validator.netlab.lab import Netlab
 from scaleproof.validator.netlab.traffic import background_traffic
+from scaleproof.validator.preflight.checks import check
 
 _TIMEOUT_S: Final = 60.0
 # With three spinning processes, another process on the same core gets a quarter of it.

@@ -20,7 +20,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.launch.job import needed_nodes
-from scaleproof.validator.measure import check
+from scaleproof.validator.preflight.checks import check
 
 # Smallest share of exposed communication in the step of a case with emulated compute, since that is what is scored.
 LEAST_EXPOSED: Final = 0.4

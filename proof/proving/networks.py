@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from scaleproof.proof.proving.models import Compute, rarer
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.network.links import EndpointLink
-from scaleproof.simulator.cluster.network.topology import LeafSpine
+from scaleproof.simulator.cluster.network.topology_kinds import LeafSpine
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 
 _STARS: Final = 1 / 3

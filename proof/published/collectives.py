@@ -12,7 +12,7 @@ from scaleproof.simulator.cluster.collectives.nccl.constants import Tables, prio
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.published.tables import find_table, read_table
 from scaleproof.simulator.uncertainty.error_model import case_of_collective
-from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
+from scaleproof.simulator.uncertainty.linear_response import of_closed_form
 from scaleproof.validator.collectives.rows import Row, case_of, size_and_ranks, source_of
 
 CALIBRATION: Final = ()

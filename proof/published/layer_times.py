@@ -17,7 +17,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.plan_costs import with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.error_model import ErrorCase
-from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
+from scaleproof.simulator.uncertainty.linear_response import of_closed_form
 
 Row = Mapping[str, str]
 

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from scaleproof.reports import text
 from scaleproof.reports.pages import (
     collective_page,
+    described,
     elastic_page,
     fit_page,
     picture_page,
@@ -98,6 +99,13 @@ def _render(page: Page) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "capitalised": described.capitalised,
+        "sentences": described.sentences,
+        "look": described.look,
+        "known_facts": described.known_facts,
+        "narrow": text.with_narrow_spaces,
+        "groups": described.groups,
+        "shown_columns": described.shown_columns,
         "ms": text.milliseconds,
         "signed_ms": text.signed_milliseconds,
         "rate": text.rate,

@@ -11,9 +11,10 @@ from scaleproof.reports.charts.runs import accuracy as result_charts
 from scaleproof.reports.charts.runs import breakdown as run_charts
 from scaleproof.reports.charts.runs import steps as step_charts
 from scaleproof.reports.charts.runs.waterfall import waterfall
+from scaleproof.reports.descriptions import evidence, runs
 from scaleproof.reports.pages import result_text
 from scaleproof.reports.pages.capture_sections import capture_sections
-from scaleproof.reports.pages.evidence_section import evidence_section
+from scaleproof.reports.pages.described import has_content, page_section
 from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured, slug
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.read.results import Case, Results
@@ -24,8 +25,8 @@ from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.run.records import SHOWN
 from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.run.step_times import SHOWN
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
@@ -74,11 +75,9 @@ def sections(found: Results) -> list[Section]:
     cases = found.cases
     if not cases:
         return []
-    bars = result_charts.bars(cases)
-    made = [*_overview(found), *_scaling(cases), _breakdown(cases, bars), *_steps(cases)]
-    memory = pictured(run_charts.memory([bar for bar in bars if bar.run.origin == "predicted"]))
-    if memory:
-        made.append(Section("memory", "Memory", "What fits", pictures=memory))
+    all_runs = [run for case in cases for run in case.runs]
+    made = _of_run(all_runs[0]) if len(all_runs) == 1 else _of_runs(found)
+    made += _steps(cases)
     made += _captured(cases)
     made += _evidence(cases)
     timelines = _timelines(cases)
@@ -89,13 +88,26 @@ def sections(found: Results) -> list[Section]:
     return made
 
 
+def _of_run(run: Run) -> list[Section]:
+    """The sections of a single run."""
+    return [made for made in map(page_section, runs.describe(run).sections) if has_content(made)]
+
+
+def _of_runs(found: Results) -> list[Section]:
+    """The sections that compare several runs."""
+    bars = result_charts.bars(found.cases)
+    memory = pictured(run_charts.memory([bar for bar in bars if bar.run.origin == "predicted"]))
+    fits = [Section("memory", "Memory", "What fits", pictures=memory)] if memory else []
+    return [*_overview(found), *_scaling(found.cases), _breakdown(found.cases, bars), *fits]
+
+
 def _overview(found: Results) -> list[Section]:
     """Predicted against measured, or the runs where nothing was compared; a single run's figures are above."""
     if found.compared or any(case.failure for case in found.cases):
         return [_accuracy(found)]
-    runs = [run for case in found.cases for run in case.runs]
-    data = {"runs": runs, "units_per_step": result_text.units_per_step}
-    return [Section("runs", "Runs", "Runs", before="runs.html", data=data)] if len(runs) > 1 else []
+    shown = [run for case in found.cases for run in case.runs]
+    data = {"runs": shown, "units_per_step": runs.units_per_step}
+    return [Section("runs", "Runs", "Runs", before="runs.html", data=data)] if len(shown) > 1 else []
 
 
 def _accuracy(found: Results) -> Section:
@@ -182,7 +194,7 @@ def _evidence(cases: Sequence[Case]) -> list[Section]:
     """Published runs similar to the predictions; nothing where no scenario was kept."""
     scenarios = [(case.scenario, _scenario(case)) for case in cases if case.predicted]
     known = [(name, scenario) for name, scenario in scenarios if scenario is not None]
-    return [evidence_section(known)] if known else []
+    return [page_section(evidence.of_scenarios(known))] if known else []
 
 
 def _scenario(case: Case) -> Scenario | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
 
+from scaleproof.reports.descriptions.runs import figures, finding, speed
 from scaleproof.reports.read.results import Case, Results
 from scaleproof.reports.read.verdict import FAIR
 from scaleproof.reports.text import NOTHING, percent, signed_percent
-from scaleproof.simulator.common.units import counted, format_bytes, format_short, format_short_range, format_time_s, format_USD
-from scaleproof.simulator.run.bottleneck import bound
+from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.run.run import Run
 
 
@@ -34,38 +34,16 @@ def headline(results: Results) -> str:
         return f"The predicted step time of {case.scenario} is {percent(abs(_error(case)))} {side} the measured one{left_out}"
     runs = [run for case in results.cases for run in case.runs]
     if len(runs) == 1:
-        binding = bound(runs[0]) if runs[0].fits is not False else ""
-        return _speed(runs[0]) + (f"; {binding.lower()}" if binding else "")
+        return finding(runs[0])
     if runs:
         fastest = max(runs, key=lambda run: run.samples_per_s)
         count = counted(len(runs), f"{_origins(runs)} run".strip())
-        return f"{count}, none of them both predicted and measured; the fastest is {_speed(fastest)}"
+        return f"{count}, none of them both predicted and measured; the fastest is {speed(fastest)}"
     return "Nothing to show: no run in this folder could be read"
 
 
 def _origins(runs: Sequence[Run]) -> str:
     return runs[0].origin if len({run.origin for run in runs}) == 1 else ""
-
-
-def _speed(run: Run) -> str:
-    """'llama: 308k tokens/s on 256 GPUs (261–364k)', of a measured run without an interval."""
-    gpus = counted(run.compute_ranks, "GPU")
-    if run.fits is False and run.memory_bytes_per_rank and run.capacity_bytes:
-        memory = f"{format_bytes(run.memory_bytes_per_rank)} of {format_bytes(run.capacity_bytes)} per GPU"
-        note = f" ({run.fit_by_note})" if run.fit_by_note else ""
-        fits = f"; fits with {run.fit_by.replace(' ', ' and ')}{note}" if run.fit_by else ""
-        return f"{run.scenario}: out of memory on {gpus}, {memory}{fits}"
-    per_step, unit = units_per_step(run)
-    between = ""
-    if run.prediction_interval_s:
-        between = f" ({format_short_range(*(per_step / end_s for end_s in reversed(run.prediction_interval_s)))})"
-    how = "" if run.origin == "predicted" else ", measured"
-    return f"{run.scenario}: {format_short(per_step / run.step_time_s)} {unit}/s on {gpus}{between}{how}"
-
-
-def units_per_step(run: Run) -> tuple[int, str]:
-    """Tokens of a step and 'tokens', or samples for models without tokens."""
-    return (run.tokens, "tokens") if run.tokens else (run.samples, "samples")
 
 
 def _error(case: Case) -> float:
@@ -81,7 +59,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
         return [(f"0 of {len(results.cases)}", "scenarios compared, since other work disturbed all measurements")]
     if not compared:
         runs = [run for case in results.cases for run in case.runs]
-        return list(_run_facts(runs[0])) if len(runs) == 1 else []
+        return list(figures(runs[0])) if len(runs) == 1 else []
     errors = [_error(case) for case in compared]
     limit = FAIR if results.max_error is None else results.max_error
     failed = sum(case.failure is not None for case in results.cases)
@@ -99,27 +77,6 @@ def facts(results: Results) -> list[tuple[str, str]]:
         (f"{inside} of {len(compared)}", f"within {percent(limit)}" + (", the allowed error" if results.max_error else "")),
         *intervals,
     ]
-
-
-def _run_facts(run: Run) -> Iterator[tuple[str, str]]:
-    """The key figures of a single run."""
-    per_step, unit = units_per_step(run)
-    over = ", if memory sufficed" if run.fits is False else ""
-    yield format_time_s(run.step_time_s), f"step time, batch {run.samples:,}{over}"
-    if run.compute_ranks > 1:
-        yield format_short(per_step / run.step_time_s / run.compute_ranks), f"{unit}/s per GPU"
-    else:
-        yield format_short(per_step / run.step_time_s), f"{unit}/s"
-    if run.mfu is not None:
-        yield percent(run.mfu), "MFU"
-    if run.memory_bytes_per_rank:
-        of = f" of {format_bytes(run.capacity_bytes)}" if run.capacity_bytes else ""
-        yield format_bytes(run.memory_bytes_per_rank), f"memory per GPU{of}"
-    bill = run.cost_USD or {}
-    if f"per_million_{unit}" in bill:
-        yield format_USD(bill[f"per_million_{unit}"]), f"per million {unit}"
-    if "weak" in run.scaling and run.fits is not False:
-        yield percent(run.scaling["weak"].efficiency), "weak scaling efficiency"
 
 
 def ranks_text(case: Case) -> str:

@@ -11,8 +11,9 @@ from scaleproof.reports.charts.sensitivity import sensitivity_chart
 from scaleproof.reports.charts.studies import bars as study_bars
 from scaleproof.reports.charts.studies import curves as study_curves
 from scaleproof.reports.charts.studies import maps as study_maps
+from scaleproof.reports.descriptions import evidence
 from scaleproof.reports.pages import study_text
-from scaleproof.reports.pages.evidence_section import evidence_section
+from scaleproof.reports.pages.described import page_section
 from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured, slug
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.read.fastest_points import MOST_CHOSEN, FastestPoint, chosen, sensitivity_of
@@ -43,7 +44,7 @@ def page(found: StudyFolder, measured: Sequence[Case] = ()) -> Page:
         sections.append(Section("sensitivity", "Sensitivity", "What would help most", intro, pictured(chart)))
     sections.append(_pareto(study))
     if closely:
-        sections.append(evidence_section([(closely[0].line, closely[0].scenario)]))
+        sections.append(page_section(evidence.of_scenarios([(closely[0].line, closely[0].scenario)])))
     sections += [_timelines(closely), _wrong(found)]
     sheets = {"points.csv": csv_tables.frame_csv(found.points)}
     if closely:

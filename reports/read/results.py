@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
-from pydantic import AllowInfNan, BaseModel, FiniteFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import AllowInfNan, BaseModel, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase, Spans
 from scaleproof.simulator.common.units import format_bytes
+from scaleproof.simulator.run.explanation import Explanation
 from scaleproof.simulator.run.files import SPANS_FILE, from_summary, load_spans
 from scaleproof.simulator.run.run import Origin, Run
 from scaleproof.simulator.scenario import dump
@@ -30,37 +31,8 @@ _UNREADABLE: Final = (
 )  # fmt: skip
 # a page contains the scenario twice
 _MOST_SCENARIO_BYTES: Final = 2**20
+_EXPLANATION: Final = TypeAdapter(Explanation)
 _T = TypeVar("_T")
-
-
-class Part(BaseModel):
-    """A component of predicted − measured step time. A side is None if it lacks the component."""
-
-    name: str
-    group: str = ""
-    difference_s: FiniteFloat
-    predicted_s: FiniteFloat | None = None
-    measured_s: FiniteFloat | None = None
-
-
-class SpanDifference(BaseModel):
-    """Spans of one kind that differ, in seconds per rank and step: a predicted rank and the measured ranks it represents."""
-
-    rank: NonNegativeInt
-    measured_ranks: tuple[NonNegativeInt, ...]
-    phase: str
-    stage: int = -1
-    microbatch: int = -1
-    predicted_s: FiniteFloat
-    measured_s: FiniteFloat
-
-
-class Explanation(BaseModel):
-    """Reconcile's explanation of the difference: sentences, components that add up to it, and places in the step."""
-
-    sentences: tuple[str, ...] = ()
-    parts: tuple[Part, ...] = ()
-    partings: tuple[SpanDifference, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -240,7 +212,7 @@ class _Reader:
         texts = file.scenario, file.family, file.strategy
         explanation = None
         if file.explanation is not None:
-            explanation = self._checked(Explanation.model_validate, file.explanation, f"{file.scenario}: explanation")
+            explanation = self._checked(_EXPLANATION.validate_python, file.explanation, f"{file.scenario}: explanation")
         case = Case(*texts, ranks, compute_ranks, predicted, measured, file.failure, file.folder, file.inside, explanation)
         return replace(case, scenario_yaml=self._scenario_yaml(file.folder))
 

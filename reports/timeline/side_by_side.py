@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from scaleproof.reports.charts.style import INK, Drawn, render_both
-from scaleproof.reports.read.results import Case, SpanDifference
+from scaleproof.reports.read.results import Case
 from scaleproof.reports.text import milliseconds
 from scaleproof.reports.timeline.step import Step, typical_step
 from scaleproof.reports.timeline.timeline import draw, height, rank_name, shown
 from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.common.units import format_time_s
+from scaleproof.simulator.run.explanation import Divergence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +51,7 @@ def _mark(
     figure: Figure,
     panels: Sequence[Axes],
     steps: Sequence[Step],
-    marked: Sequence[tuple[SpanDifference, tuple[_Place, _Place]]],
+    marked: Sequence[tuple[Divergence, tuple[_Place, _Place]]],
 ) -> None:
     """Draws numbered frames around differences, lines between the panels, and descriptions below."""
     from matplotlib.patches import ConnectionPatch
@@ -91,7 +92,7 @@ class _Place(NamedTuple):
         return self.end_ms - self.begin_ms
 
 
-def _places(steps: Sequence[Step], mark: SpanDifference) -> tuple[_Place, _Place] | None:
+def _places(steps: Sequence[Step], mark: Divergence) -> tuple[_Place, _Place] | None:
     """The places of a difference on both sides: the stretches that differ most; None if a side lacks it."""
     above, below = (_stretches(step, mark) for step in steps)
     if not above or not below:
@@ -102,7 +103,7 @@ def _places(steps: Sequence[Step], mark: SpanDifference) -> tuple[_Place, _Place
     return longest_above, longest_below
 
 
-def _stretches(step: Step, mark: SpanDifference) -> list[_Place]:
+def _stretches(step: Step, mark: Divergence) -> list[_Place]:
     """TimeIntervals of consecutive spans, in order, of the first rank that has them."""
     phases = [phase for phase in Phase if phase.label == mark.phase]
     own = (step.spans.stream == Stream.MAIN) & np.isin(step.spans.phase, phases) & (step.end_ms > step.arrival_ms)
@@ -122,7 +123,7 @@ def _stretches(step: Step, mark: SpanDifference) -> list[_Place]:
     return []
 
 
-def _words(steps: Sequence[Step], mark: SpanDifference) -> str:
+def _words(steps: Sequence[Step], mark: Divergence) -> str:
     """'receive on stage 3, microbatch 0: 44.6 ms predicted, 119 ms measured, the mean of all steps'."""
     microbatch = f", microbatch {mark.microbatch}" if mark.microbatch >= 0 else ""
     sides = f"{milliseconds(mark.predicted_s)} ms predicted, {milliseconds(mark.measured_s)} ms measured"

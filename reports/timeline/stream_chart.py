@@ -14,8 +14,7 @@ from scaleproof.reports.text import percent, time_unit
 from scaleproof.reports.timeline.boxes import TimelineBoxes, crowded, summed
 from scaleproof.reports.timeline.step import NAMES
 from scaleproof.reports.timeline.timeline import COLOURS
-from scaleproof.simulator.common.intervals import TimeIntervals
-from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.common.spans import Phase, TimeIntervals
 from scaleproof.simulator.common.units import counted, format_bytes, format_time_s
 from scaleproof.simulator.strategy.captured.streams import ClassStreams, StreamSpan
 

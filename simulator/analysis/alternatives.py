@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, names_for
+from scaleproof.simulator.cluster.collectives.algorithms import names_for
 from scaleproof.simulator.common.errors import FieldError, InputError, NotFoundError
 from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.parallelism import Strategy
@@ -79,7 +79,7 @@ def _contender(name: str, scenario: Scenario) -> Contender:
     """The strategy named 'ring' or 'ring@torchtitan'. Raises InputError for an unknown strategy or framework."""
     own = scenario.strategy
     strategy, at, framework_name = name.partition("@")
-    algorithms = names_for("all_reduce", list(ALGORITHMS))
+    algorithms = names_for("all_reduce")
     servers = _SERVERS.fullmatch(strategy)
     if strategy == _SCENARIO:
         contender = Contender(name, f"{own.kind}, as the scenario has it")

@@ -27,9 +27,8 @@ from scaleproof.simulator.scenario.fields import Change, differences
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
 from scaleproof.simulator.uncertainty.error_model import MODEL
-from scaleproof.simulator.uncertainty.pairwise import RatioInterval, log_errors, of_log_ratios, reversed_share
+from scaleproof.simulator.uncertainty.pairwise import RatioInterval, joint_errors, log_errors, of_log_ratios, reversed_share
 from scaleproof.simulator.uncertainty.prediction_interval import DRAWS
-from scaleproof.simulator.uncertainty.priors import joint_errors
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
 from scaleproof.simulator.uncertainty.unmodelled import log_times
 

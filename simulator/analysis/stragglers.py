@@ -6,19 +6,21 @@ allreduce; under each perturbation of the scenario separately, and under all of 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.analysis.alternatives import contenders
+from scaleproof.simulator.analysis.study.axes import StudyAxis
+from scaleproof.simulator.analysis.study.evaluate import Row, row_of, table
+from scaleproof.simulator.analysis.study.grid import Variants
 from scaleproof.simulator.analysis.variants import Variant, frameworks
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
 from scaleproof.simulator.parallelism import ParameterServer, Strategy
-from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -97,16 +99,15 @@ def uneven(scenario: Scenario, backups: int | None = None, bound: int = _BOUND) 
         raise InputError(f"--bound {bound}: the number of steps that the slowest may be behind; give 0 or more")
     kinds = _kinds(scenario)
     ways = _ways(scenario, own, backups, bound)
-    cells: dict[str, dict[str, Cell]] = {}
-    for kind, (cluster, unevenness) in kinds.items():
-        cells[kind] = {}
-        for way, (_, strategy) in ways.items():
-            # validated again, since a perturbation may name ranks that this strategy does not have
-            parts = {"strategy": strategy, "cluster": cluster, "unevenness": unevenness}
-            cell = Cell.predicted(functools.partial(scenario.rebuilt, **parts), _results)
-            even = cells[ALONE].get(way, cell)
-            of_even = cell.samples_per_s / even.samples_per_s if cell.samples_per_s and even.samples_per_s else None
-            cells[kind][way] = replace(cell, of_even=of_even)
+
+    def perturbed(kind: tuple[Cluster, Perturbations], way: tuple[str, Strategy]) -> Scenario:
+        # validated again, since a perturbation may name ranks that this strategy does not have
+        return scenario.rebuilt(strategy=way[1], cluster=kind[0], unevenness=kind[1])
+
+    grid = Variants((StudyAxis.named_values("unevenness", kinds), StudyAxis.named_values("strategy", ways)), perturbed)
+    rows = iter(table(grid, _results))
+    found = {kind: {way: Cell.of(next(rows)) for way in ways} for kind in kinds}
+    cells = {kind: {way: _compared(cell, found[ALONE][way]) for way, cell in row.items()} for kind, row in found.items()}
     return Uneven(scenario.name, own.workers, {name: words for name, (words, _) in ways.items()}, cells)
 
 
@@ -147,7 +148,14 @@ def _ways(scenario: Scenario, own: ParameterServer, backups: int, bound: int) ->
     }
 
 
-def _results(scenario: Scenario, run: Run) -> dict[str, Any]:
-    """The columns of a cell in addition to its throughput; a ring has neither staleness nor dropped pushes."""
+def _compared(cell: Cell, even: Cell) -> Cell:
+    """The cell with its throughput over that without perturbations."""
+    of_even = cell.samples_per_s / even.samples_per_s if cell.samples_per_s and even.samples_per_s else None
+    return replace(cell, of_even=of_even)
+
+
+def _results(scenario: Scenario) -> Row:
+    """The columns of a cell; a ring has neither staleness nor dropped pushes."""
+    run = timed(scenario)
     staleness, dropped = (run.servers.version_staleness.mean, run.servers.dropped) if run.servers else (0.0, 0.0)
-    return {"staleness": staleness, "dropped": dropped, "warnings": run.warnings}
+    return row_of(run) | {"staleness": staleness, "dropped": dropped, "warnings": run.warnings}

@@ -1,15 +1,13 @@
-"""Variants of a scenario, each predicted by itself: the tables that crossover, sensitivity and uneven read."""
+"""Rows of tables of variants of a scenario, with types: what crossover and uneven read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from scaleproof.simulator.common.errors import InputError, one_line
-from scaleproof.simulator.predict import timed
-from scaleproof.simulator.run.run import Run, framework_words
-from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.analysis.study.evaluate import Row
+from scaleproof.simulator.run.run import framework_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,27 +21,11 @@ class Variant:
     framework_is_default: bool = False
 
     @classmethod
-    def predicted(
-        cls,
-        build: Callable[[], Scenario],
-        results: Callable[[Scenario, Run], Mapping[str, Any]] = lambda scenario, run: {},
-        predict: Callable[[Scenario], Run] = timed,
-        **place: Any,
-    ) -> Self:
-        """The row of a variant. build: raises InputError for one that cannot be trained. results, place: further columns."""
-        try:
-            scenario = build()
-            run = predict(scenario)
-            columns = results(scenario, run)
-        except InputError as error:
-            return cls(problem=one_line(error), **place)
-        return cls(
-            samples_per_s=run.samples_per_s,
-            framework=run.framework,
-            framework_is_default=run.framework_is_default,
-            **columns,
-            **place,
-        )
+    def of(cls, row: Row, **place: Any) -> Self:
+        """The variant of a row. place: further columns."""
+        columns = {name: row[name] for name in {one.name for one in fields(cls)} & row.keys()}
+        # the first of several problems
+        return cls(**{**columns, "problem": row.get("error", "").partition(" | ")[0], **place})
 
 
 def frameworks(variants: Iterable[Variant]) -> str:

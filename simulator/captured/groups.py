@@ -106,6 +106,11 @@ class Replicas:
         return [sorted(ranks) for ranks in result]
 
 
+# Collectives by their names in records. A barrier is a sum of nothing.
+COLLECTIVES: Final[Mapping[str, Op]] = {
+    "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "broadcast": "broadcast",
+    "reduce": "reduce", "alltoall": "alltoall", "gather": "gather", "scatter": "scatter", "barrier": "all_reduce",
+}  # fmt: skip
 # Dimensions by words in descriptions of groups, as those of device meshes.
 _WORDS: Final = {
     Dimension.TENSOR: re.compile(r"(^|[^a-z])(tp|tensor)([^a-z]|$)"),
@@ -162,6 +167,19 @@ class GroupRoles:
         if op == "alltoall":
             return Dimension.EXPERT
         return Dimension.FSDP if op in _SHARDING else Dimension.DATA
+
+
+def whole_bytes(op: Op, read: int, written: int, ranks: int) -> int:
+    """Bytes of a collective's whole buffer, from those of one rank's input and output."""
+    if op == "all_gather":
+        return max(written, read * ranks)
+    if op == "reduce_scatter":
+        return max(read, written * ranks)
+    if op == "gather":
+        return read * ranks
+    if op == "scatter":
+        return written * ranks
+    return max(read, written)
 
 
 def _of_activations(one: RecordedRanks) -> set[int]:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from scaleproof.simulator.captured.groups import GroupRoles, replicas_of
+from scaleproof.simulator.captured.groups import COLLECTIVES, GroupRoles, replicas_of, whole_bytes
 from scaleproof.simulator.captured.kernels import PRECISIONS
 from scaleproof.simulator.captured.record import ALLOW_TF32, NONE, Capture, Category, EventKind, RecordedRanks, TrainingPass
 from scaleproof.simulator.captured.samples import samples_of
-from scaleproof.simulator.captured.script import (
-    CapturedClass,
-    CapturedScript,
-    Event,
-    IssuedCollective,
-    IssuedMessage,
-    Operation,
-    Operator,
-    RecordedEvent,
-    Wait,
-)
+from scaleproof.simulator.captured.script import LAUNCHES, CapturedClass, CapturedScript, Events, Operator
 from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.common.errors import InputError
@@ -32,11 +21,6 @@ from scaleproof.simulator.model.torch_operators import copied, work_of
 
 _PHASES: Final[Mapping[int, Phase]] = {
     TrainingPass.FORWARD: Phase.FORWARD, TrainingPass.BACKWARD: Phase.BACKWARD, TrainingPass.OPTIMIZER: Phase.OPTIMIZER,
-}  # fmt: skip
-# Collectives by their names in records. A barrier is a sum of nothing.
-COLLECTIVES: Final[Mapping[str, Op]] = {
-    "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "broadcast": "broadcast",
-    "reduce": "reduce", "alltoall": "alltoall", "gather": "gather", "scatter": "scatter", "barrier": "all_reduce",
 }  # fmt: skip
 _HOLDERS: Final = {
     Category.WORKING: "working", Category.PARAMETERS: "parameters", Category.GRADIENTS: "gradients",
@@ -47,8 +31,8 @@ _HOLDERS: Final = {
 _OPTIMIZERS: Final = {"lamb": "lamb", "adafactor": "adafactor", "adam": "adam", "sgd": "sgd"}
 _USUAL_OPTIMIZER: Final = "adam"
 _COPIES: Final = ("host to device", "device to host")
-# A row after all others.
-_AFTER_ALL: Final = 1 << 62
+# Columns of events that programs use as they are recorded.
+_AS_RECORDED: Final = ("stream", "recomputed", "group", "peer", "tag", "work", "event", "other_stream")
 
 
 def read(path: Path) -> CapturedScript:
@@ -128,19 +112,17 @@ def _unknown_precisions(capture: Capture, classes: Sequence[CapturedClass]) -> I
 
 def _class_of(one: RecordedRanks, roles: GroupRoles, timed_s: Mapping[str, float]) -> CapturedClass:
     reader = _StepReader(one, roles, timed_s)
-    placed = reader.with_last_waits(list(reader.events()))
-    rows, events = [row for row, _ in placed], [event for _, event in placed]
-    streams = Counter(
-        event.stream for event in events if isinstance(event, Operation) and reader.operators[event.operator].work.flops
-    )
-    before, allocations = allocations_of(one, rows)
+    events, operators = reader.events(), reader.operators
+    streams = Counter(events.stream[row] for row in events.rows(*LAUNCHES) if operators[events.operator[row]].work.flops)
+    before, allocations = allocations_of(one)
     return CapturedClass(
         name=one.name,
         ranks=[rank for ranks in one.ranks for rank in ranks],
         played=one.played,
         main_stream=streams.most_common(1)[0][0] if streams else 0,
-        operators=reader.operators,
+        operators=operators,
         events=events,
+        groups=one.groups,
         before=before,
         allocations=allocations,
     )
@@ -151,73 +133,56 @@ class _StepReader:
     far as they have been read."""
 
     def __init__(self, one: RecordedRanks, roles: GroupRoles, timed_s: Mapping[str, float]) -> None:
-        self._one, self._roles, self._timed_s, self._phase = one, roles, timed_s, Phase.FORWARD
+        self._one, self._roles, self._timed_s = one, roles, timed_s
         # plain lists: reading single numbers from numpy arrays takes ten times as long
-        self._columns: dict[str, list[Any]] = {name: column.tolist() for name, column in one.columns.items()}
+        self._columns: dict[str, list[Any]] = {name: column[one.begin :].tolist() for name, column in one.columns.items()}
+        self._kinds = list(map(EventKind, self._columns["kind"]))
         self._numbers: dict[tuple[object, ...], int] = {}
         self.operators: list[Operator] = []
 
-    def events(self) -> Iterator[tuple[int, Event]]:
-        """Rows and events of the step in order."""
-        for row in self._one.rows(*EventKind).tolist():
-            kind = EventKind(self._columns["kind"][row])
-            # what is outside of the passes counts with the pass before it
-            self._phase = _PHASES.get(self._columns["phase"][row], self._phase)
-            event = self._event(row, kind)
-            if event is not None:
-                yield row, event
+    def events(self) -> Events:
+        """The events of the step."""
+        columns, one = self._columns, self._one
+        ops = [self._op(row) if kind is EventKind.COLLECTIVE else None for row, kind in enumerate(self._kinds)]
+        return Events(
+            kind=self._kinds,
+            phase=list(self._phases()),
+            module=[one.strings[index] if index != NONE else "" for index in columns["module"]],
+            operator=[self._operator_number(row) if kind in LAUNCHES else NONE for row, kind in enumerate(self._kinds)],
+            host_s=[max(0.0, seconds) for seconds in columns["host_s"]],
+            op=ops,
+            dimension=[op and self._roles.dimension(group, op) for op, group in zip(ops, columns["group"], strict=True)],
+            size_bytes=[self._size_bytes(row, op) for row, op in enumerate(ops)],
+            **{name: columns[name] for name in _AS_RECORDED},
+        )
 
-    def _event(self, row: int, kind: EventKind) -> Event | None:
-        """The event of a row; None for rows of other kinds than kernels, communication and waits."""
-        stream, work, event = (self._of(column, row) for column in ("stream", "work", "event"))
-        match kind:
-            case EventKind.OPERATOR | EventKind.COPY:
-                return self._operation(row, kind)
-            case EventKind.COLLECTIVE:
-                return self._collective(row)
-            case EventKind.SEND | EventKind.RECEIVE:
-                sends = kind == EventKind.SEND
-                size_bytes = float(max(0, self._of("bytes_read" if sends else "bytes_written", row)))
-                peer, tag = self._of("peer", row), self._of("tag", row)
-                return IssuedMessage(stream, self._phase, sends, peer, size_bytes, tag, work)
-            case EventKind.EVENT_RECORD:
-                return RecordedEvent(stream, event)
-            case EventKind.WORK_WAIT:
-                return Wait(stream, "work", work)
-            case EventKind.EVENT_WAIT:
-                return Wait(stream, "event", event)
-            case EventKind.STREAM_WAIT:
-                return Wait(stream, "stream", self._of("other_stream", row))
-            case EventKind.ITEM:
-                return Wait(None, "stream", stream)
-            case EventKind.SYNCHRONIZE if work != NONE:
-                return Wait(None, "work", work)
-            case EventKind.SYNCHRONIZE if event != NONE:
-                return Wait(None, "event", event)
-            case EventKind.SYNCHRONIZE:
-                return Wait(None, "stream", self._of("other_stream", row))
-        return None
+    def _phases(self) -> Iterator[Phase]:
+        """Phases of the rows. What is outside of the passes counts with the pass before it."""
+        phase = Phase.FORWARD
+        for recorded in self._columns["phase"]:
+            phase = _PHASES.get(recorded, phase)
+            yield phase
 
-    def _of(self, column: str, row: int) -> int:
-        return int(self._columns[column][row])
+    def _moved_bytes(self, row: int) -> tuple[int, int]:
+        """Bytes that an event reads and writes."""
+        return max(0, self._columns["bytes_read"][row]), max(0, self._columns["bytes_written"][row])
 
-    def _operation(self, row: int, kind: EventKind) -> Operation:
-        moved_bytes = max(0, self._of("bytes_read", row)) + max(0, self._of("bytes_written", row))
-        name, signature = self._of("name", row), self._of("signature", row)
-        key = (kind, name, signature, moved_bytes)
+    def _operator_number(self, row: int) -> int:
+        """The index of an operator, which is added to the distinct ones if it is another one."""
+        columns, moved_bytes = self._columns, sum(self._moved_bytes(row))
+        key = (columns["kind"][row], columns["name"][row], columns["signature"][row], moved_bytes)
         if key not in self._numbers:
             self._numbers[key] = len(self.operators)
-            self.operators.append(self._operator(row, kind, float(moved_bytes)))
-        again, module = self._of("recomputed", row) == 1, self._one.text("module", row)
-        host_s = max(0.0, self._columns["host_s"][row])
-        return Operation(self._of("stream", row), self._phase, self._numbers[key], again, module, host_s)
+            self.operators.append(self._operator(row, float(moved_bytes)))
+        return self._numbers[key]
 
-    def _operator(self, row: int, kind: EventKind, moved_bytes: float) -> Operator:
-        name = self._one.text("name", row)
-        timed_s = self._timed_s.get(self._one.operator_key(row)) if self._timed_s else None
-        if kind == EventKind.COPY:
+    def _operator(self, row: int, moved_bytes: float) -> Operator:
+        recorded = self._one.begin + row
+        name = self._one.text("name", recorded)
+        timed_s = self._timed_s.get(self._one.operator_key(recorded)) if self._timed_s else None
+        if self._kinds[row] is EventKind.COPY:
             return Operator(name, copied(moved_bytes, crosses=name in _COPIES), "fp32", timed_s)
-        signature = self._one.signature(row)
+        signature = self._one.signature(recorded)
         shapes = [shape for shape, _, _ in signature.inputs]
         types = [dtype for _, dtype, _ in (*signature.inputs, *signature.outputs) if dtype in PRECISIONS]
         work = work_of(name, shapes, signature.arguments, moved_bytes)
@@ -226,63 +191,33 @@ class _StepReader:
             precision = "tf32"
         return Operator(name, work, precision, timed_s)
 
-    def _collective(self, row: int) -> IssuedCollective:
-        name, group = self._one.text("name", row), self._of("group", row)
-        op = COLLECTIVES.get(name)
-        if op is None:
+    def _op(self, row: int) -> Op:
+        """The operation of a collective. Raises InputError for one that is not known."""
+        name = self._one.text("name", self._one.begin + row)
+        if name not in COLLECTIVES:
             raise InputError(f"a collective {name!r}, whose time is not known; those known are {', '.join(COLLECTIVES)}")
-        ranks = self._one.groups[group].ranks
-        read, written = (max(0, self._of(column, row)) for column in ("bytes_read", "bytes_written"))
-        return IssuedCollective(
-            self._of("stream", row), self._phase, op, ranks, float(_whole_bytes(op, read, written, len(ranks))),
-            self._one.groups[group].name, self._of("work", row), self._roles.dimension(group, op),
-        )  # fmt: skip
+        return COLLECTIVES[name]
 
-    def with_last_waits(self, events: Sequence[tuple[int, Event]]) -> list[tuple[int, Event]]:
-        """Rows and events, with waits for collectives of the backward pass that the script never waits for itself, as those of
-        DDP's reducer: before the optimizer's first kernel."""
-        waited = {event.number for _, event in events if isinstance(event, Wait) and event.on == "work"}
-        left = [
-            event.work
-            for _, event in events
-            if isinstance(event, IssuedCollective) and event.phase == Phase.BACKWARD and event.work not in waited
-        ]
-        updates = (
-            place for place, (_, event) in enumerate(events) if isinstance(event, Operation) and event.phase == Phase.OPTIMIZER
-        )
-        first = next(updates, len(events))
-        row, stream = (events[first][0], cast(Operation, events[first][1]).stream) if first < len(events) else (_AFTER_ALL, 0)
-        return [*events[:first], *((row, Wait(stream, "work", work)) for work in left), *events[first:]]
+    def _size_bytes(self, row: int, op: Op | None) -> float:
+        """Bytes of a message or of a collective's whole buffer; 0 for other events."""
+        read, written = self._moved_bytes(row)
+        if op is not None:
+            return float(whole_bytes(op, read, written, len(self._one.groups[self._columns["group"][row]].ranks)))
+        return float({EventKind.SEND: read, EventKind.RECEIVE: written}.get(self._kinds[row], 0))
 
 
-def _whole_bytes(op: Op, read: int, written: int, ranks: int) -> int:
-    """Bytes of a collective's whole buffer, from those of one rank's input and output."""
-    if op == "all_gather":
-        return max(written, read * ranks)
-    if op == "reduce_scatter":
-        return max(read, written * ranks)
-    if op == "gather":
-        return read * ranks
-    if op == "scatter":
-        return written * ranks
-    return max(read, written)
-
-
-def allocations_of(
-    one: RecordedRanks, event_rows: Sequence[int] = ()
-) -> tuple[list[Allocation | Free], list[Allocation | Free]]:
-    """Allocations and frees of a class before its step and in it, in order. event_rows: rows of the step's other events."""
+def allocations_of(one: RecordedRanks) -> tuple[list[Allocation | Free], list[Allocation | Free]]:
+    """Allocations and frees of a class before its step and in it, in order."""
     rows = one.rows(EventKind.ALLOCATE, EventKind.FREE, in_step=False).tolist()
-    begin = int(one.rows(EventKind.STEP)[0]) if len(one.rows(EventKind.STEP)) else 0
     columns = {name: one.columns[name].tolist() for name in ("kind", "allocation", "size", "stream", "category", "phase")}
     phase = "start"
     result: tuple[list[Allocation | Free], list[Allocation | Free]] = [], []
     for row in rows:
-        in_step = row >= begin
+        in_step = row >= one.begin
         if in_step:
             phase = _PHASES[known].label if (known := columns["phase"][row]) in _PHASES else phase
             phase = Phase.FORWARD.label if phase == "start" else phase
-        number, at = columns["allocation"][row], bisect.bisect_left(event_rows, row)
+        number, at = columns["allocation"][row], max(0, row - one.begin)
         if columns["kind"][row] == EventKind.FREE:
             result[in_step].append(Free(number, at))
             continue

@@ -7,8 +7,10 @@ the step begins; the rows after it are those of one steady step.
 
 from __future__ import annotations
 
+import functools
 import io
 import json
+import threading
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -126,6 +128,10 @@ COLUMNS: Final[Mapping[str, Column]] = {
 }  # fmt: skip
 
 
+# Columns that refer to strings.
+_TEXTS: Final = ("name", "module", "node", "line")
+
+
 class Signature(NamedTuple):
     """Tensors of an operator: those that it reads and those that it writes, each with shape and type such as 'bfloat16', and
     whether it is contiguous; and arguments that determine its FLOPs, by name."""
@@ -133,6 +139,83 @@ class Signature(NamedTuple):
     inputs: tuple[tuple[tuple[int, ...], str, bool], ...]
     outputs: tuple[tuple[tuple[int, ...], str, bool], ...]
     arguments: Mapping[str, Any]
+
+
+class RecordedEvents(NamedTuple):
+    """Columns of events, and the strings and signatures that they refer to."""
+
+    columns: Mapping[str, NDArray[Any]]
+    strings: Sequence[str]
+    signatures: Sequence[Signature]
+
+
+class _Numbers:
+    """Distinct values in the order in which they were first numbered."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._numbers: dict[str, int] = {}
+
+    def number(self, value: Any) -> int:
+        number = self._numbers.setdefault(value if isinstance(value, str) else repr(value), len(self.values))
+        if number == len(self.values):
+            self.values.append(value)
+        return number
+
+
+class EventWriter:
+    """Events while they are recorded, on any thread. columns: a list of plain numbers for each, with NONE where it does not
+    apply."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+        self._strings, self._signatures = _Numbers(), _Numbers()
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        """Number of events so far."""
+        return len(self.columns["kind"])
+
+    def add(self, kind: EventKind, **columns: Any) -> int:
+        """Adds an event by the columns that apply to it, texts and signatures as such. Returns its row."""
+        plain = {name: self._plain(name, value) for name, value in columns.items()} | {"kind": kind}
+        with self._lock:
+            for name, column in self.columns.items():
+                column.append(plain.get(name, NONE))
+            return len(self) - 1
+
+    def set(self, row: int, column: str, value: Any) -> None:
+        """Changes a column of an event."""
+        self.columns[column][row] = self._plain(column, value)
+
+    def value(self, row: int, column: str) -> Any:
+        """A column of an event, texts and signatures as such; None where it does not apply."""
+        plain = self.columns[column][row]
+        numbers = self._numbers(column)
+        return None if plain == NONE else plain if numbers is None else numbers.values[plain]
+
+    def part(self, rows: Sequence[int]) -> RecordedEvents:
+        """Some events in the order of their rows, with the strings and signatures that they refer to."""
+        part = EventWriter()
+        columns: dict[str, NDArray[Any]] = {}
+        for name, column in self.columns.items():
+            numbers = self._numbers(name)
+            values = [column[row] for row in rows]
+            if numbers is not None:
+                values = [NONE if value == NONE else part._plain(name, numbers.values[value]) for value in values]
+            columns[name] = np.array(values, COLUMNS[name].dtype)
+        return RecordedEvents(columns, part._strings.values, part._signatures.values)
+
+    def _numbers(self, column: str) -> _Numbers | None:
+        """The values that a column refers to, if it does."""
+        return self._signatures if column == "signature" else self._strings if column in _TEXTS else None
+
+    def _plain(self, column: str, value: Any) -> Any:
+        numbers = self._numbers(column)
+        if numbers is None or value == NONE:
+            return value
+        # only the root module has an empty text
+        return NONE if value == "" and column != "module" else numbers.number(value)
 
 
 @dataclass(frozen=True)
@@ -208,11 +291,15 @@ class RecordedRanks:
         """Number of ranks."""
         return sum(len(ranks) for ranks in self.ranks)
 
+    @functools.cached_property
+    def begin(self) -> int:
+        """The row at which the step begins."""
+        return int(np.argmax(self.columns["kind"] == EventKind.STEP))
+
     def rows(self, *kinds: EventKind, in_step: bool = True) -> NDArray[np.intp]:
         """Rows of events of some kinds, in order. in_step: without the allocations from before the step."""
-        kind = self.columns["kind"]
-        begin = int(np.argmax(kind == EventKind.STEP)) if in_step else 0
-        return np.flatnonzero(np.isin(kind[begin:], kinds)) + begin
+        begin = self.begin if in_step else 0
+        return np.flatnonzero(np.isin(self.columns["kind"][begin:], kinds)) + begin
 
     def text(self, column: str, row: int) -> str:
         """The string that a column refers to; '' where there is none."""

@@ -6,12 +6,13 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
 from scaleproof.simulator.captured.groups import Replicas
 from scaleproof.simulator.captured.kernels import Certainty, KernelTime, KernelTimes
+from scaleproof.simulator.captured.record import EventKind, ProcessGroup
 from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common.allocations import Allocation, Free
@@ -21,18 +22,8 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.model.torch_operators import Work
 
-
-class Operation(NamedTuple):
-    """An operator that the host launches on a stream. operator: index into the operators of its class. again: whether it
-    repeats one of the forward pass. module: its path. host_s: seconds of the script's own code before it, on the host that
-    captured it."""
-
-    stream: int
-    phase: Phase
-    operator: int
-    again: bool
-    module: str = ""
-    host_s: float = 0.0
+# Events that launch an operator.
+LAUNCHES: Final = (EventKind.OPERATOR, EventKind.COPY)
 
 
 class Operator(NamedTuple):
@@ -45,69 +36,86 @@ class Operator(NamedTuple):
     timed_s: float | None = None
 
 
-class IssuedCollective(NamedTuple):
-    """A collective that the host issues. ranks: of its group, ascending. size_bytes: of the whole buffer. group: its name,
-    which has a stream of its own. work: number by which waits refer to it."""
+class Events(NamedTuple):
+    """Events of a step in the order of the host: columns as recorded (see `record.COLUMNS`), in the terms of a program. NONE
+    and None stand where a column does not apply.
 
-    stream: int
-    phase: Phase
-    op: Op
-    ranks: Sequence[int]
-    size_bytes: float
-    group: str
-    work: int
-    dimension: Dimension
+    phase: what is outside of the passes counts with the pass before it. operator: index into the operators of the class.
+    module: a path. host_s: seconds of the script's own code before an operator, on the host that captured it. op, dimension:
+    of a collective. group: index into the groups of the class. size_bytes: of a message, or of a collective's whole buffer.
+    """
 
+    kind: Sequence[EventKind]
+    stream: Sequence[int]
+    phase: Sequence[Phase]
+    recomputed: Sequence[int]
+    module: Sequence[str]
+    operator: Sequence[int]
+    host_s: Sequence[float]
+    op: Sequence[Op | None]
+    dimension: Sequence[Dimension | None]
+    group: Sequence[int]
+    size_bytes: Sequence[float]
+    peer: Sequence[int]
+    tag: Sequence[int]
+    work: Sequence[int]
+    event: Sequence[int]
+    other_stream: Sequence[int]
 
-class IssuedMessage(NamedTuple):
-    """A message that the host sends to, or receives from, the rank `peer`."""
+    def rows(self, *kinds: EventKind) -> list[int]:
+        """Rows of events of some kinds."""
+        return [row for row, kind in enumerate(self.kind) if kind in kinds]
 
-    stream: int
-    phase: Phase
-    sends: bool
-    peer: int
-    size_bytes: float
-    tag: int
-    work: int
+    @property
+    def first_update(self) -> int:
+        """The row of the optimizer's first operator; that after all others without one."""
+        updates = (row for row in self.rows(*LAUNCHES) if self.phase[row] == Phase.OPTIMIZER)
+        return next(updates, len(self.kind))
 
-
-class RecordedEvent(NamedTuple):
-    """An event that is recorded on a stream: it is complete when the stream's work so far is."""
-
-    stream: int
-    event: int
-
-
-class Wait(NamedTuple):
-    """A stream, or the host if `stream` is None, waits for communication, for an event, or for the work so far of a stream or,
-    with `number` −1, of all streams."""
-
-    stream: int | None
-    on: Literal["work", "event", "stream"]
-    number: int
-
-
-Event = Operation | IssuedCollective | IssuedMessage | RecordedEvent | Wait
+    @property
+    def never_waited(self) -> list[int]:
+        """Numbers of collectives of the backward pass that the script never waits for itself, as those of DDP's reducer."""
+        waited = {self.work[row] for row in self.rows(EventKind.WORK_WAIT, EventKind.SYNCHRONIZE)}
+        backward = (row for row in self.rows(EventKind.COLLECTIVE) if self.phase[row] == Phase.BACKWARD)
+        return [self.work[row] for row in backward if self.work[row] not in waited]
 
 
 @dataclass(frozen=True)
 class CapturedClass:
-    """Ranks that do the same. played: the rank whose script ran; main_stream: the stream with most of its work. before: what is
-    allocated when the step begins; allocations: allocations and frees of the step, in order."""
+    """Ranks that do the same. played: the rank whose script ran, to which the groups belong; main_stream: the stream with most
+    of its work. before: what is allocated when the step begins; allocations: allocations and frees of the step, in order."""
 
     name: str
     ranks: Sequence[int]
     played: int
     main_stream: int
     operators: Sequence[Operator]
-    events: Sequence[Event]
+    events: Events
+    groups: Sequence[ProcessGroup] = ()
     before: Sequence[Allocation | Free] = ()
     allocations: Sequence[Allocation | Free] = ()
 
     @functools.cached_property
     def counts(self) -> Counter[tuple[int, bool]]:
         """Number of times that each operator runs, by its index and whether it repeats the forward pass."""
-        return Counter((event.operator, event.again) for event in self.events if isinstance(event, Operation))
+        events = self.events
+        return Counter((events.operator[row], events.recomputed[row] == 1) for row in events.rows(*LAUNCHES))
+
+    def moved(self, ranks: Sequence[int], replicas: Replicas, to: Replicas) -> Self:
+        """The class with other ranks, among other replicas. Raises FieldError if that needs another capture."""
+        events = self.events
+        used = {events.group[row] for row in events.rows(EventKind.COLLECTIVE)}
+        messages = set(events.rows(EventKind.SEND, EventKind.RECEIVE))
+        return replace(
+            self, ranks=ranks, played=replicas.moved(self.played, to),
+            groups=[
+                replace(group, ranks=replicas.resized(group.ranks, to)) if number in used else group
+                for number, group in enumerate(self.groups)
+            ],
+            events=events._replace(
+                peer=[replicas.moved(peer, to) if row in messages else peer for row, peer in enumerate(events.peer)]
+            ),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -163,18 +171,8 @@ class CapturedScript:
         if count == self.replicas.count:
             return self.classes
         to = Replicas(count, self.replicas.inner)
-        ranks_of = functools.cache(lambda ranks: self.replicas.resized(ranks, to))
-
-        def resized(event: Event) -> Event:
-            if isinstance(event, IssuedCollective):
-                return event._replace(ranks=ranks_of(tuple(event.ranks)))
-            return event._replace(peer=self.replicas.moved(event.peer, to)) if isinstance(event, IssuedMessage) else event
-
         classes_ranks = self.replicas.resized_classes([one.ranks for one in self.classes], to)
-        return [
-            replace(one, ranks=ranks, played=self.replicas.moved(one.played, to), events=list(map(resized, one.events)))
-            for one, ranks in zip(self.classes, classes_ranks, strict=True)
-        ]
+        return [one.moved(ranks, self.replicas, to) for one, ranks in zip(self.classes, classes_ranks, strict=True)]
 
     def kernel_times(self, of: CapturedClass, times: KernelTimes) -> list[KernelTime]:
         """Times of a class's operators: as timed where that was on this device, otherwise as modelled."""

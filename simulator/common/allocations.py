@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 class Allocation(NamedTuple):
     """An allocation: its number, bytes, stream, the holder, module and line of the script that it belongs to, and the phase of
-    the step in which it is made, "start" before the step. at: number of the step's other events before it, which are passes
-    over microbatches where a strategy wrote the step."""
+    the step in which it is made, "start" before the step. at: place in the step: number of passes over microbatches before
+    it where a strategy wrote the step, its row where a script was captured."""
 
     number: int
     size_bytes: int

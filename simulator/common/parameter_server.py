@@ -32,6 +32,43 @@ class Asp:
     """Asynchronous: each push is applied on arrival and replied to immediately."""
 
 
+class Rounds:
+    """The rounds of BSP: which pushes are late, and when a round has as many as an update needs.
+
+    A worker takes part in the round after its last reply, and is late once that round has ended.
+    """
+
+    def __init__(self) -> None:
+        self._ended = 0
+        self._round_of: dict[int, int] = {}
+        # pushes of the open round, with their numbers of equivalent ones
+        self._pushes: dict[int, int] = {}
+
+    def is_late(self, worker: int) -> bool:
+        """Whether the round of a worker has ended."""
+        return self._round_of.get(worker, 0) < self._ended
+
+    def add(self, worker: int, pushes: int = 1) -> None:
+        """Adds pushes of a worker to the open round."""
+        self._pushes[worker] = self._pushes.get(worker, 0) + pushes
+
+    def has(self, pushes: int) -> bool:
+        """Whether the open round has this number of pushes."""
+        return sum(self._pushes.values()) >= pushes
+
+    def end(self) -> list[int]:
+        """Ends the open round, and returns the workers with a push in it, which have their reply."""
+        self._ended += 1
+        workers, self._pushes = list(self._pushes), {}
+        for worker in workers:
+            self.join(worker)
+        return workers
+
+    def join(self, worker: int) -> None:
+        """Lets a worker that has a reply take part in the open round."""
+        self._round_of[worker] = self._ended
+
+
 class Clocks:
     """The clocks of workers, each the number of its pushes that have been applied, and the rule of SSP and ASP: which clocks
     are too far ahead of the slowest one for a reply. Nobody waits for workers that have left."""

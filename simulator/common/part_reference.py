@@ -47,10 +47,8 @@ def resolve(located: Located, path: FieldPath, folder: Path, read: ReadPart = re
     Fields next to `base` change what the base says, in mappings key by key. folder: where relative paths start. Raises
     ScenarioError.
     """
-    parent: Any = located.data
-    for key in path[:-1]:
-        parent = parent.get(key) if isinstance(parent, dict) else None
-    value: Any = parent.get(path[-1]) if isinstance(parent, dict) else None
+    parent = located.mapping(path[:-1])
+    value: Any = parent.get(path[-1])
     part, is_name = str(path[-1]), isinstance(value, str)
     own = {"base": value} if is_name else value
     if not isinstance(own, dict):
@@ -63,8 +61,7 @@ def resolve(located: Located, path: FieldPath, folder: Path, read: ReadPart = re
     changes = {key: one for key, one in own.items() if key != "base"}
     changed = [(*path, *at) for at in _paths(changes)]
     # also of fields whose own places are not known, so that they do not get those of the base
-    places = {at: place for at, place in located.places.items() if at[: len(path)] == path}
-    places |= {at: located.place(at) for at in changed}
+    places = located.below(path) | {at: located.place(at) for at in changed}
     field = path if is_name else (*path, "base")
     content, own_folder = _content(located, field, part, own["base"], folder, read, left)
     # a chain of bases, each in the folder of its file
@@ -91,14 +88,9 @@ def forget_void(data: dict[str, Any], path: FieldPath) -> None:
     """Removes the field that a change of the field at `path` makes void. data: the part that the path begins with."""
     if path[-2:] not in _VOID:
         return
-    parent: Any = data
-    for key in path[1:-1]:
-        parent = parent.get(key) if isinstance(parent, dict) else None
-    if isinstance(parent, dict):
-        parent.pop(_VOID[path[-2:]][-1], None)
-    node = data.get("node")
-    if path[-2:] == ("network", "nics") and isinstance(node, dict):
-        node.pop("cards", None)
+    yaml_file.mapping_at(data, path[1:-1]).pop(_VOID[path[-2:]][-1], None)
+    if path[-2:] == ("network", "nics"):
+        yaml_file.mapping_at(data, ("node",)).pop("cards", None)
 
 
 def _is_reference(value: object) -> bool:
@@ -109,15 +101,14 @@ def _is_reference(value: object) -> bool:
 def _content(
     located: Located, field: FieldPath, part: str, reference: object, folder: Path, read: ReadPart, left: int
 ) -> tuple[Located, Path]:
-    where = f"{located.place(field)}: {'.'.join(map(str, field))}"
     if not isinstance(reference, str):
-        raise ScenarioError([f"{where}: expected the name or path of a {part}, got {str(reference)[:60]!r}"])
+        raise located.refused(field, f"expected the name or path of a {part}, got {str(reference)[:60]!r}")
     if left == 0:
-        raise ScenarioError([f"{where}: its bases form a cycle; leave base out of one of these files"])
+        raise located.refused(field, "its bases form a cycle; leave base out of one of these files")
     try:
         return read(part, reference, folder)
     except NotFoundError as error:
-        raise ScenarioError([f"{where}: {error}"]) from None
+        raise located.refused(field, str(error)) from None
 
 
 def _paths(changes: dict[str, Any], path: FieldPath = ()) -> Iterator[FieldPath]:

@@ -38,9 +38,21 @@ class Located:
                 return self.places[path[:end]]
         return "scenario"
 
+    def mapping(self, path: FieldPath) -> dict[Any, Any]:
+        """The mapping at a path; an empty one if there is none."""
+        return mapping_at(self.data, path)
+
+    def refused(self, path: FieldPath, message: str) -> ScenarioError:
+        """The error for a field, with its place."""
+        return ScenarioError([f"{self.place(path)}: {'.'.join(map(str, path))}: {message}"])
+
+    def below(self, path: FieldPath) -> dict[FieldPath, str]:
+        """The places of the value at a path and of all that it contains, by their whole paths."""
+        return {at: place for at, place in self.places.items() if at[: len(path)] == path}
+
     def field(self, key: str) -> Located:
         """The value of a field of a mapping, with its places."""
-        return Located(self.data[key], {at[1:]: place for at, place in self.places.items() if at[:1] == (key,)})
+        return Located(self.data[key], {at[1:]: place for at, place in self.below((key,)).items()})
 
     def as_field(self, key: str) -> Located:
         """A mapping with one field, whose value this is."""
@@ -48,11 +60,15 @@ class Located:
 
     def graft(self, path: FieldPath, part: Located) -> None:
         """Sets the value at `path` to `part`, whose places in its own file are kept."""
-        parent = self.data
-        for key in path[:-1]:
-            parent = parent[key]
-        parent[path[-1]] = part.data
+        self.mapping(path[:-1])[path[-1]] = part.data
         self.places.update({path + inner: place for inner, place in part.places.items()})
+
+
+def mapping_at(data: Any, path: FieldPath) -> dict[Any, Any]:
+    """The mapping at a path of nested mappings; an empty one if there is none."""
+    for key in path:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data if isinstance(data, dict) else {}
 
 
 def shipped(path: Path) -> Any:

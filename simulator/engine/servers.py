@@ -13,7 +13,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.parameter_server import DROPPED, Asp, Bsp, Clocks, ConsistencyModel, Ssp
+from scaleproof.simulator.common.parameter_server import DROPPED, Asp, Bsp, Clocks, ConsistencyModel, Rounds, Ssp
 from scaleproof.simulator.common.speed_profile import SpeedProfiles
 from scaleproof.simulator.program import Use
 
@@ -180,24 +180,18 @@ class _ReplyPolicy(ABC):
 
 
 class _BarrierRound(_ReplyPolicy):
-    """BSP: the requests of a round wait until all that the round needs have been served.
-
-    With backup workers, a worker takes part in the round after its last reply, and is late once that round has ended.
-    """
+    """BSP: the requests of a round wait until all that the round needs have been served."""
 
     def __init__(self, requests: int, backups: int) -> None:
         """requests: number per step."""
         self._needed = requests - backups
-        self._may_be_late = backups > 0
-        self._round = 0
-        self._round_of_worker: dict[int, int] = {}
+        self._rounds = Rounds()
         self._waiting: list[Request] = []
-        self._count = 0
 
     def is_late(self, request: Request) -> bool:
-        late = self._may_be_late and self._round_of_worker.get(request.worker, 0) < self._round
+        late = self._rounds.is_late(request.worker)
         if late:
-            self._round_of_worker[request.worker] = self._round
+            self._rounds.join(request.worker)
         return late
 
     def leave(self, worker: int) -> None:
@@ -205,18 +199,17 @@ class _BarrierRound(_ReplyPolicy):
 
     def add(self, request: Request) -> bool:
         self._waiting.append(request)
-        self._count += request.requests
-        return self._count >= self._needed
+        self._rounds.add(request.worker, request.requests)
+        return self._rounds.has(self._needed)
 
     def applied(self) -> Iterator[tuple[Request, int]]:
-        return ((request, 0) for request in self._waiting if self._count >= self._needed)
+        return ((request, 0) for request in self._waiting if self._rounds.has(self._needed))
 
     def replies(self) -> Iterator[Request]:
-        if self._count < self._needed:
+        if not self._rounds.has(self._needed):
             return iter(())
-        self._round += 1
-        self._count, done, self._waiting = 0, self._waiting, []
-        self._round_of_worker.update((request.worker, self._round) for request in done)
+        self._rounds.end()
+        done, self._waiting = self._waiting, []
         return iter(done)
 
 

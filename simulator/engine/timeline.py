@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.common.communication import UNKNOWN
 from scaleproof.simulator.common.csr import CsrLists, in_order
-from scaleproof.simulator.common.intervals import TimeIntervals
-from scaleproof.simulator.common.spans import COMPUTE_PHASES, SPAN_COLUMNS, Phase, Spans, Stream
+from scaleproof.simulator.common.spans import COMPUTE_PHASES, SPAN_COLUMNS, Phase, Spans, Stream, TimeIntervals
 from scaleproof.simulator.engine.servers import Applied, Busy
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program, Rows
 

@@ -93,6 +93,10 @@ class Execution:
         value: Value = self._known[key][1]
         return value
 
+    def each(self, method: Callable[..., Value], layers: Sequence[Layer], *arguments: Hashable) -> list[Value]:
+        """Values of a method of this class for several layers; see `once`."""
+        return [self.once(method, layer, *arguments) for layer in layers]
+
     def layer_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds of the forward and the backward pass over `samples` samples, without recomputation."""
         measured = self.device.measured_layer_s(layer, samples, self.work.precision)

@@ -25,8 +25,7 @@ def resolve_framework(located: Located, folder: Path) -> None:
         del located.data["framework"]
         return
     if isinstance(value, dict) and not {"base", "name"} & set(value):
-        message = "framework: has neither base nor name; give base, such as {base: pytorch-ddp}, or name"
-        raise ScenarioError([f"{located.place(('framework',))}: {message}"])
+        raise located.refused(("framework",), "has neither base nor name; give base, such as {base: pytorch-ddp}, or name")
     resolve(located, ("framework",), folder)
 
 

@@ -10,7 +10,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.captured.script import CapturedClass, IssuedCollective
+from scaleproof.simulator.captured.record import EventKind
+from scaleproof.simulator.captured.script import CapturedClass
 from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.memory.allocator.caching import CachingAllocator, ServedMemory, served
@@ -37,8 +38,8 @@ class LiveMemory:
     """Bytes of live tensors at the beginning of a step and after each of its allocations and frees, without what the allocator
     rounds and keeps.
 
-    holders: what they hold. live_bytes: shape (holders, 1 + allocations and frees). at: number of the step's other events
-    before each. peak_place: of the peak among these columns.
+    holders: what they hold. live_bytes: shape (holders, 1 + allocations and frees). at: row of each among the events of
+    the step. peak_place: of the peak among these columns.
     """
 
     holders: tuple[str, ...]
@@ -130,9 +131,10 @@ def _outside_bytes(scenario: Scenario, one: CapturedClass) -> dict[str, float]:
     """Bytes of the context and of libraries by holder; none where ranks compute on processors."""
     if not is_gpu(scenario.cluster.device):
         return {}
-    collectives = [event for event in one.events if isinstance(event, IssuedCollective)]
-    spans = {event.group: max(event.ranks) - min(event.ranks) + 1 for event in collectives if len(event.ranks) > 1}
-    exchanging = max((len(event.ranks) for event in collectives if event.op == "alltoall"), default=1)
+    collectives = one.events.rows(EventKind.COLLECTIVE)
+    groups = {row: one.groups[one.events.group[row]] for row in collectives}
+    spans = {group.name: max(group.ranks) - min(group.ranks) + 1 for group in groups.values() if len(group.ranks) > 1}
+    exchanging = max((len(group.ranks) for row, group in groups.items() if one.events.op[row] == "alltoall"), default=1)
     return {
         "workspace": workspace_bytes(scenario.cluster.device),
         "library": connections_bytes(scenario.cluster, spans.values(), exchanging),

@@ -27,13 +27,12 @@ from scaleproof.simulator.memory.static import (
     states_of,
 )
 from scaleproof.simulator.memory.step import update
-from scaleproof.simulator.model.graph import inputs_of
-from scaleproof.simulator.model.layers import Layer, copied_weights
+from scaleproof.simulator.model.layers import Layer, copied_weights, inputs_of
 from scaleproof.simulator.parallelism import GatherAverage, ParameterServer
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.strategy.parameter_server.shards import buckets
-from scaleproof.simulator.strategy.pipeline.stage_partition import cut
+from scaleproof.simulator.strategy.plan_costs import cut
 
 # One place for each holder.
 _SHARES: Final = dict(zip(HOLDERS, np.eye(len(HOLDERS)), strict=True))
@@ -62,7 +61,7 @@ class PipelineRank:
         self.inputs, self.kind, self.chunks = inputs, kind, kind.chunks
         plan, zero = inputs.plan, inputs.training.zero
         key = (
-            "static", id(kind), zero, plan.workers, plan.bucket_bytes if zero == 2 else 0.0, plan.reshard,
+            "static", id(kind), zero, plan.workers, plan.bucket_bytes if zero == 2 else 0.0, plan.gathering(zero),
             inputs.whole_gradients,
         )  # fmt: skip
         self.static = inputs.once(key, self._static)

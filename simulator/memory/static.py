@@ -210,7 +210,8 @@ class StaticMemory:
         """Bytes of parameters that ZeRO stage 3 all-gathers: of layers at stage ends, for the whole pass; of the layer that
         computes and those that are prefetched; or of all layers, if they are not resharded after the forward pass."""
         inputs, part, plan = self.inputs, self.part, self.inputs.plan
-        ahead = min(part.blocks, (1 + plan.prefetch) * part.block) if plan.reshard else part.blocks
+        frees = plan.gathering(inputs.training.zero) == "every pass"
+        ahead = min(part.blocks, (1 + plan.prefetch) * part.block) if frees else part.blocks
         return inputs.gathers * inputs.parameter_size * (part.ends + ahead)
 
     @property

@@ -10,8 +10,10 @@ from typing import Annotated
 from pydantic import Field
 
 from scaleproof.simulator.model.captured import CapturedModel
-from scaleproof.simulator.model.convolutional.chain import AlexNet, ResNet, Vgg
+from scaleproof.simulator.model.convolutional.alexnet import AlexNet
 from scaleproof.simulator.model.convolutional.inception import InceptionV3
+from scaleproof.simulator.model.convolutional.resnet import ResNet
+from scaleproof.simulator.model.convolutional.vgg import Vgg
 from scaleproof.simulator.model.layers import Layer, ModelSpec, cut_into_stages
 from scaleproof.simulator.model.mlp import Mlp
 from scaleproof.simulator.model.siamese import Siamese

@@ -1,27 +1,17 @@
-"""Models as graphs of layers: boundary activations where a model is cut, and branches that can run concurrently."""
+"""Models as graphs of layers, whose branches can run concurrently."""
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.layers import Layer, inputs_of
 
 if TYPE_CHECKING:
     import networkx
 
     Graph = networkx.DiGraph[str]
-
-
-def inputs_of(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
-    """Names of the layers whose outputs each layer reads; empty for a layer that reads only input data."""
-    return [
-        layer.inputs if layer.inputs is not None else (previous.name,) if previous else ()
-        for previous, layer in zip([None, *layers[:-1]], layers, strict=True)
-    ]
 
 
 def graph_of(layers: Sequence[Layer]) -> Graph:
@@ -36,41 +26,6 @@ def graph_of(layers: Sequence[Layer]) -> Graph:
         for name in inputs:
             graph.add_edge(name, layer.name, elements=by_name[name].output_elements)
     return graph
-
-
-def boundary_elements(layers: Sequence[Layer]) -> list[int]:
-    """Elements per sample of the boundary activations behind each layer, which later layers read. Each activation counts
-    once."""
-    number = {layer.name: i for i, layer in enumerate(layers)}
-    last_reader = list(range(len(layers)))
-    for reader, inputs in enumerate(inputs_of(layers)):
-        for name in inputs:
-            last_reader[number[name]] = max(last_reader[number[name]], reader)
-    change = [0] * (len(layers) + 1)
-    for i, layer in enumerate(layers):
-        change[i] += layer.output_elements
-        change[last_reader[i]] -= layer.output_elements
-    return list(itertools.accumulate(change[:-1]))
-
-
-def owners_of(layers: Sequence[Layer]) -> dict[int, int]:
-    """For each layer that shares another's weights, the number of that layer, by the layer's number.
-
-    A layer without weights of its own shares those of the layer with the same signature: the first those of the first, and so
-    on.
-    """
-    owners: dict[str, list[int]] = {}
-    for i, layer in enumerate(layers):
-        if layer.parameters:
-            owners.setdefault(layer.signature, []).append(i)
-    shared: dict[int, int] = {}
-    count: Counter[str] = Counter()
-    for i, layer in enumerate(layers):
-        if not layer.parameters and layer.signature in owners:
-            candidates = owners[layer.signature]
-            shared[i] = candidates[count[layer.signature] % len(candidates)]
-            count[layer.signature] += 1
-    return shared
 
 
 def branches(layers: Sequence[Layer]) -> list[list[list[Layer]]]:

@@ -1,11 +1,14 @@
-"""Layers and their costs, the base class of model families, and the division of layers into pipeline stages."""
+"""Layers and their costs, the base class of model families, and the division of layers into pipeline stages, with the
+activations that pass between them."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
 from scaleproof.simulator.common.errors import FieldError
@@ -37,9 +40,11 @@ class Shard(NamedTuple):
 WHOLE: Final = Shard()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layer:
     """A layer, the unit in which models are timed and divided into stages; one rank's share of it if the model is sharded.
+
+    Families of transformers put layers together from parts: layers without a name, whose sum is a layer.
 
     name: unique within the model.
     signature: equal for layers of equal cost; the key of measured times.
@@ -54,11 +59,11 @@ class Layer:
     modules: parts of it that can be recomputed alone.
     """
 
-    name: str
-    signature: str
-    operators: tuple[Operator, ...]
-    tensors: tuple[int, ...]
-    output_elements: int
+    name: str = ""
+    signature: str = ""
+    operators: tuple[Operator, ...] = ()
+    tensors: tuple[int, ...] = ()
+    output_elements: int = 0
     pinned_to_end: bool = False
     kept: tuple[SavedActivation, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
@@ -67,32 +72,74 @@ class Layer:
     modules: tuple[Module, ...] = ()
     frozen_parameters: int = 0
 
-    @property
+    def __add__(self, other: Layer) -> Layer:
+        """This part, followed by another one."""
+        before = len(self.operators), len(self.kept), len(self.exchanges)
+        return Layer(
+            operators=self.operators + other.operators,
+            tensors=self.tensors + other.tensors,
+            kept=self.kept + other.kept,
+            exchanges=self.exchanges + other.exchanges,
+            expert_parameters=self.expert_parameters + other.expert_parameters,
+            modules=self.modules + tuple(module.shifted(*before) for module in other.modules),
+        )
+
+    def module(
+        self, name: str, operators: Collection[str] | None = None, kept: Collection[str] | None = None, exchanges: bool = True
+    ) -> Layer:
+        """This part, marked as a module that can be recomputed alone.
+
+        operators, kept: names of the recomputed operators and of the activations that then need not be kept; all if None.
+        exchanges: whether the part's collectives belong to the module.
+        """
+        module = Module(
+            name,
+            tuple(i for i, operator in enumerate(self.operators) if operators is None or operator.name in operators),
+            tuple(i for i, activation in enumerate(self.kept) if kept is None or activation.name in kept),
+            tuple(range(len(self.exchanges) if exchanges else 0)),
+        )
+        return replace(self, modules=(*self.modules, module))
+
+    def named(
+        self,
+        name: str,
+        signature: str,
+        output_elements: int,
+        *,
+        pinned_to_end: bool = False,
+        inputs: tuple[str, ...] | None = None,
+    ) -> Layer:
+        """The layer that consists of this part."""
+        return replace(
+            self, name=name, signature=signature, output_elements=output_elements, pinned_to_end=pinned_to_end, inputs=inputs
+        )
+
+    @functools.cached_property
     def parameters(self) -> int:
         """Number of parameters, frozen ones included."""
         return self.trained_parameters + self.frozen_parameters
 
-    @property
+    @functools.cached_property
     def trained_parameters(self) -> int:
         """Number of parameters that have gradients."""
         return sum(self.tensors)
 
-    @property
+    @functools.cached_property
     def has_backward(self) -> bool:
         """Whether it has a backward pass: for gradients of its own parameters, or of those of an earlier layer."""
         return bool(self.tensors) or any(operator.has_backward for operator in self.operators)
 
-    @property
+    @functools.cached_property
     def can_be_recomputed(self) -> bool:
         """Whether it is a block whose backward pass reads activations."""
         return not self.pinned_to_end and self.has_backward
 
-    @property
+    @functools.cached_property
     def forward_flops(self) -> float:
         """FLOPs of the forward pass for one sample (a multiply-add counts as two)."""
         return sum(operator.forward_flops for operator in self.operators)
 
-    @property
+    @functools.cached_property
     def backward_flops(self) -> float:
         """FLOPs of the backward pass for one sample: the gradients of inputs and of weights that are needed."""
         return sum(operator.backward_flops for operator in self.operators)
@@ -185,3 +232,46 @@ def cut_into_stages(layers: Sequence[Layer], stages: int, counted: Counted = NOT
     bounds = [first + min(max(0, end), blocks) for end in ends]
     bounds[0], bounds[-1] = 0, len(layers)
     return [range(a, b) for a, b in itertools.pairwise(bounds)]
+
+
+def inputs_of(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
+    """Names of the layers whose outputs each layer reads; empty for a layer that reads only input data."""
+    return [
+        layer.inputs if layer.inputs is not None else (previous.name,) if previous else ()
+        for previous, layer in zip([None, *layers[:-1]], layers, strict=True)
+    ]
+
+
+def boundary_elements(layers: Sequence[Layer]) -> list[int]:
+    """Elements per sample of the boundary activations behind each layer, which later layers read. Each activation counts
+    once."""
+    number = {layer.name: i for i, layer in enumerate(layers)}
+    last_reader = list(range(len(layers)))
+    for reader, inputs in enumerate(inputs_of(layers)):
+        for name in inputs:
+            last_reader[number[name]] = max(last_reader[number[name]], reader)
+    change = [0] * (len(layers) + 1)
+    for i, layer in enumerate(layers):
+        change[i] += layer.output_elements
+        change[last_reader[i]] -= layer.output_elements
+    return list(itertools.accumulate(change[:-1]))
+
+
+def owners_of(layers: Sequence[Layer]) -> dict[int, int]:
+    """For each layer that shares another's weights, the number of that layer, by the layer's number.
+
+    A layer without weights of its own shares those of the layer with the same signature: the first those of the first, and so
+    on.
+    """
+    owners: dict[str, list[int]] = {}
+    for i, layer in enumerate(layers):
+        if layer.parameters:
+            owners.setdefault(layer.signature, []).append(i)
+    shared: dict[int, int] = {}
+    count: Counter[str] = Counter()
+    for i, layer in enumerate(layers):
+        if not layer.parameters and layer.signature in owners:
+            candidates = owners[layer.signature]
+            shared[i] = candidates[count[layer.signature] % len(candidates)]
+            count[layer.signature] += 1
+    return shared

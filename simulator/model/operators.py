@@ -5,6 +5,7 @@ A multiply-add counts as two FLOPs. Memory is counted in elements, whose size de
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
@@ -31,7 +32,6 @@ class _Weighted(ABC):
     weights are frozen. read, written: elements of activations for one sample.
     """
 
-    __slots__ = ()
     input_gradient: bool
     weight_gradient: bool
 
@@ -57,17 +57,17 @@ class _Weighted(ABC):
         inputs, weights = Product(rows, inner, columns, batch), Product(inner, columns, rows, batch)
         return [inputs] * self.input_gradient + [weights] * self.weight_gradient
 
-    @property
+    @functools.cached_property
     def has_backward(self) -> bool:
         """Whether it computes any gradient."""
         return self.input_gradient or self.weight_gradient
 
-    @property
+    @functools.cached_property
     def trained_weights(self) -> int:
         """Number of weights whose gradients the backward pass computes."""
         return self.weights if self.weight_gradient else 0
 
-    @property
+    @functools.cached_property
     def gradient_elements(self) -> int:
         """Elements per sample of the gradients of activations that the backward pass reads and writes."""
         return self.written + (self.read if self.input_gradient else 0) if self.has_backward else 0
@@ -76,16 +76,16 @@ class _Weighted(ABC):
         """Elements that the forward pass reads and writes, each once; weights once for all samples."""
         return samples * (self.read + self.written) + self.weights
 
-    @property
+    @functools.cached_property
     def forward_flops(self) -> float:
         return sum(product.flops for product in self.forward(1))
 
-    @property
+    @functools.cached_property
     def backward_flops(self) -> float:
         return sum(product.flops for product in self.backward(1))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Matmul(_Weighted):
     """`count` products of `rows` × `inner` activations and `inner` × `columns` weights; a batch has more rows.
 
@@ -101,17 +101,17 @@ class Matmul(_Weighted):
     loads: tuple[float, ...] = ()
     weight_gradient: bool = True
 
-    @property
+    @functools.cached_property
     def read(self) -> int:
         """Elements of the activations that it reads for one sample."""
         return self.rows * self.inner * self.count
 
-    @property
+    @functools.cached_property
     def written(self) -> int:
         """Elements that it writes for one sample."""
         return self.rows * self.columns * self.count
 
-    @property
+    @functools.cached_property
     def weights(self) -> int:
         """Number of weights."""
         return self.columns * self.inner * self.count
@@ -121,7 +121,7 @@ class Matmul(_Weighted):
         return [Product(round(self.rows * samples), self.columns, self.inner, self.count)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Attention:
     """Softmax attention: `queries` × `keys` scores for each of `heads` heads.
 
@@ -145,22 +145,22 @@ class Attention:
     has_backward: bool = True
     trained_weights: ClassVar[int] = 0
 
-    @property
+    @functools.cached_property
     def scores(self) -> int:
         """Elements of all score matrices."""
         return self.heads * self.queries * self.keys
 
-    @property
+    @functools.cached_property
     def read(self) -> int:
         """Elements of queries, keys and values of one sample."""
         return self.heads * self.queries * self.width + self.key_heads * self.keys * (self.width + self.value_width)
 
-    @property
+    @functools.cached_property
     def written(self) -> int:
         """Elements that it writes for one sample."""
         return self.heads * self.queries * self.value_width
 
-    @property
+    @functools.cached_property
     def gradient_elements(self) -> int:
         """Elements per sample of the gradients of activations that the backward pass reads and writes."""
         scores = 0 if self.flash else 2 * self.scores
@@ -171,12 +171,12 @@ class Attention:
         between them write and read the scores."""
         return samples * (self.read + self.written + (0 if self.flash else 4 * self.scores))
 
-    @property
+    @functools.cached_property
     def forward_flops(self) -> float:
         """FLOPs of the forward pass per sample."""
         return 2.0 * self.scores * (self.width + self.value_width)
 
-    @property
+    @functools.cached_property
     def backward_flops(self) -> float:
         """FLOPs of the backward pass per sample."""
         return 2 * self.forward_flops if self.has_backward else 0.0
@@ -197,7 +197,7 @@ class Attention:
         ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Convolution(_Weighted):
     """A 2-D convolution with `positions` outputs per channel and `groups` independent groups of channels.
 
@@ -214,22 +214,22 @@ class Convolution(_Weighted):
     input_gradient: bool = True
     weight_gradient: bool = True
 
-    @property
+    @functools.cached_property
     def read(self) -> int:
         """Elements of the activations that it reads for one sample."""
         return self.input_elements
 
-    @property
+    @functools.cached_property
     def written(self) -> int:
         """Elements that it writes for one sample."""
         return self.positions * self.outputs
 
-    @property
+    @functools.cached_property
     def weights(self) -> int:
         """Number of weights."""
         return self.outputs * self._inner
 
-    @property
+    @functools.cached_property
     def _inner(self) -> int:
         return self.inputs // self.groups * self.kernel[0] * self.kernel[1]
 
@@ -238,7 +238,7 @@ class Convolution(_Weighted):
         return [Product(round(self.positions * samples), self.outputs // self.groups, self._inner, self.groups)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MemoryBound:
     """A memory-bound operator: norm, activation function, dropout, addition, pooling, look-up or loss.
 
@@ -256,12 +256,12 @@ class MemoryBound:
     backward_flops: ClassVar[float] = 0.0
     trained_weights: ClassVar[int] = 0
 
-    @property
+    @functools.cached_property
     def has_backward(self) -> bool:
         """Whether it computes any gradient."""
         return bool(self.backward_read or self.backward_written)
 
-    @property
+    @functools.cached_property
     def gradient_elements(self) -> int:
         """Elements per sample of the gradients of activations that the backward pass reads and writes."""
         return self.written + self.backward_written if self.has_backward else 0

@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from scaleproof.simulator.model.convolutional.chain import AlexNet, ResNet, Vgg
+from scaleproof.simulator.model.convolutional.alexnet import AlexNet
 from scaleproof.simulator.model.convolutional.inception import InceptionV3
+from scaleproof.simulator.model.convolutional.resnet import ResNet
+from scaleproof.simulator.model.convolutional.vgg import Vgg
 from scaleproof.simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, refuse_to_shard
 from scaleproof.simulator.model.mlp import Mlp
 from scaleproof.simulator.model.operators import Matmul, MemoryBound, SavedActivation

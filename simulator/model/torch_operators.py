@@ -21,12 +21,19 @@ Shape = Sequence[int]
 # Whether bytes are moved by an operator that is known to be bound by memory bandwidth, or by one of unknown cost.
 Boundness = Literal["bandwidth", "unknown"]
 
-# Operators that launch no kernel: views, allocations and bookkeeping.
-_FREE: Final = re.compile(
-    r"(new_)?empty(_like|_strided|_permuted)?|resize(_as)?|set|record_stream|detach|alias|view|view_as|_?reshape(_as|_alias)?"
-    r"|_unsafe_view|as_strided|t|transpose|permute|movedim|expand(_as)?|unsqueeze|squeeze|slice|select|narrow|diagonal|unfold"
-    r"|(tensor_)?split|split_with_sizes|chunk|unbind|lift_fresh|is_pinned|_pin_memory|_?assert_(tensor_metadata|async)"
+# Operators that launch no kernel: views, and allocations and bookkeeping.
+_VIEWS: Final = re.compile(
+    r"detach|alias|view|view_as|_?reshape(_as|_alias)?|_unsafe_view|as_strided|t|transpose|permute|movedim|expand(_as)?"
+    r"|unsqueeze|squeeze|slice|select|narrow|diagonal|unfold|(tensor_)?split|split_with_sizes|chunk|unbind|lift_fresh"
 )
+_BOOKKEEPING: Final = re.compile(
+    r"(new_)?empty(_like|_strided|_permuted)?|resize(_as)?|set|record_stream|is_pinned|_pin_memory"
+    r"|_?assert_(tensor_metadata|async)"
+)
+# Operators that read as many elements of their first tensor as they write, and those that read rows for all indices and write
+# sums of groups of them.
+_LOOK_UPS: Final = frozenset({"embedding", "index", "index_select", "gather"})
+_BAGS: Final = frozenset({"embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"})
 # Operators whose time is that of the bytes which they read and write.
 _BANDWIDTH: Final = re.compile(
     # arithmetic, comparisons and activation functions of single elements
@@ -106,7 +113,22 @@ def copied(moved_bytes: float, crosses: bool) -> Work:
 
 def is_free(name: str) -> bool:
     """Whether an operator launches no kernel, by its name as `base_name` returns it."""
-    return _FREE.fullmatch(name) is not None
+    return is_view(name) or _BOOKKEEPING.fullmatch(name) is not None
+
+
+def is_view(name: str) -> bool:
+    """Whether an operator only refers to the memory of another tensor, by its base name."""
+    return _VIEWS.fullmatch(name) is not None
+
+
+def looks_up(name: str) -> bool:
+    """Whether an operator reads only as much of its first tensor as it writes, by its base name."""
+    return name in _LOOK_UPS
+
+
+def looks_up_bags(name: str) -> bool:
+    """Whether an operator reads rows of its first tensor for all indices and writes their sums, by its base name."""
+    return name in _BAGS
 
 
 def is_bound_by_bandwidth(name: str) -> bool:

@@ -1,5 +1,5 @@
 """Strategies as users write them: fields, rules of options, and the plan that they describe. `simulator.strategy` compiles
-them; `scenario/strategies.py` has all kinds."""
+them; `scenario/schema.py` has all kinds."""
 
 from __future__ import annotations
 

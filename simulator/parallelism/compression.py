@@ -17,7 +17,7 @@ from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device, Pr
 from scaleproof.simulator.common.spec import Spec
 
 # Factors are sent if they have less than this share of the tensor's elements (PyTorch's hook: min_compression_rate of 2).
-_WORTHWHILE: Final = 0.5
+WORTHWHILE: Final = 0.5
 # Kernels that orthogonalise a column of a factor: its norm, its projections, and their subtraction from later columns.
 _ORTHOGONAL_KERNELS: Final = 3
 # Bytes of a position within a bucket.
@@ -118,7 +118,7 @@ class PowerSgd(Compression):
         return self.rank * math.sqrt(tensor)
 
     def _is_worthwhile(self, tensor: int) -> bool:
-        return 2 * self._factor(tensor) < _WORTHWHILE * tensor
+        return 2 * self._factor(tensor) < WORTHWHILE * tensor
 
 
 class TopK(Compression):

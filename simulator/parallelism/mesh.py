@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator
 
 from scaleproof.simulator.cluster.collectives.groups import Group
+from scaleproof.simulator.model.operators import Axis as PassAxis
 
 Axis = Literal["tensor", "context", "workers", "stages"]
 # Innermost first: neighbouring ranks exchange the most (Megatron-LM's order, arXiv 2104.04473, section 3).
@@ -52,6 +53,11 @@ class DeviceMesh:
     def model_parallel_size(self) -> int:
         """Number of ranks that share every layer of a stage (the model-parallel group)."""
         return self.tensor * self.context
+
+    @property
+    def expert_shards(self) -> int:
+        """Number of tensor-parallel ranks that divide each expert's matrices."""
+        return self.expert_tensor or self.tensor
 
     @property
     def nodes(self) -> int:
@@ -103,12 +109,20 @@ class DeviceMesh:
         crossings = np.count_nonzero(np.diff(ranks // self.devices, axis=1), axis=1)
         return Group.of(ranks[crossings.argmax()].tolist(), self.devices)
 
+    def passing(self, axis: PassAxis) -> Group:
+        """The ranks of a collective within passes; the slowest of all such groups."""
+        if axis == "expert":
+            return self.expert_group()
+        if axis == "expert_tensor":
+            return self.along("tensor", self.expert_shards)
+        return self.along(axis, self.tensor if axis == "tensor" else self.context)
+
     @lru_cache(maxsize=64)  # noqa: B019 (meshes are small and few)
     def experts(self) -> NDArray[np.int64]:
         """Ranks by their part of a mixture, shape (stages, expert_tensor, replicas, expert). Ranks along the last axis have
         different experts and exchange tokens; ranks along the third axis have the same experts; ranks along the second axis
         divide each expert's matrices."""
-        shared = self.expert_tensor or self.tensor
+        shared = self.expert_shards
         sizes = self.stages, shared, self.context, self.workers, self.tensor // shared
         strides = [self.stride(axis) for axis in ("stages", "tensor", "context", "workers")]
         axes = np.indices(sizes).reshape(len(sizes), -1)

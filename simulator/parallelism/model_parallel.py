@@ -10,8 +10,8 @@ from pydantic import Field
 
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count
-from scaleproof.simulator.model.graph import branches, owners_of, place_branches
-from scaleproof.simulator.model.layers import Layer, cut_into_stages
+from scaleproof.simulator.model.graph import branches, place_branches
+from scaleproof.simulator.model.layers import Layer, cut_into_stages, owners_of
 from scaleproof.simulator.parallelism.strategy import Strategy
 
 

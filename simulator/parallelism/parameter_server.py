@@ -120,6 +120,11 @@ class ParameterServer(Strategy):
         """The units of work of a run; None if it has no end."""
         return WorkQuota(self.units, self.assignment == "dynamic") if self.units else None
 
+    def pushers(self, devices: int) -> list[range]:
+        """The workers of each pusher: one worker, or with two levels those of a node. devices: of a node."""
+        size = devices if self.two_level else 1
+        return [range(first, min(first + size, self.workers)) for first in range(0, self.workers, size)]
+
     def nodes_needed(self, cluster: Cluster) -> int:
         """Number of nodes of workers and dedicated servers."""
         worker_nodes = -(-self.workers // cluster.node.devices)

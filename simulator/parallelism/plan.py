@@ -66,13 +66,18 @@ class Plan(AllDegrees):
         return self.expert_tensor or self.tensor
 
     @property
+    def folds_experts(self) -> bool:
+        """Whether ranks with different experts are taken from all other ranks of a stage, instead of from workers."""
+        return self.expert_tensor is not None
+
+    @property
     def divides_experts(self) -> bool:
         """Whether the replicas of experts are other ranks than the replicas of the remaining parameters."""
         return self.expert > 1 or self.folds > 1
 
     def expert_replicas(self, workers: Amount) -> Amount:
         """Number of ranks with the same experts among `workers` workers."""
-        if self.expert_tensor is None:
+        if not self.folds_experts:
             return np.maximum(1, workers // self.expert) * self.context
         return np.maximum(1, workers * self.context * self.folds // self.expert)
 
@@ -144,12 +149,12 @@ class Plan(AllDegrees):
 
     def check_experts(self, experts: bool) -> None:
         """Checks that the experts of the model can be divided accordingly; raises FieldError."""
-        if self.expert_tensor is None:
+        if not self.folds_experts:
             _check_divides("expert", self.expert, "workers", self.workers)
         else:
             ranks = self.folds * self.context * self.workers
             _check_divides("expert", self.expert, "ranks (tensor · context · workers / expert_tensor)", ranks)
-        for field, given in (("expert", self.expert > 1), ("expert_tensor", self.expert_tensor is not None)):
+        for field, given in (("expert", self.expert > 1), ("expert_tensor", self.folds_experts)):
             if given and not experts:
                 raise FieldError(("strategy", field), "there are no experts to divide; leave expert parallelism out")
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, Self
 
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, names_for
+from scaleproof.simulator.cluster.collectives.algorithms import names_for
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.parallelism.options import AllDegrees, GradientAveraging, Microbatches, PipelineStages
@@ -56,9 +56,9 @@ class ReplicaStrategy(Strategy):
         check_size(plan)
         plan.check(any(layer.expert_parameters for layer in layers))
         check_schedule(plan.schedule, plan.stages, plan.microbatches, plan.chunks)
-        known = names_for("all_reduce", list(ALGORITHMS))
-        if plan.algorithm is not None and plan.algorithm not in known:
-            message = f"unknown all-reduce algorithm {plan.algorithm!r}; give one of {', '.join(sorted(known))}"
+        if plan.algorithm is not None and plan.algorithm not in names_for("all_reduce"):
+            known = ", ".join(sorted(names_for("all_reduce")))
+            message = f"unknown all-reduce algorithm {plan.algorithm!r}; give one of {known}"
             raise FieldError(("strategy", "algorithm"), message)
 
 

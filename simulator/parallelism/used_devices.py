@@ -87,9 +87,9 @@ def _spans(plan: Plan) -> Iterator[_GroupSpan]:
         yield _GroupSpan("tensor", mesh.stride("tensor") * plan.tensor)
     if plan.context > 1:
         yield _GroupSpan("context", mesh.stride("context") * plan.context)
-    if plan.expert > 1 and plan.expert_tensor is None:
+    if plan.expert > 1 and not plan.folds_experts:
         yield _GroupSpan("expert", mesh.stride("workers") * plan.expert)
     elif plan.expert > 1:
         # taken from all ranks of a stage, those that share layers first
-        ranks, inner = plan.expert * (plan.expert_tensor or 1), plan.model_parallel_size
+        ranks, inner = plan.expert * plan.expert_shards, plan.model_parallel_size
         yield _GroupSpan("expert", ranks if ranks <= inner else mesh.stride("workers") * (ranks // inner))

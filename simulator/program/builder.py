@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,6 +43,13 @@ _COLUMNS: Final[dict[str, tuple[type, float]]] = {
     "last_layer": (np.int32, UNKNOWN),
 }
 
+# A task by its row or its rank class; a block of tasks by an array of these.
+Tasks = TypeVar("Tasks", int, Rows)
+# Rows that a task follows; of a block, arrays of rows (below zero: none), each with a row for each of its tasks.
+After = Sequence[ArrayLike] | Rows
+# An array of paths or of their functions.
+Paths = NDArray[np.object_]
+
 
 class _Pairs:
     """Lists of values by row, collected in any order as whole lists and as arrays of (row, value) pairs."""
@@ -52,9 +59,14 @@ class _Pairs:
         self._lists: list[Sequence[int]] = []
         self._pairs: list[tuple[Rows, Rows]] = []
 
-    def add(self, row: int, values: Sequence[int]) -> None:
-        self._rows.append(row)
-        self._lists.append(values)
+    def add(self, rows: int | Rows, values: After) -> None:
+        """Adds a list of a row, or of each of a block of rows."""
+        if isinstance(rows, np.ndarray):
+            for of_rows in [values] if isinstance(values, np.ndarray) else values:
+                self.add_pairs(rows, of_rows)
+        else:
+            self._rows.append(rows)
+            self._lists.append(cast(Sequence[int], values))
 
     def add_pairs(self, rows: ArrayLike, values: ArrayLike) -> None:
         """Adds pairs; arguments broadcast together, and values below zero are skipped."""
@@ -74,9 +86,9 @@ class _Pairs:
 class ProgramBuilder:
     """Collects tasks; `build` returns the Program.
 
-    Methods that add one task return its row; methods that add a block of tasks return their rows in the shape to which the
-    arguments broadcast. Paths, and seconds of work, may be functions of prices; see `costs`. consistency: consistency model of
-    the servers; units: as in `Program`. resources: those that do not depend on prices.
+    Methods add one task and return its row, or a block of tasks and return the array of their rows: where the rank is an array,
+    arguments broadcast together. Paths, and seconds of work, may be functions of prices; see `costs`. consistency: consistency
+    model of the servers; units: as in `Program`. resources: those that do not depend on prices.
     """
 
     def __init__(self, consistency: ConsistencyModel = SYNCHRONOUS, units: WorkQuota | None = None) -> None:
@@ -92,6 +104,7 @@ class ProgramBuilder:
         self._uses: list[UsesOf] = []
         self.resources = ResourceTable()
         self._paths: list[PathOf] = [NO_PATH]
+        self._path_numbers: dict[int, int] = {}
         self._works: list[Duration] = []
         self._updates: list[Duration] = []
         self._delays: list[tuple[Rows, SecondsOf]] = []
@@ -129,92 +142,55 @@ class ProgramBuilder:
         return len(self._rank_names) - 1
 
     def compute(
-        self, rank: int, phase: int, work_s: SecondsOf, after: Sequence[int] = (), stage: int = -1, microbatch: int = -1,
-        stream: int = MAIN_STREAM,
-    ) -> int:  # fmt: skip
-        """Adds `work_s` seconds of compute on a stream of the rank, its main stream by default, after the tasks `after`."""
-        known = self._work(self._works, self._rows, rank, work_s)
-        return self._add(
-            after, rank=rank, stream=stream, phase=phase, stage=stage, microbatch=microbatch, path=OWN, amount=known
-        )  # fmt: skip
-
-    def computes(
-        self, rank: ArrayLike, phase: ArrayLike, work_s: SecondsOf, after: Sequence[ArrayLike] = (),
-        stage: ArrayLike = -1, microbatch: ArrayLike = -1, slot: ArrayLike = -1,
+        self, rank: Tasks, phase: ArrayLike, work_s: SecondsOf, after: After = (), stage: ArrayLike = -1,
+        microbatch: ArrayLike = -1, stream: int = MAIN_STREAM, slot: ArrayLike = -1,
         first_layer: ArrayLike = UNKNOWN, last_layer: ArrayLike = UNKNOWN,
-    ) -> Rows:  # fmt: skip
-        """Adds a block of `compute` tasks.
+    ) -> Tasks:  # fmt: skip
+        """Adds `work_s` seconds of compute on a stream of the rank, its main stream by default, after the tasks `after`.
 
         work_s: if it is a function, it may return a pair, of the seconds of work and of the exposed seconds of collectives of
-        the model-parallel group within each task. after: arrays of rows (below zero: none); each task follows its element of
-        each array. first_layer, last_layer: layers that each task passes, unknown for tasks without such collectives.
+        the model-parallel group within each task. first_layer, last_layer: layers that each task passes, unknown for tasks
+        without such collectives.
         """
-        known: ArrayLike = 0.0 if callable(work_s) else np.asarray(work_s) * np.array(self._slowdown)[np.asarray(rank)]
-        rows = self._add_block(
-            after, rank=rank, stream=MAIN_STREAM, phase=phase, stage=stage, microbatch=microbatch, slot=slot,
-            first_layer=first_layer, last_layer=last_layer, path=OWN, amount=known,
+        rows = self._add(
+            rank, after, stream=stream, phase=phase, stage=stage, microbatch=microbatch, slot=slot,
+            first_layer=first_layer, last_layer=last_layer, path=OWN, amount=self._known_s(rank, work_s),
         )  # fmt: skip
-        if callable(work_s):
-            self._works.append(Duration(rows, np.broadcast_to(rank, rows.shape), work_s))
+        self._add_duration(self._works, rows, rank, work_s)
         return rows
 
     def background(self, rank: int, amount: float, path: PathOf, phase: int, after: Sequence[int] = ()) -> int:
         """Adds a background task of a rank that occupies none of its streams: `amount`, in the unit of the path's rates, along
         `path`."""
-        return self._add(after, rank=rank, phase=phase, path=self._path(path), amount=amount)
+        return self._add(rank, after, phase=phase, path=self._path(path), amount=amount)
 
-    def wait(self, rank: int, phase: int, after: Sequence[int], stage: int = -1, microbatch: int = -1) -> int:
+    def wait(self, rank: Tasks, phase: ArrayLike, after: After, stage: ArrayLike = -1, microbatch: ArrayLike = -1) -> Tasks:
         """Blocks the rank's main stream until the tasks `after` have ended; the wait is labelled `phase`."""
         return self.compute(rank, phase, 0.0, after, stage, microbatch)
 
     def transfer(
-        self, source: int, target: int, size_bytes: float, path: PathOf, phase: int, after: Sequence[int],
-        stage: int = -1, microbatch: int = -1, together: int = -1, labels: Communication = UNLABELLED,
-    ) -> int:  # fmt: skip
+        self, source: Tasks, target: Tasks, size_bytes: ArrayLike, path: PathOf | Paths, phase: int,
+        after: After, stage: ArrayLike = -1, microbatch: ArrayLike = -1, together: int = -1,
+        labels: Communication = UNLABELLED, slot: ArrayLike = -1,
+    ) -> Tasks:  # fmt: skip
         """Adds a transfer of `size_bytes` from one class to another along `path`."""
         return self._add(
-            after, kind=Kind.TRANSFER, rank=source, peer=target, phase=phase, stage=stage, microbatch=microbatch,
-            together=together, path=self._path(path), amount=size_bytes, **labels._asdict(),
-        )  # fmt: skip
-
-    def transfers(
-        self, source: ArrayLike, target: ArrayLike, sizes_bytes: Sequence[float], paths: Sequence[PathOf], index: Rows,
-        phase: int, after: Sequence[ArrayLike], stage: ArrayLike = -1, microbatch: ArrayLike = -1, slot: ArrayLike = -1,
-        labels: Communication = UNLABELLED,
-    ) -> Rows:  # fmt: skip
-        """Adds a block of `transfer` tasks. index: which of `sizes_bytes` and `paths` each task has. after: as in
-        `computes`."""
-        return self._add_block(
-            after, kind=Kind.TRANSFER, rank=source, peer=target, phase=phase, stage=stage, microbatch=microbatch,
-            slot=slot, path=self._path_numbers(paths)[index], amount=np.array(sizes_bytes)[index], **labels._asdict(),
+            source, after, kind=Kind.TRANSFER, peer=target, phase=phase, stage=stage, microbatch=microbatch,
+            together=together, slot=slot, path=self._path(path), amount=size_bytes, **labels._asdict(),
         )  # fmt: skip
 
     def collective(
-        self, members: Sequence[int], size_bytes: float, path: PathOf, phase: int, after: Sequence[int], stage: int = -1,
-        microbatch: int = -1, slot: int = -1, labels: Communication = UNLABELLED, stream: int = COLLECTIVE_STREAM,
-    ) -> int:  # fmt: skip
+        self, members: Sequence[Tasks], size_bytes: ArrayLike, path: PathOf | Paths, phase: int,
+        after: After, stage: ArrayLike = -1, microbatch: ArrayLike = -1, slot: ArrayLike = -1,
+        labels: Communication = UNLABELLED, stream: int = COLLECTIVE_STREAM,
+    ) -> Tasks:  # fmt: skip
         """Adds a collective that moves `size_bytes` through each member. Collectives on one stream of the first member run one
         after another."""
-        self._members.add(self._rows, members)
-        return self._add(
-            after, kind=Kind.COLLECTIVE, rank=members[0], stream=stream, phase=phase, stage=stage,
-            microbatch=microbatch, slot=slot, path=self._path(path), amount=size_bytes, **labels._asdict(),
+        rows = self._add(
+            members[0], after, kind=Kind.COLLECTIVE, stream=stream, phase=phase, stage=stage, microbatch=microbatch,
+            slot=slot, path=self._path(path), amount=size_bytes, **labels._asdict(),
         )  # fmt: skip
-
-    def collectives(
-        self, members: Sequence[int], sizes_bytes: Sequence[float], paths: Sequence[PathOf], index: Rows, phase: int,
-        after: ArrayLike, stage: int = -1, slot: ArrayLike = -1, labels: Communication = UNLABELLED,
-    ) -> Rows:  # fmt: skip
-        """Adds a block of `collective` tasks of the same members.
-
-        index: which of `sizes_bytes` and `paths` each task has. after: rows, shape (collectives, predecessors of each).
-        """
-        rows = self._add_block(
-            (), kind=Kind.COLLECTIVE, rank=members[0], stream=COLLECTIVE_STREAM, phase=phase, stage=stage, slot=slot,
-            path=self._path_numbers(paths)[index], amount=np.array(sizes_bytes)[index], **labels._asdict(),
-        )  # fmt: skip
-        self._members.add_pairs(rows[:, None], members)
-        self.follow(rows[:, None], after)
+        self._members.add(rows, members)
         return rows
 
     def delay(self, rows: Rows, share: SecondsOf) -> None:
@@ -230,12 +206,13 @@ class ProgramBuilder:
         Each is served for `service_s` seconds in order of arrival. They end when the consistency model allows a reply; with BSP
         that is once all requests of this step for the bucket have been served and the update of `update_s` seconds is done.
         """
-        row = self._rows
-        known = self._work(self._works, row, server, service_s), self._work(self._updates, row, server, update_s)
-        return self._add(
-            after, kind=Kind.SERVE, rank=server, peer=worker, phase=phase, requests=requests, bucket=bucket, path=OWN,
-            amount=known[0], update_s=known[1],
+        row = self._add(
+            server, after, kind=Kind.SERVE, peer=worker, phase=phase, requests=requests, bucket=bucket, path=OWN,
+            amount=self._known_s(server, service_s), update_s=self._known_s(server, update_s),
         )  # fmt: skip
+        self._add_duration(self._works, row, server, service_s)
+        self._add_duration(self._updates, row, server, update_s)
+        return row
 
     def follow(self, rows: ArrayLike, after: ArrayLike) -> None:
         """Adds dependencies: each task of `rows` also follows its element of `after` (below zero: none). Arguments broadcast
@@ -255,39 +232,49 @@ class ProgramBuilder:
         """Makes a task also wait for tasks of the previous step."""
         self._carried.add(task, after)
 
-    def _work(self, works: list[Duration], row: int, rank: int, seconds: SecondsOf) -> float:
-        """Seconds of a task if they are a number; else adds their function to `works`."""
-        if not callable(seconds):
-            return float(np.asarray(seconds)) * self._slowdown[rank]
-        works.append(Duration(np.array([row]), np.array([rank]), seconds))
-        return 0.0
+    def _known_s(self, ranks: int | Rows, seconds: SecondsOf) -> ArrayLike:
+        """Seconds of tasks if they are numbers; zero if they are a function."""
+        if callable(seconds):
+            return 0.0
+        if isinstance(ranks, np.ndarray):
+            known_s: NDArray[np.float64] = np.asarray(seconds) * np.array(self._slowdown)[ranks]
+            return known_s
+        return float(np.asarray(seconds)) * self._slowdown[ranks]
 
-    def _path(self, path: PathOf) -> int:
-        """The number of a path."""
-        self._paths.append(path)
-        return len(self._paths) - 1
+    def _add_duration(self, durations: list[Duration], rows: int | Rows, ranks: int | Rows, seconds: SecondsOf) -> None:
+        """Adds the seconds of tasks to `durations` if they are a function."""
+        if callable(seconds):
+            durations.append(Duration(np.atleast_1d(rows), np.broadcast_to(ranks, np.shape(np.atleast_1d(rows))), seconds))
 
-    def _path_numbers(self, paths: Sequence[PathOf]) -> Rows:
-        return np.array([self._path(path) for path in paths], dtype=np.int64)
+    def _path(self, path: PathOf | Paths) -> ArrayLike:
+        """The numbers of paths."""
+        if isinstance(path, np.ndarray):
+            return np.array([self._path(one) for one in path.flat], dtype=np.int64).reshape(path.shape)
+        number = self._path_numbers.setdefault(id(path), len(self._paths))
+        if number == len(self._paths):
+            self._paths.append(path)
+        return number
 
-    def _add(self, after: Sequence[int], **columns: float) -> int:
-        row = self._rows
-        self._rows += 1
-        self._blocks.append(columns)
-        self._block_rows.append(1)
-        self._dependencies.add(row, after)
-        return row
+    def _add(self, ranks: Tasks, after: After, **columns: ArrayLike) -> Tasks:
+        """Adds a task or a block of tasks of rank classes."""
+        if isinstance(ranks, np.ndarray):
+            rows = self._add_block(rank=ranks, **columns)
+        else:
+            rows = self._rows
+            self._rows += 1
+            self._blocks.append({"rank": ranks, **columns})
+            self._block_rows.append(1)
+        self._dependencies.add(rows, after)
+        return rows
 
-    def _add_block(self, after: Sequence[ArrayLike], **columns: ArrayLike) -> Rows:
-        shape = np.broadcast_shapes(*map(np.shape, [*columns.values(), *after]))
+    def _add_block(self, **columns: ArrayLike) -> Rows:
+        shape = np.broadcast_shapes(*map(np.shape, columns.values()))
         rows = np.arange(self._rows, self._rows + math.prod(shape)).reshape(shape)
         self._rows += rows.size
         self._blocks.append({name: value for name, value in columns.items() if np.ndim(value) == 0})
         self._block_rows.append(rows.size)
         for name in columns.keys() - self._blocks[-1].keys():
             self._varying[name].append((rows, np.broadcast_to(columns[name], shape)))
-        for previous in after:
-            self.follow(rows, previous)
         return rows
 
     def _column(self, name: str) -> NDArray[Any]:

@@ -10,8 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.common.communication import UNKNOWN, Collective, Dimension, named
-from scaleproof.simulator.common.intervals import Numbers, TimeIntervals, Times
-from scaleproof.simulator.common.spans import COMMUNICATION_PHASES, COMPUTE_PHASES, Phase, Spans, Stream
+from scaleproof.simulator.common.spans import (
+    COMMUNICATION_PHASES,
+    COMPUTE_PHASES,
+    Numbers,
+    Phase,
+    Spans,
+    Stream,
+    TimeIntervals,
+    Times,
+)
 from scaleproof.simulator.run.records import CommunicationPart
 from scaleproof.simulator.run.run import BREAKDOWN
 

@@ -22,12 +22,10 @@ from scaleproof.simulator.run.records import (
     Scaling,
     ServerStatistics,
     StageMemory,
-    StepDistribution,
     TargetEstimate,
     Verification,
-    measured_quantiles_s,
 )
-from scaleproof.simulator.run.utilisation import flops_utilisation
+from scaleproof.simulator.run.step_times import StepDistribution, measured_quantiles_s
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -188,13 +186,18 @@ class Run:
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs utilisation; None where it is not known."""
-        return flops_utilisation(self.model_flops, self.step_time_s, self.compute_ranks, self.peak_flops)
+        """Model FLOPs utilisation (arXiv 2204.02311, appendix B), by the FLOPs of the passes; None where it is not known."""
+        return self._utilisation(self.model_flops)
 
     @property
     def hfu(self) -> float | None:
-        """Hardware FLOPs utilisation; None where it is not known."""
-        return flops_utilisation(self.hardware_flops, self.step_time_s, self.compute_ranks, self.peak_flops)
+        """Hardware FLOPs utilisation (arXiv 2205.05198, section 6.3), recomputation included; None where it is not known."""
+        return self._utilisation(self.hardware_flops)
+
+    def _utilisation(self, flops: float | None) -> float | None:
+        """FLOPs of a step as a share of those that all training ranks could compute in its time."""
+        possible_flops = self.compute_ranks * (self.peak_flops or 0.0) * self.step_time_s
+        return None if flops is None or possible_flops == 0 else flops / possible_flops
 
     @property
     def bubble_fraction(self) -> float:

@@ -1,6 +1,4 @@
-"""Abbreviations that scenarios may use for fields and values, and the names that they stand for; among them words of training
-software for recomputation: Megatron-LM's --recompute-granularity, --recompute-method, --recompute-num-layers and
---recompute-modules, torchtitan's section activation_checkpoint, and Hugging Face's gradient_checkpointing."""
+"""Abbreviations that scenarios may use for fields and values, and the names that they stand for."""
 
 from __future__ import annotations
 
@@ -10,70 +8,7 @@ from typing import Any, Final
 from scaleproof.simulator.cluster.network.links import without_nics
 from scaleproof.simulator.common.errors import FieldError, ScenarioError
 from scaleproof.simulator.common.yaml_file import FieldPath, Located
-
-# Megatron's methods, and the fields that its number of layers goes to.
-_METHODS: Final = {"uniform": "group", "block": "layers"}
-# Modes of torchtitan, other than those that are called the same.
-_OP: Final = {"products": "every_second"}
-_BUDGET: Final = "a compiler chooses what a memory budget recomputes, which is not modelled; give selective or full"
-
-
-class _UnknownWordError(ValueError):
-    """A value that stands for no recomputation, with what to give instead."""
-
-
-def _megatron(words: Mapping[str, Any], before: Any) -> Any:
-    """The recomputation that Megatron's options name. before: that of options that came earlier."""
-    granularity, method = words.get("recompute_granularity"), words.get("recompute_method")
-    modules = words.get("recompute_modules")
-    if granularity not in (None, "none", "selective", "full"):
-        raise _UnknownWordError(f"recompute_granularity: {granularity!r} is not known; give selective or full")
-    if method not in (None, *_METHODS):
-        raise _UnknownWordError(f"recompute_method: {method!r} is not known; give uniform or block")
-    if granularity == "selective" or modules is not None:
-        return {"modules": modules or ["core_attn"]}
-    if not words.keys() - {"recompute_granularity"} and granularity != "full":
-        return "none"
-    earlier = before if isinstance(before, dict) else {}
-    field = _METHODS[method] if method else next((name for name in _METHODS.values() if name in earlier), "group")
-    count = words.get("recompute_num_layers") or next(iter(earlier.values()), 1)
-    return "full" if (field, count) == ("group", 1) else {field: count}
-
-
-def _torchtitan(words: Mapping[str, Any], _: Any) -> Any:
-    """The recomputation that torchtitan's section names, or its mode alone."""
-    given = words["activation_checkpoint"]
-    section = given if isinstance(given, dict) else {"mode": given}
-    if unknown := sorted(section.keys() - {"mode", "selective_ac_option"}):
-        raise _UnknownWordError(f"activation_checkpoint.{unknown[0]}: not known; give mode and selective_ac_option")
-    mode, option = section.get("mode", "selective"), str(section.get("selective_ac_option", "op"))
-    if mode in ("none", "full"):
-        return mode
-    if mode == "memory_budget":
-        raise _UnknownWordError(f"activation_checkpoint: {_BUDGET}")
-    if mode != "selective" or not (option == "op" or option.isdecimal()):
-        raise _UnknownWordError(
-            "activation_checkpoint: give mode none, selective or full, and selective_ac_option op or a number"
-        )
-    return _OP if option == "op" else {"every": int(option)}
-
-
-def _hugging_face(words: Mapping[str, Any], _: Any) -> Any:
-    """The recomputation of each block, or none, by a truth value."""
-    ((name, value),) = words.items()
-    if not isinstance(value, bool):
-        raise _UnknownWordError(f"{name}: {value!r} is not true or false; give one of them, or recompute")
-    return "full" if value else "none"
-
-
-# By the words that are read together, the function that reads them.
-_RECOMPUTE_READERS: Final[dict[tuple[str, ...], Callable[[Mapping[str, Any], Any], Any]]] = {
-    ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"): _megatron,
-    ("activation_checkpoint",): _torchtitan,
-    ("gradient_checkpointing",): _hugging_face,
-    ("activation_checkpointing",): _hugging_face,
-}
-
+from scaleproof.simulator.scenario.recompute_words import BUDGET, OP, READERS, UnknownWordError
 
 # By the abbreviated field, the field that it stands for.
 FIELDS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
@@ -131,30 +66,35 @@ def canonical_text(path: str) -> str:
     return ".".join(canonical(tuple(path.split("."))))
 
 
+def field_set_by(override: str) -> str:
+    """The field that an override such as 'tp=4' sets: 'strategy.tensor'."""
+    return canonical_text(override.partition("=")[0])
+
+
 def expand(located: Located) -> None:
-    """Replaces abbreviated fields and values of a scenario by what they stand for.
+    """Replaces abbreviated fields and values of a scenario by what they stand for; `batch: 256` means `{total: 256}`, and
+    `strategy: data_parallel` means `{kind: data_parallel}`.
 
     Raises ScenarioError if a field is given twice, if FSDP or DDP contradicts the stage of ZeRO, or a format its recipe, and
     for words of recomputation that are not known.
     """
+    for key, inner, kinds in (("batch", "total", (int, float, str)), ("strategy", "kind", (str,))):
+        value = located.data.get(key)
+        if isinstance(value, kinds) and not isinstance(value, bool):
+            located.data[key] = {inner: value}
     for short, full in FIELDS.items():
-        parent = _mapping(located.data, short[:-1])
+        parent = located.mapping(short[:-1])
         if short[-1] in parent:
             _move(located, short, full, parent.pop(short[-1]))
     for path, meanings in VALUES.items():
-        parent = _mapping(located.data, path[:-1])
+        parent = located.mapping(path[:-1])
         value = parent.get(path[-1])
         if isinstance(value, str) and value.lower() in meanings:
             parent[path[-1]] = meanings[value.lower()]
-    _expand_format(located, _mapping(located.data, ("training",)))
-    _expand_recompute(located, _mapping(located.data, ("training",)))
-    _expand_sharding(located, _mapping(located.data, ("strategy",)))
+    _expand_format(located, located.mapping(("training",)))
+    _expand_recompute(located, located.mapping(("training",)))
+    _expand_sharding(located, located.mapping(("strategy",)))
     _expand_nics(located)
-
-
-def _refused(located: Located, path: FieldPath, message: str) -> ScenarioError:
-    """The error for a field, with its place."""
-    return ScenarioError([f"{located.place(path)}: {'.'.join(map(str, path))}: {message}"])
 
 
 def _expand_format(located: Located, training: dict[Any, Any]) -> None:
@@ -164,34 +104,34 @@ def _expand_format(located: Located, training: dict[Any, Any]) -> None:
         return
     training["precision"], field = _FORMATS[name.lower()]
     if training.setdefault(field, name.lower()) != name.lower():
-        raise _refused(located, path, f"{name} is not {field} {training[field]}; leave one out")
+        raise located.refused(path, f"{name} is not {field} {training[field]}; leave one out")
     located.places.setdefault(("training", field), located.place(path))
 
 
 def _expand_recompute(located: Located, training: dict[Any, Any]) -> None:
     """Replaces words of training software for recomputation by `training.recompute`; those of overrides replace it."""
     path = ("training", "recompute")
-    for names, read in _RECOMPUTE_READERS.items():
+    for names, read in READERS.items():
         words = {name: training.pop(name) for name in names if name in training}
         if not words:
             continue
         first = ("training", next(iter(words)))
         if "recompute" in training and not located.place(first).startswith("--set"):
-            raise _refused(located, first, "means training.recompute, which is also given; leave one out")
+            raise located.refused(first, "means training.recompute, which is also given; leave one out")
         located.places[path] = located.place(first)
         training["recompute"] = _read_words(located, read, words, training.get("recompute"))
     word = training.get("recompute")
     if word == "memory_budget":
-        raise _refused(located, path, _BUDGET)
+        raise located.refused(path, BUDGET)
     if word == "op":
-        training["recompute"] = _OP
+        training["recompute"] = OP
 
 
 def _read_words(located: Located, read: Callable[[Mapping[str, Any], Any], Any], words: Mapping[str, Any], before: Any) -> Any:
     """The recomputation that words name. Raises ScenarioError with the place of a word that is not known."""
     try:
         return read(words, before)
-    except _UnknownWordError as error:
+    except UnknownWordError as error:
         raise ScenarioError([f"{located.place(('training', 'recompute'))}: training.{error}"]) from None
 
 
@@ -209,8 +149,8 @@ def _expand_sharding(located: Located, strategy: dict[Any, Any]) -> None:
     if implies_sharding(strategy):
         kind = strategy["kind"]
         stage = _SHARDING[kind.lower()]
-        if (zero := _mapping(located.data, ("training",)).get("zero", stage)) != stage:
-            raise _refused(located, _KIND, f"{kind} is training.zero: {stage}, but zero is {zero}; leave one out")
+        if (zero := located.mapping(("training",)).get("zero", stage)) != stage:
+            raise located.refused(_KIND, f"{kind} is training.zero: {stage}, but zero is {zero}; leave one out")
         located.places[*_KIND, kind.lower()] = located.place(_KIND)
         strategy["kind"] = "data_parallel"
     for name, stage in _SHARDING.items():
@@ -225,20 +165,13 @@ def _expand_sharding(located: Located, strategy: dict[Any, Any]) -> None:
 def _expand_nics(located: Located) -> None:
     """Replaces network cards by the bandwidth of a node and the number of its cards."""
     nics, bandwidth = ("cluster", "network", "nics"), ("cluster", "network", "bandwidth")
-    if "nics" not in _mapping(located.data, nics[:2]):
+    if "nics" not in located.mapping(nics[:2]):
         return
     try:
         located.data["cluster"] = without_nics(located.data["cluster"])
     except FieldError as error:
-        raise _refused(located, ("cluster", *error.field), error.message) from None
+        raise located.refused(("cluster", *error.field), error.message) from None
     located.places[bandwidth] = located.places.pop(nics, located.place(nics))
-
-
-def _mapping(data: Any, path: FieldPath) -> dict[Any, Any]:
-    """The mapping at a path; an empty one if the path has no mapping."""
-    for key in path:
-        data = data.get(key) if isinstance(data, dict) else None
-    return data if isinstance(data, dict) else {}
 
 
 def _move(located: Located, short: FieldPath, full: FieldPath, value: Any) -> None:
@@ -247,9 +180,9 @@ def _move(located: Located, short: FieldPath, full: FieldPath, value: Any) -> No
     for key in full[:-1]:
         parent = parent.setdefault(key, {})
         if not isinstance(parent, dict):
-            raise _refused(located, short, f"cannot be added to {'.'.join(map(str, full[:-1]))}; write a mapping there")
+            raise located.refused(short, f"cannot be added to {'.'.join(map(str, full[:-1]))}; write a mapping there")
     if full[-1] in parent:
-        raise _refused(located, short, f"means {'.'.join(map(str, full))}, which is also given; leave one out")
+        raise located.refused(short, f"means {'.'.join(map(str, full))}, which is also given; leave one out")
     parent[full[-1]] = value
-    for path in [path for path in located.places if path[: len(short)] == short]:
+    for path in located.below(short):
         located.places[full + path[len(short) :]] = located.places.pop(path)

@@ -15,8 +15,7 @@ from scaleproof.simulator.common.units import Unit
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.scenario import aliases
-from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.scenario.strategies import KINDS
+from scaleproof.simulator.scenario.schema import KINDS, Scenario
 
 # The field of overrides and axes that changes the number of GPUs, which is no field of a scenario (`scenario/gpus.py`).
 GPUS: Final = "gpus"

@@ -17,8 +17,7 @@ from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.scenario.fields import differences
 from scaleproof.simulator.scenario.read import validated
-from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.scenario.strategies import AnyStrategy
+from scaleproof.simulator.scenario.schema import AnyStrategy, Scenario
 from scaleproof.simulator.scenario.training import Batch
 
 # Fields that depend on the number of GPUs, in the order in which changes are reported.

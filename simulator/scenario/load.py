@@ -4,39 +4,38 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.scenario import aliases
+from scaleproof.simulator.scenario.capture_file import SUFFIX, around_capture, fit_to_cluster
 from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.gpus import read_with_gpus
-from scaleproof.simulator.scenario.overrides import (
-    Overrides,
-    apply_override,
-    expand_shorthand,
+from scaleproof.simulator.scenario.overrides import apply_override
+from scaleproof.simulator.scenario.read import (
     merge_fitted_cluster,
-    override_texts,
+    read_file,
     remove_fitted_cluster,
+    resolve_part,
+    resolve_parts,
+    validated,
 )
-from scaleproof.simulator.scenario.read import read_file, resolve_part, resolve_parts, validated
 from scaleproof.simulator.scenario.schema import Scenario
-
-if TYPE_CHECKING:
-    from scaleproof.simulator.captured.script import CapturedScript
 
 # A scenario by its name, its path, `published:ROW-ID`, its model, or the fields of a YAML file.
 Reference = str | Path | Mapping[str, Any]
 
+# Overrides such as {"strategy.workers": 8} or ["strategy.workers=8"]. The override gpus=N is applied last (`read_with_gpus`).
+Overrides = Mapping[str, Any] | Sequence[str] | str
+_EXAMPLE: Final = "{'strategy.workers': 8}"
 # The module that makes the YAML of a published training run, whose microbatch may be the largest that fits.
 _PUBLISHED_RUNS: Final = "scaleproof.simulator.published.training_runs"
-# End of the names of capture files.
-SUFFIX: Final = ".zip"
 # Fields of a scenario that is given by its model alone; overrides must add those of `_NEEDED`, here with an example.
 _AROUND_A_MODEL: Final = {"strategy": {"kind": "hybrid"}, "training": {"precision": "bf16", "optimizer": "adam"}}
 _NEEDED: Final = {"cluster": "dgx-h100", "batch": "512"}
@@ -69,9 +68,14 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
     return build(yaml_file.read(path), path, changes)
 
 
+def is_capture(reference: str) -> bool:
+    """Whether a reference to a scenario is a capture file."""
+    return reference.endswith(SUFFIX)
+
+
 def _around_model(reference: str, overrides: Sequence[str]) -> Located:
     """The fields of a scenario that trains a model. Raises ScenarioError if the overrides lack some that are needed."""
-    given = {_field(override).partition(".")[0] for override in overrides}
+    given = {aliases.field_set_by(override).partition(".")[0] for override in overrides}
     if missing := [f"--set {field}={example}" for field, example in _NEEDED.items() if field not in given]:
         message = f"a model without a scenario needs {' and '.join(_NEEDED)}; add {' '.join(missing)}, for example"
         raise ScenarioError([f"{reference}: {message}"])
@@ -81,59 +85,17 @@ def _around_model(reference: str, overrides: Sequence[str]) -> Located:
     return located
 
 
-def is_capture(reference: str) -> bool:
-    """Whether a reference to a scenario is a capture file."""
-    return reference.endswith(SUFFIX)
-
-
-def around_capture(reference: str, overrides: Sequence[str]) -> Located:
-    """The fields of the scenario of a capture file, on the cluster for which it was captured.
-
-    Raises InputError if the file cannot be read, and ScenarioError if neither it nor an override names a cluster.
-    """
-    script = _script(reference)
-    if script.cluster is None and "cluster" not in map(_field, overrides):
-        example = "--set cluster=dgx-h100"
-        raise ScenarioError([f"{reference}: the capture is of no cluster; name one, such as {example}"])
-    data: dict[str, Any] = {
-        "name": script.name,
-        "model": {"kind": "captured", "name": script.name, "parameters": script.parameters, "sequence": script.tokens},
-        "strategy": {"kind": "captured", "record": str(Path(reference).resolve()), "workers": script.replicas.count},
-        "batch": {"per_worker": script.samples},
-        "training": {"precision": script.precision, "optimizer": script.optimizer},
-    }
-    if script.cluster is not None:
-        data["cluster"] = script.cluster
-    return Located(data, {(): reference})
-
-
-def fit_to_cluster(located: Located, fixed: Collection[str]) -> None:
-    """Fits a captured script and its cluster to one another: samples to a number that was given for them, the precision to the
-    device, and the number of nodes to the ranks; none of them where an override gives it.
-
-    fixed: fields that overrides have set.
-    """
-    strategy, cluster = located.data.get("strategy"), located.data.get("cluster")
-    is_captured = isinstance(strategy, dict) and strategy.get("kind") == "captured"
-    if not (is_captured and isinstance(cluster, dict)):
-        return
-    script = _script(strategy["record"])
-    declared = strategy.get("samples")
-    if isinstance(declared, int) and not any(field.startswith("batch") for field in fixed):
-        located.data["batch"] = {"per_worker": max(1, declared // script.replicas.count)}
-    device, training = cluster.get("device"), located.data.get("training", {})
-    if isinstance(device, dict) and training.get("precision") == script.precision and "training.precision" not in fixed:
-        training["precision"] = script.precision_on(device.get("peak", {}))
-    workers, devices, nodes = strategy.get("workers", 1), cluster.get("node", {}).get("devices", 1), cluster.get("nodes", 1)
-    are_numbers = all(isinstance(number, int) for number in (workers, devices, nodes))
-    if "cluster.nodes" not in fixed and are_numbers and devices > 0:
-        ranks = workers * script.world_size // script.replicas.count
-        cluster["nodes"] = max(nodes, -(-ranks // devices))
-
-
-def _field(override: str) -> str:
-    """The field that an override sets."""
-    return aliases.canonical_text(override.partition("=")[0])
+def override_texts(overrides: Overrides) -> Sequence[str]:
+    """Overrides as for `--set`. Raises InputError for another type."""
+    if isinstance(overrides, Mapping):
+        given = {field: str(value) if isinstance(value, Path) else value for field, value in overrides.items()}
+        return [f"{field}={yaml_file.on_one_line(value)}" for field, value in given.items()]
+    if not isinstance(overrides, Sequence):
+        raise InputError(f"overrides are a mapping such as {_EXAMPLE} or texts; got {type(overrides).__name__}")
+    texts = [overrides] if isinstance(overrides, str) else list(overrides)
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        raise InputError(f"overrides are a mapping such as {_EXAMPLE} or texts; got {type(wrong[0]).__name__}")
+    return texts
 
 
 def reference_text(reference: object, kind: str = "scenario") -> str:
@@ -141,13 +103,6 @@ def reference_text(reference: object, kind: str = "scenario") -> str:
     if isinstance(reference, str | Path):
         return str(reference)
     raise InputError(f"expected the name of a {kind}, a path, or a mapping with its fields; got {type(reference).__name__}")
-
-
-def _script(path: str) -> CapturedScript:
-    # other scenarios are loaded without the modules that read captures
-    from scaleproof.simulator.captured.reading import read
-
-    return read(Path(path))
 
 
 def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -161,7 +116,7 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
     gpus: int | None = None
     fixed: set[str] = set()
     for override in overrides:
-        field = _field(override)
+        field = aliases.field_set_by(override)
         part = field.partition(".")[0]
         if field == GPUS:
             gpus = _whole(override)
@@ -172,12 +127,13 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
                 problems += error.problems
                 wrong.add(part)
     try:
-        expand_shorthand(located)
+        aliases.expand(located)
     except ScenarioError as error:
         raise ScenarioError([*problems, *error.problems]) from None
     remove_fitted_cluster(located)
     located.data.setdefault("name", path.stem)
-    if not problems:
+    strategy = located.data.get("strategy")
+    if not problems and isinstance(strategy, dict) and strategy.get("kind") == "captured":
         fit_to_cluster(located, fixed)
     if gpus is None or problems:
         return validated(Scenario, located, problems, wrong)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.simulator.common import catalog, yaml_file
-from scaleproof.simulator.common.errors import InputError, ScenarioError
+from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.common.part_reference import forget_void
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.scenario import aliases
 from scaleproof.simulator.scenario.fields import field_named
-from scaleproof.simulator.scenario.read import resolve_part
+from scaleproof.simulator.scenario.read import merge_fitted_cluster, resolve_part
 from scaleproof.simulator.scenario.schema import Scenario
 
-# Overrides such as {"strategy.workers": 8} or ["strategy.workers=8"]. The override gpus=N is applied last (`read_with_gpus`).
-Overrides = Mapping[str, Any] | Sequence[str] | str
-_EXAMPLE: Final = "{'strategy.workers': 8}"
 # parts that may be given by name, by path or as another one with changes
 _NAMED: Final = (*((part,) for part in catalog.PARTS), ("cluster", "device"))
 # By field, the field next to it that an override of it replaces.
@@ -27,23 +24,6 @@ _ALTERNATIVES: Final = {
     ("strategy", "microbatches"): "micro_batch_size",
     ("strategy", "micro_batch_size"): "microbatches",
 }
-# Changes of a cluster in a framework file that `scaleproof fit` wrote. Runs teach constants of the framework and of the network
-# together, so that one file has both: the mapping names the cluster that the runs were measured on and has the fields that they
-# changed. Scenarios on another cluster use the framework's constants alone.
-_FITTED: Final = "cluster"
-
-
-def override_texts(overrides: Overrides) -> Sequence[str]:
-    """Overrides as for `--set`. Raises InputError for another type."""
-    if isinstance(overrides, Mapping):
-        given = {field: str(value) if isinstance(value, Path) else value for field, value in overrides.items()}
-        return [f"{field}={yaml_file.on_one_line(value)}" for field, value in given.items()]
-    if not isinstance(overrides, Sequence):
-        raise InputError(f"overrides are a mapping such as {_EXAMPLE} or texts; got {type(overrides).__name__}")
-    texts = [overrides] if isinstance(overrides, str) else list(overrides)
-    if wrong := [text for text in texts if not isinstance(text, str)]:
-        raise InputError(f"overrides are a mapping such as {_EXAMPLE} or texts; got {type(wrong[0]).__name__}")
-    return texts
 
 
 def apply_override(located: Located, override: str, others: Collection[str]) -> str:
@@ -63,7 +43,7 @@ def apply_override(located: Located, override: str, others: Collection[str]) -> 
         raise ScenarioError([f"{where}: {_unknown_field(path)}"])
     # a base has already been replaced by its content, so that another base replaces the part
     path = path[:-1] if path[-1] == "base" and path[:-1] in _NAMED else path
-    expand_shorthand(located)
+    aliases.expand(located)
     if path[0] == "framework" and len(path) > 1 and "framework" not in located.data:
         message = "the scenario names no framework to change; set framework=NAME first, such as framework=megatron-core-0.12"
         raise ScenarioError([f"{where}: {message}"])
@@ -77,7 +57,7 @@ def apply_override(located: Located, override: str, others: Collection[str]) -> 
     if not isinstance(parent, dict):
         raise ScenarioError([f"{where}: {'.'.join(path[:-1])} has no fields"])
     parent[path[-1]] = value
-    for old in [p for p in located.places if p[: len(path)] == path]:
+    for old in located.below(path):
         del located.places[old]
     located.places[path] = where
     if path in _ALTERNATIVES:
@@ -117,35 +97,3 @@ def _unknown_field(path: tuple[str, ...]) -> str:
     close = catalog.nearest(path[0], sorted(Scenario.model_fields))
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(Scenario.model_fields)}"
     return f"a scenario has no field {path[0]!r}; {hint}"
-
-
-def expand_shorthand(located: Located) -> None:
-    """`batch: 256` means `{total: 256}`, `strategy: data_parallel` means `{kind: data_parallel}`."""
-    for key, inner, kinds in (("batch", "total", (int, float, str)), ("strategy", "kind", (str,))):
-        value = located.data.get(key)
-        if isinstance(value, kinds) and not isinstance(value, bool):
-            located.data[key] = {inner: value}
-    aliases.expand(located)
-
-
-def merge_fitted_cluster(located: Located) -> None:
-    """Applies the cluster changes of a scenario's framework to its cluster, if they are of a cluster of that name.
-
-    Raises ScenarioError for changes that are no mapping with a name.
-    """
-    framework, cluster = located.data.get("framework"), located.data.get(_FITTED)
-    if not isinstance(framework, dict) or _FITTED not in framework:
-        return
-    changes = framework[_FITTED]
-    if not isinstance(changes, dict) or not isinstance(changes.get("name"), str):
-        place = located.place(("framework", _FITTED))
-        raise ScenarioError([f"{place}: framework.cluster: expected a mapping with the name of a cluster, as `fit` writes it"])
-    if isinstance(cluster, dict) and cluster.get("name") == changes["name"]:
-        located.data[_FITTED] = yaml_file.merged(cluster, changes)
-
-
-def remove_fitted_cluster(located: Located) -> None:
-    """Removes the changes from the framework, which has no field for them."""
-    framework = located.data.get("framework")
-    if isinstance(framework, dict) and _FITTED in framework:
-        located.data["framework"] = {key: value for key, value in framework.items() if key != _FITTED}

@@ -10,7 +10,7 @@ from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.parallelism import Hybrid, Strategy
 from scaleproof.simulator.scenario.aliases import DEGREES
 from scaleproof.simulator.scenario.fields import GPUS
-from scaleproof.simulator.scenario.strategies import KINDS
+from scaleproof.simulator.scenario.schema import KINDS
 
 _MESSAGES: dict[str, str] = {
     "missing": "missing; add it",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -21,6 +21,10 @@ from scaleproof.simulator.model import AnyModel
 from scaleproof.simulator.scenario.problems import problem
 
 _S = TypeVar("_S", bound=Spec)
+# Changes of a cluster in a framework file that `scaleproof fit` wrote. Runs teach constants of the framework and of the network
+# together, so that one file has both: the mapping names the cluster that the runs were measured on and has the fields that they
+# changed. Scenarios on another cluster use the framework's constants alone.
+_FITTED: Final = "cluster"
 
 
 class _ModelFile(Spec):
@@ -128,3 +132,26 @@ def _read(part: str, reference: str, folder: Path) -> tuple[Located, Path]:
     if part == "model" and reference.startswith("python:"):
         return Located({"kind": "traced", "source": reference, "name": reference.rpartition(":")[2]}), folder
     return read_part(part, reference, folder)
+
+
+def merge_fitted_cluster(located: Located) -> None:
+    """Applies the cluster changes of a scenario's framework to its cluster, if they are of a cluster of that name.
+
+    Raises ScenarioError for changes that are no mapping with a name.
+    """
+    framework, cluster = located.data.get("framework"), located.data.get(_FITTED)
+    if not isinstance(framework, dict) or _FITTED not in framework:
+        return
+    changes = framework[_FITTED]
+    if not isinstance(changes, dict) or not isinstance(changes.get("name"), str):
+        message = "expected a mapping with the name of a cluster, as `fit` writes it"
+        raise located.refused(("framework", _FITTED), message)
+    if isinstance(cluster, dict) and cluster.get("name") == changes["name"]:
+        located.data[_FITTED] = yaml_file.merged(cluster, changes)
+
+
+def remove_fitted_cluster(located: Located) -> None:
+    """Removes the changes from the framework, which has no field for them."""
+    framework = located.data.get("framework")
+    if isinstance(framework, dict) and _FITTED in framework:
+        located.data["framework"] = {key: value for key, value in framework.items() if key != _FITTED}

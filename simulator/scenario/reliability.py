@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, WrapValidator, model_validator
 
 from scaleproof.simulator.common.spec import Count, Spec
-from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds, format_time_s, parse_time_s
+from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds, format_Bps, format_time_s, parse_time_s
 
 
 class _HostEvent(Spec):
@@ -69,7 +69,30 @@ class HostJoin(_HostEvent):
         return f"host {self.host} joins {self.when}"
 
 
-AnyHostEvent = Annotated[HostFailure | SpotInterruption | HostJoin, Field(discriminator="kind")]
+class ProcessCrash(_HostEvent):
+    """The process of a rank that ends at once, and that its host starts again: work since the last checkpoint is lost."""
+
+    kind: Literal["crash"] = "crash"
+
+    @property
+    def words(self) -> str:
+        """The event in words."""
+        return f"the process on host {self.host} crashes {self.when}"
+
+
+class LinkChange(_HostEvent):
+    """A host's link to the network that has another bandwidth, from the end of the step on: nothing is lost."""
+
+    kind: Literal["link"] = "link"
+    bandwidth_Bps: PositiveBytesPerSecond = Field(alias="bandwidth", description="of the host's link from then on")
+
+    @property
+    def words(self) -> str:
+        """The event in words."""
+        return f"the link of host {self.host} has {format_Bps(self.bandwidth_Bps)} {self.when}"
+
+
+AnyHostEvent = Annotated[HostFailure | SpotInterruption | HostJoin | ProcessCrash | LinkChange, Field(discriminator="kind")]
 
 
 COMPONENTS: Final = ("gpu", "host", "nic", "switch", "job")

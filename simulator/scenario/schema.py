@@ -25,7 +25,18 @@ from scaleproof.simulator.model import AnyModel
 from scaleproof.simulator.model.autocast import with_wide_stream
 from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard
 from scaleproof.simulator.model.traced import Traced
+from scaleproof.simulator.parallelism import (
+    DataParallel,
+    GatherAverage,
+    Hybrid,
+    LocalSgd,
+    ModelParallel,
+    ParameterServer,
+    Pipeline,
+    Strategy,
+)
 from scaleproof.simulator.parallelism.option_rules import check_options
+from scaleproof.simulator.parallelism.strategy import StrategyRegistry
 from scaleproof.simulator.parallelism.used_devices import placed
 from scaleproof.simulator.scenario.convergence import Convergence
 from scaleproof.simulator.scenario.framework_choice import (
@@ -37,9 +48,13 @@ from scaleproof.simulator.scenario.framework_choice import (
     with_training_defaults,
 )
 from scaleproof.simulator.scenario.reliability import Reliability
-from scaleproof.simulator.scenario.strategies import AnyStrategy
 from scaleproof.simulator.scenario.training import Batch, Input, Training, averages_gradients
 
+# All kinds of strategies that scenarios may have.
+KINDS: Final = StrategyRegistry(
+    ParameterServer, DataParallel, LocalSgd, GatherAverage, ModelParallel, Pipeline, Hybrid, CapturedStrategy
+)
+AnyStrategy = Annotated[Strategy, KINDS]
 # Maximum of one layer, so that 64-bit integers do not overflow when bytes are computed.
 _MOST_PARAMETERS: Final = 10**15
 

@@ -16,14 +16,15 @@ from scaleproof.simulator.program.costs import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers
 from scaleproof.simulator.strategy.data_parallel.ring_allreduce import GradientSync
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.folding import can_fold, folded, folded_with_links, worker_classes
+from scaleproof.simulator.strategy.layout.folding import folded, folded_with_links
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses
+from scaleproof.simulator.strategy.layout.worker_classes import can_fold, worker_classes
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import pass_communication
 from scaleproof.simulator.strategy.parameter_server.hybrid import add_servers
+from scaleproof.simulator.strategy.pipeline.messages import add_messages
 from scaleproof.simulator.strategy.pipeline.replica import CompileContext, Replica, rank_schedule
 from scaleproof.simulator.strategy.pipeline.schedules import PassTimes
-from scaleproof.simulator.strategy.pipeline.stage_partition import cut
-from scaleproof.simulator.strategy.plan_costs import pass_times, with_collectives
+from scaleproof.simulator.strategy.plan_costs import cut, pass_times, with_collectives
 from scaleproof.simulator.strategy.step_builder import JobCosts
 
 # Limit of units of layers · microbatches, of about five tasks each; 6 GB at the limit.
@@ -52,12 +53,20 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     times = pass_times(plan, job)
     schedule = rank_schedule(plan, [[unit.layers for unit in stage] for stage in units], cuts_all_passes, times)
     context = CompileContext(plan, job, ranges, schedule, rank_layers, units)
-    replicas = [Replica(context, workers) for workers in classes]
+    replicas = [_replica(context, workers) for workers in classes]
     if plan.servers:
         add_servers(context, replicas)
     else:
         GradientSync(context, replicas).add()
     return context.builder.build(PlanCosts(job, plan.microbatches, link_classes, plan, times))
+
+
+def _replica(context: CompileContext, workers: RankClass) -> Replica:
+    """The tasks of a class of workers, without their synchronisation."""
+    replica = Replica(context, workers)
+    if context.plan.stages > 1:
+        add_messages(replica)
+    return replica
 
 
 @dataclass(frozen=True)
@@ -67,9 +76,9 @@ class PlanCosts(JobCosts):
     plan: Plan = field(default_factory=Plan)
     times: PassTimes = field(default_factory=PassTimes)
 
-    def in_passes(self) -> Callable[[], PassCommunication]:
-        """The collectives within the passes."""
-        return partial(pass_communication, self.job, self.microbatches)
+    def in_passes(self) -> Callable[[], PassCommunication] | None:
+        """The collectives within the passes; None without any."""
+        return None if self.job.exchange is None else partial(pass_communication, self.job, self.microbatches)
 
     def at(self, job: Job) -> PlanCosts | None:
         """The costs of another job; None if the schedule would be another one."""

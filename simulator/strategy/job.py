@@ -20,8 +20,7 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork, execution_of
 from scaleproof.simulator.frameworks.framework import ShardCopies, slowest
 from scaleproof.simulator.model.autocast import stream_bytes
-from scaleproof.simulator.model.graph import boundary_elements
-from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.layers import Layer, boundary_elements
 from scaleproof.simulator.model.operators import Matmul, Operator
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.scenario.training import GradientSizes, Input, MeasuredStep
@@ -184,10 +183,9 @@ class Job:
 
     def computing_s(self, samples: float) -> NDArray[np.float64]:
         """Compute seconds of each layer in the forward and the backward pass, shape (2, layers)."""
-        forward_s, backward_s = self.of_layers(lambda layer: self._layer_s(layer, samples))
+        forward_s, backward_s = self._layers_s(samples)
         if self.recompute.kind != "none":
-            (again_s,) = self.of_layers(lambda layer: (self._execution.once(Execution.again_s, layer, samples),))
-            backward_s = backward_s + self.where_recomputed(again_s)
+            backward_s = backward_s + self.where_recomputed(self._executed(Execution.again_s, samples))
         result: NDArray[np.float64] = np.stack([forward_s, backward_s]) * (self._scale() * self.slowest)
         return result
 
@@ -195,7 +193,7 @@ class Job:
         """Seconds that each layer's passes take at least, collectives included, shape (2, layers): those of the host."""
         if not self.pipelined_ranks:
             return np.zeros((2, len(self.layers)))
-        return self.of_layers(lambda layer: self._execution.once(Execution.least_s, layer, samples))
+        return self._executed(Execution.least_s, samples)
 
     @property
     def slowest(self) -> float:
@@ -244,12 +242,8 @@ class Job:
 
     def weights_s(self, microbatches: int = 1) -> NDArray[np.float64]:
         """Seconds of weight gradients in each layer's backward pass, shape (layers,)."""
-        samples = self.samples_per_worker / microbatches
-
-        def of_layer(layer: Layer) -> tuple[float]:
-            return (self._execution.once(Execution.weights_s, layer, samples) + self._accumulation_s(layer),)
-
-        result: NDArray[np.float64] = self.of_layers(of_layer)[0] * (self._scale() * self.slowest)
+        weights_s = self._executed(Execution.weights_s, self.samples_per_worker / microbatches) + self._accumulation_s()
+        result: NDArray[np.float64] = weights_s * (self._scale() * self.slowest)
         return result
 
     def weights_share(self) -> float:
@@ -288,8 +282,7 @@ class Job:
                 "is shorter than the optimizer's step alone at the device's memory bandwidth; give the time of a whole step"
             )
             raise FieldError(("training", "measured_step", "time"), message)
-        samples = self.measured_step.samples
-        return left_s / float(self.of_layers(lambda layer: self._layer_s(layer, samples)).sum())
+        return left_s / float(np.sum(self._layers_s(self.measured_step.samples)))
 
     @cached_property
     def _execution(self) -> Execution:
@@ -300,18 +293,25 @@ class Job:
         )  # fmt: skip
         return execution_of(self.cluster.device, self.framework, work)
 
-    def _layer_s(self, layer: Layer, samples: float) -> Sequence[float]:
-        """Seconds of a layer's forward and backward pass, without recomputation."""
-        forward_s, backward_s = self._execution.once(Execution.layer_s, layer, samples)
-        return forward_s, backward_s + self._accumulation_s(layer)
+    def _executed(self, method: Callable[..., Any], samples: float) -> NDArray[np.float64]:
+        """Values of a method of `Execution` for all layers; layers are the last axis."""
+        layers, index = self._distinct_layers
+        return np.array(self._execution.each(method, layers, samples), dtype=np.float64)[index].T
 
-    def _accumulation_s(self, layer: Layer) -> float:
-        """Seconds in which a microbatch's gradients of a layer are added to the buffer of all microbatches. Neglected where
-        each microbatch scatters them, since a rank then adds only its own shard."""
+    def _layers_s(self, samples: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Seconds of each layer's forward and backward pass, without recomputation; both of shape (layers,)."""
+        forward_s, backward_s = self._executed(Execution.layer_s, samples)
+        return forward_s, backward_s + self._accumulation_s()
+
+    def _accumulation_s(self) -> NDArray[np.float64]:
+        """Seconds in which a microbatch's gradients of each layer are added to the buffer of all microbatches, shape (layers,).
+        Neglected where each microbatch scatters them, since a rank then adds only its own shard."""
         if self.gradients is None or not self.gradients.added or self.scatters:
-            return 0.0
-        moved_bytes = layer.trained_parameters * self.gradients.added
-        return self.cluster.device.moved_s(moved_bytes)
+            return np.zeros(len(self.layers))
+        added_bytes = self.gradients.added
+        (seconds,) = self.of_layers(lambda layer: (self.cluster.device.moved_s(layer.trained_parameters * added_bytes),))
+        result: NDArray[np.float64] = seconds
+        return result
 
     def layer_passes_s(self, layer: Layer, samples: float) -> tuple[float, float, float]:
         """Compute seconds of a layer's forward and backward pass, and of its recomputation, without sums of microbatches'
@@ -327,9 +327,7 @@ class Job:
 
     def memory_shares(self, samples: float) -> NDArray[np.float64]:
         """Share of each layer's kernel time that is bound by memory bandwidth, shape (layers,)."""
-        (shares,) = self.of_layers(lambda layer: (self._execution.once(Execution.memory_share, layer, samples),))
-        result: NDArray[np.float64] = shares
-        return result
+        return self._executed(Execution.memory_share, samples)
 
     def mean_memory_share(self, samples: float) -> float:
         """Mean share of the kernel time of all blocks of the model that is bound by memory bandwidth."""
@@ -338,7 +336,8 @@ class Job:
         layers, index = self._distinct_layers
         counts = np.bincount(index).tolist()
         blocks = [(layer, count) for layer, count in zip(layers, counts, strict=True) if not layer.pinned_to_end]
-        total = sum(self._execution.once(Execution.memory_share, layer, samples) * count for layer, count in blocks)
+        shares = self._execution.each(Execution.memory_share, [layer for layer, _ in blocks], samples)
+        total = sum(share * count for share, (_, count) in zip(shares, blocks, strict=True))
         return float(total / max(1, sum(count for _, count in blocks)))
 
     def optimizer_s(self, parameters: Amount) -> Amount:

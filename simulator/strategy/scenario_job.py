@@ -10,7 +10,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import gradient_sizes
 from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
+from scaleproof.simulator.strategy.plan_costs import stage_layers
 
 
 def job_of(

@@ -1,20 +1,26 @@
 """Comparison of two scenarios whose cluster parameters are uncertain: the interval of the ratio of their throughputs, or of
-their throughputs per dollar."""
+their throughputs per dollar.
+
+A shared error changes the step times of both scenarios and hardly their ratio. Quantities on which both clusters agree
+therefore have one error for both, and all others, such as a network that only one cluster has, independent ones.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import drawn, interval
-from scaleproof.simulator.uncertainty.error_model import case_of_scenario, shipped
-from scaleproof.simulator.uncertainty.priors import joint_errors, trains_equally
+from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario, shipped, similarity
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
 
 Times = NDArray[np.float64]
@@ -29,6 +35,14 @@ _DRAWS: Final = 64
 _STATED: Final = 1 - 1 / _DRAWS
 # Logarithms of ratios below this mean equal times.
 _SAME: Final = 1e-9
+
+# Share of the variance of the model error of calibrated clusters that two settings of one kind of strategy have in common: an
+# assumption.
+_OTHER_SETTINGS: Final = 0.5
+# Fields of a device that do not affect layer times.
+_NO_TIMES: Final = {
+    "name", "description", "source", "memory_bytes", "l2_bytes", "clock_Hz", "measured", "assumed", "measured_optimizers",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -141,3 +155,61 @@ def of_log_ratios(drawn: Times, reversed_share: float = 0.0) -> RatioInterval:
     parts = (np.arange(len(ordered)) + 0.5) / len(ordered)
     ahead = 1 - float(np.interp(0.0, ordered, parts, left=0.0, right=1.0))
     return RatioInterval(low, high, with_reversals(ahead, reversed_share))
+
+
+def joint_errors(
+    a: Scenario, b: Scenario, names: tuple[Sequence[str], Sequence[str]], errors: ErrorModel | None = None
+) -> tuple[Times, Times]:
+    """Weights of independent standard normal variables in the errors of two scenarios' quantities, each of shape (quantities,
+    variables).
+
+    names: the quantities that affect each scenario. errors: the shipped error model if None.
+    """
+    weighted = []
+    for name in dict.fromkeys([*names[0], *names[1]]):
+        first, second = np.equal(names[0], name), np.equal(names[1], name)
+        share = common(name, a, b, errors)
+        shared, own = share**0.5, (1 - share) ** 0.5
+        weighted += [(shared * first, shared * second), (own * first, 0.0 * second), (0.0 * first, own * second)]
+    weights = np.array([np.concatenate(column) for column in weighted]).reshape(len(weighted), -1).T
+    in_a, in_b = np.split(weights[:, weights.any(axis=0)], [len(names[0])])
+    return in_a, in_b
+
+
+def common(name: str, a: Scenario, b: Scenario, errors: ErrorModel | None = None) -> float:
+    """Share of a quantity's variance that two scenarios have in common: 1 if their clusters give the same value, else 0; for
+    the model error, see `common_error_share`."""
+    if name == MODEL:
+        return common_error_share(a, b, errors)
+    quantity = QUANTITIES[name]
+    in_a, in_b = (
+        (quantity.value(one.cluster), quantity.slowdown_interval(one.cluster), _parameters(name, one.cluster)) for one in (a, b)
+    )
+    return float(in_a == in_b)
+
+
+def common_error_share(a: Scenario, b: Scenario, errors: ErrorModel | None = None) -> float:
+    """Share of the variance of the simulator's model error that two scenarios have in common: 1 if both train the same model in
+    the same way, 0 if their predictions are of different families; otherwise as it was fitted to pairs of published runs."""
+    cases = case_of_scenario(a), case_of_scenario(b)
+    if cases[0].family != cases[1].family:
+        return 0.0
+    if trains_equally(a, b):
+        return 1.0
+    if cases[0].family is None:
+        return _OTHER_SETTINGS if a.strategy.kind == b.strategy.kind and a.model == b.model else 0.0
+    return (errors or shipped()).pairs.shared.get(similarity(a, b), 0.0)
+
+
+def trains_equally(a: Scenario, b: Scenario) -> bool:
+    """Whether both scenarios train the same model in the same way, on clusters that may differ."""
+    return all(getattr(a, part) == getattr(b, part) for part in ("model", "strategy", "training", "input", "unevenness"))
+
+
+def _parameters(name: str, cluster: Cluster) -> Any:
+    """The parameters of a cluster that a quantity scales, for quantities that scale many at once."""
+    if name == "device":
+        return cluster.device.model_dump(exclude=_NO_TIMES)
+    if name == "optimizer":
+        return cluster.device.measured_optimizers
+    return cluster.collectives.measured if name == "collectives" else None

@@ -25,8 +25,8 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.network.variability import slowest_path_quantiles, variability
 from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.common import catalog, yaml_file
-from scaleproof.simulator.run.records import MANY_STEPS, PERCENTS, StepDistribution
 from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.run.step_times import MANY_STEPS, PERCENTS, StepDistribution
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.response import Response
 

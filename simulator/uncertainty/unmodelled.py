@@ -20,7 +20,7 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
+from scaleproof.simulator.strategy.plan_costs import stage_layers
 from scaleproof.simulator.strategy.scenario_job import job_of
 
 # Of pinned memory over PCIe 4.0 x16, of 32 GB/s, as NVIDIA's bandwidthTest reports for A100 nodes.
@@ -80,7 +80,8 @@ def _offloading(scenario: Scenario) -> Unmodelled | None:
             host_bytes += on_node * optimizer_bytes(updated, training.optimizer, training.precision, training.master)
         if "parameters" in training.offload:
             # a rank's shard before each pass over it
-            passes = plan.microbatches * (1 + plan.reshard)
+            is_kept = plan.gathering(training.zero) in ("every forward pass", "once a step")
+            passes = plan.microbatches * (1 if is_kept else 2)
             moved_bytes += passes * sizes.parameters / ranks * setting.size
         seconds.append(moved_bytes / pcie_Bps + host_bytes / host_Bps)
     stated = "" if cluster.node.memory_bandwidth_Bps else " (assumed)"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from scaleproof.simulator.common.catalog import names
-from scaleproof.simulator.scenario.strategies import KINDS as STRATEGIES
-from scaleproof.validator.launch.preflight.capabilities import KINDS
+from scaleproof.simulator.scenario.schema import KINDS as STRATEGIES
+from scaleproof.validator.train.capabilities import KINDS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference" / "measuring.md").read_text()

@@ -18,7 +18,7 @@ from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.strategies import KINDS
+from scaleproof.simulator.scenario.schema import KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "strategies.md").read_text()

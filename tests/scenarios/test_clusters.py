@@ -10,7 +10,7 @@ import pytest
 
 from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.network.topology import HybridCubeMesh
+from scaleproof.simulator.cluster.network.topology_kinds import HybridCubeMesh
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.scenario.read import load_cluster
 

@@ -21,8 +21,8 @@ from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.folding import separate_classes
-from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
+from scaleproof.simulator.strategy.layout.worker_classes import separate_classes
+from scaleproof.simulator.strategy.plan_costs import stage_layers
 from scaleproof.simulator.strategy.scenario_job import job_of
 
 # a network and devices on which nothing but compute takes time

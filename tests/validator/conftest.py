@@ -9,7 +9,7 @@ import pytest
 
 from scaleproof.simulator.parallelism.stages import V_SHAPED
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.launch.preflight.capabilities import supports_v_shape
+from scaleproof.validator.train.capabilities import supports_v_shape
 
 GPT = {"kind": "gpt", "layers": 4, "hidden": 64, "heads": 4, "vocabulary": 256, "sequence": 32}
 TINY_GPT = {"kind": "gpt", "layers": 4, "hidden": 16, "heads": 2, "vocabulary": 32, "sequence": 8}

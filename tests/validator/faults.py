@@ -18,10 +18,10 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.pipelining import PipelineStage
 
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.clock_sync import Alignment
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import train_here
 from scaleproof.validator.record import provenance
-from scaleproof.validator.record.clock_sync import Alignment
 from scaleproof.validator.strategy import base
 from scaleproof.validator.strategy.data_parallel.buckets import BucketedAllreduce
 from scaleproof.validator.train.trained_model import TrainedModel

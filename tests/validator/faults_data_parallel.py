@@ -21,14 +21,14 @@ from scaleproof.validator.strategy.data_parallel import (
     local_sgd,
     microbatched,
     ring_allreduce,
-    strategy,
+    trainer,
 )
 from scaleproof.validator.strategy.layout.collectives import Collectives
 
 
 def weights_workers_equally(*arguments: Any) -> Mapping[str, Any]:
     """Averages gradients of unequal shares with equal weights."""
-    strategy.weight_of = lambda context: 1 / context.scenario.strategy.workers
+    trainer.weight_of = lambda context: 1 / context.scenario.strategy.workers
     return train_here(*arguments)
 
 
@@ -75,7 +75,7 @@ def begins_every_iteration_anew(*arguments: Any) -> Mapping[str, Any]:
 
 def sums_and_does_not_divide(*arguments: Any) -> Mapping[str, Any]:
     """What workers put in is not weighted."""
-    strategy.weight_of = lambda context: 1.0
+    trainer.weight_of = lambda context: 1.0
     return train_here(*arguments)
 
 

@@ -11,14 +11,15 @@ from torch import Tensor
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import train_here
-from scaleproof.validator.strategy import base, parallel_replica
-from scaleproof.validator.strategy.hybrid import AveragingReplica
+from scaleproof.validator.strategy import base
+from scaleproof.validator.strategy.hybrid import parallel_replica
+from scaleproof.validator.strategy.hybrid.trainer import AveragingReplica
 from scaleproof.validator.strategy.model_parallel import overlapped_products
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
 from scaleproof.validator.strategy.model_parallel.ring_attention import RingAttention
-from scaleproof.validator.strategy.model_parallel.tensor_parallel import TensorParallel
+from scaleproof.validator.strategy.model_parallel.tensor import TensorParallel
 from scaleproof.validator.strategy.parameter_server import hybrid as hybrid_servers
-from scaleproof.validator.strategy.pipeline import strategy
+from scaleproof.validator.strategy.pipeline import trainer
 
 
 def average_nothing(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
@@ -53,7 +54,7 @@ def keep_a_stage(scenario: Scenario, parameters_folder: Path | None) -> Mapping[
             optimizer.zero_grad()
         base.apply_update(recorder, optimizer, **labels)
 
-    strategy.apply_update = update
+    trainer.apply_update = update
     return train_here(scenario, parameters_folder)
 
 

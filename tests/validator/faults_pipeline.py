@@ -11,7 +11,7 @@ from torch.distributed.pipelining import PipelineStage
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import train_here
-from scaleproof.validator.strategy.pipeline.strategy import StageTrainer
+from scaleproof.validator.strategy.pipeline.trainer import StageTrainer
 
 
 def train_with_a_stale_stage(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:

@@ -17,9 +17,9 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import train_here
 from scaleproof.validator.strategy.layout.collectives import Collectives
-from scaleproof.validator.strategy.parameter_server import strategy, worker
+from scaleproof.validator.strategy.parameter_server import trainer, worker
 from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard
-from scaleproof.validator.strategy.parameter_server.consistency import ClockReplies, Rounds
+from scaleproof.validator.strategy.parameter_server.consistency import ClockReplies, RoundReplies
 from scaleproof.validator.strategy.parameter_server.links import Links
 from scaleproof.validator.strategy.parameter_server.node_worker import NodeWorker
 from scaleproof.validator.strategy.parameter_server.server import AsynchronousServer
@@ -44,7 +44,7 @@ def own_groups(scenario: Scenario, folder: Path | None) -> Outcome:
     def links(leaders: Iterable[int], servers: Iterable[int], own: bool) -> Links:
         return Links(leaders, servers, own=True)
 
-    strategy.Links = links  # type: ignore[assignment,misc]
+    trainer.Links = links  # type: ignore[assignment,misc]
     return train_here(scenario, folder)
 
 
@@ -80,12 +80,12 @@ def count_dropped(scenario: Scenario, folder: Path | None) -> Outcome:
 
 def take_everybody(scenario: Scenario, folder: Path | None) -> Outcome:
     """A round waits for all pushes, backups or not."""
-    init = Rounds.__init__
+    init = RoundReplies.__init__
 
-    def patient(self: Rounds, pushes: Mapping[int, int], backups: int) -> None:
+    def patient(self: RoundReplies, pushes: Mapping[int, int], backups: int) -> None:
         init(self, pushes, 0)
 
-    Rounds.__init__ = patient  # type: ignore[method-assign]
+    RoundReplies.__init__ = patient  # type: ignore[method-assign]
     return train_here(scenario, folder)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import train_here
-from scaleproof.validator.strategy.data_parallel import fully_sharded, sharded_states
+from scaleproof.validator.strategy.data_parallel import zero, zero_3
 
 
 def sums_in_groups_alone(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
@@ -19,32 +19,32 @@ def sums_in_groups_alone(scenario: Scenario, parameters_folder: Path | None) -> 
     def nothing(self: Any, scattered: Tensor) -> None:
         scattered.mul_(self.replica.team.size)
 
-    fully_sharded._ShardCollective.sum_over_groups = nothing  # type: ignore[method-assign]
+    zero_3._ShardCollective.sum_over_groups = nothing  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
 
 
 def stale_parameters(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Every second gather hands out what was gathered before."""
-    gather = fully_sharded._ShardCollective.gather
+    gather = zero_3._ShardCollective.gather
     seen: dict[int, Tensor] = {}
 
     def stale(self: Any, output: Tensor, own: Tensor) -> Any:
         kept = seen.setdefault(output.numel(), own.clone())
         return gather(self, output, kept)
 
-    fully_sharded._ShardCollective.gather = stale  # type: ignore[method-assign]
+    zero_3._ShardCollective.gather = stale  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
 
 
 def keep_own_gradients(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Each rank updates its shard with its own gradients."""
-    sharded_states.ReduceScatter.sum = lambda *_: None  # type: ignore[method-assign]
+    zero.ReduceScatter.sum = lambda *_: None  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
 
 
 def forget_a_shard(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """The first shard of what is gathered keeps its initial values."""
-    adopt = sharded_states.ShardedStates._adopt
+    adopt = zero.ShardedStates._adopt
     initial: dict[tuple[int, range], Tensor] = {}
 
     def forgetful(self: Any, buckets: range, whole: Tensor) -> None:
@@ -52,5 +52,5 @@ def forget_a_shard(scenario: Scenario, parameters_folder: Path | None) -> Mappin
         first.copy_(initial.setdefault((id(self), buckets), first.clone()))
         adopt(self, buckets, whole)
 
-    sharded_states.ShardedStates._adopt = forgetful  # type: ignore[method-assign]
+    zero.ShardedStates._adopt = forgetful  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)

@@ -17,7 +17,7 @@ import scaleproof
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch import failure_watch
 from scaleproof.validator.launch.rank import here
-from scaleproof.validator.train import train
+from scaleproof.validator.strategy import train
 from scaleproof.validator.train.trained_model import RealModel
 
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import train_here
+from scaleproof.validator.strategy import train
 from scaleproof.validator.strategy.base import Context, Trainer
-from scaleproof.validator.train import train
 
 
 def left_by_training(scenario: Scenario) -> dict[str, int]:

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch import host_staged_backend
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.measure import train_here
-from scaleproof.validator.train import host_staged_backend
 
 # torch before 2.13 has the old names alone, from 2.13 on those warn
 _ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

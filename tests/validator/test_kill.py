@@ -18,7 +18,7 @@ import pytest
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.run.files import load_run
 from scaleproof.validator.launch.job import JobFolder
-from scaleproof.validator.launch.status_board import NO_STEP, STARTING, Board
+from scaleproof.validator.record.status_board import NO_STEP, STARTING, Board
 from scaleproof.validator.results import listed
 from tests.validator import processes
 from tests.validator.netlabs import needs_netlab

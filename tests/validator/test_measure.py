@@ -19,7 +19,8 @@ from scaleproof.simulator.run.files import load_run
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.buckets import Gradients
-from scaleproof.validator.measure import MeasureOptions, check_number, measure
+from scaleproof.validator.measure import MeasureOptions, measure
+from scaleproof.validator.preflight.checks import check_number
 from tests.validator import faults, processes
 from tests.validator.conftest import CLUSTER, GPT, MakeScenario
 from tests.validator.verdicts import in_bulk, in_turn, main_of

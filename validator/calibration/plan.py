@@ -207,8 +207,8 @@ def _gpu(sizes: GpuSizes) -> Iterator[Task]:
     """Probes of one GPU, each with its seconds. Updates of servers consist of additions and optimizer steps, which are among
     them."""
     from scaleproof.validator.calibration.fit.gpu import layers
-    from scaleproof.validator.launch.preflight.capabilities import OPTIMIZERS
     from scaleproof.validator.probe import compute, gpu, products
+    from scaleproof.validator.train.capabilities import OPTIMIZERS
 
     yield Task("matmul", "matrix products", products.products, (sizes.products, sizes.precisions), 14.0, 1)
     precision = sizes.kernel_precision

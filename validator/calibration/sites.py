@@ -14,8 +14,9 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import InputError, RankError
 from scaleproof.validator.launch.job import LOOPBACK, Host
 from scaleproof.validator.launch.launch import JobOptions, LocalRanks, Ranks, require_torch
-from scaleproof.validator.launch.preflight.memory_check import MOST_RANKS
-from scaleproof.validator.measure import MeasureOptions, On, check_interface, meet_others, where_to
+from scaleproof.validator.measure import MeasureOptions, On, meet_others, where_to
+from scaleproof.validator.preflight.checks import check_interface
+from scaleproof.validator.preflight.memory_check import MOST_RANKS
 from scaleproof.validator.probe.pairs import socket as socket_of_cores
 from scaleproof.validator.record.cpu_usage import usable
 

@@ -16,12 +16,11 @@ from typing import Final
 from scaleproof.simulator.captured.record import Capture, RecordedRanks
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.validator.capture.backend.calls import OperatorCall
-from scaleproof.validator.capture.differences import with_differences
 from scaleproof.validator.capture.failures import sentence
 from scaleproof.validator.capture.job import CaptureJob
 from scaleproof.validator.capture.player import FAILURE, PLACE, RECORD, RankRecord, read_record
 from scaleproof.validator.capture.players import JOB, LOG, RESOURCES, Players
-from scaleproof.validator.capture.rank_classes import EquivalentRanks, axes_of, find_classes, ranges
+from scaleproof.validator.capture.rank_classes import EquivalentRanks, axes_of, find_classes, ranges, with_differences
 
 # Calls of operators of a class by their rows.
 Calls = Mapping[int, OperatorCall]

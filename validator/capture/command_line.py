@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster, load_device
+from scaleproof.validator.capture.backend.policies import policy_of
 from scaleproof.validator.capture.job import CaptureJob, DeviceProperties, Script
-from scaleproof.validator.capture.policies import policy_of
 
 _PYTHON: Final = re.compile(r"python(3(\.\d+)?)?(\.exe)?")
 # Options of Python that have a value of their own.

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, _flat_param, _runtime_utils
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.modules import module as modules
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,6 +27,10 @@ _REENTRANT: Final = "CheckpointFunctionBackward"
 # Names of modules that wrap one of the script's, as parts of paths.
 _WRAPPERS: Final = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod", "_forward_module")
 _NO_TASK: Final = -1
+# Methods that gather, free and reduce the parameters of a group, of fully_shard, or of a flat parameter, of
+# FullyShardedDataParallel.
+_SHARDED_GROUP: Final = ("unshard", "wait_for_unshard", "reshard", "post_backward", "finalize_backward")
+_FLAT_PARAMETER: Final = ("pre_unshard", "unshard", "post_unshard", "reshard")
 _graph_task = torch._C._current_graph_task_id
 _next_number: Any = torch._C._autograd._get_sequence_nr
 _current_node: Any = torch._C._current_autograd_node
@@ -76,6 +82,7 @@ class ScriptContext:
         """Adds the hooks."""
         modules.register_module_forward_pre_hook(self._enter)
         modules.register_module_forward_hook(self._leave, always_call=True)
+        _follow_sharding(self)
 
     @property
     def stream(self) -> int:
@@ -239,3 +246,32 @@ def _wrapped(module: nn.Module) -> nn.Module | None:
 def _shapes(arguments: Any) -> tuple[tuple[int, ...], ...]:
     leaves = torch.utils._pytree.tree_leaves(arguments)
     return tuple(tuple(leaf.shape) for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def _follow_sharding(context: ScriptContext) -> None:
+    """Makes a context follow what shards and gathers parameters, also where hooks gather them for the backward pass."""
+    for name in _SHARDED_GROUP:
+        _replace_owned(FSDPParamGroup, name, context, lambda group, *_: group.modules[0])
+    for name in _FLAT_PARAMETER:
+        _replace_owned(_flat_param.FlatParamHandle, name, context, lambda handle, *_: handle._fully_sharded_module)
+    _replace_owned(_runtime_utils, "_post_backward_hook", context, lambda _, handle, *__: handle._fully_sharded_module)
+
+
+def whole_parameters(roots: Iterable[nn.Module], parameters: Iterable[torch.Tensor]) -> int:
+    """Number of elements of parameters, those of flat ones before they were divided among ranks."""
+    modules = (module for root in roots for module in root.modules() if isinstance(module, FullyShardedDataParallel))
+    flat = {id(handle): handle.flat_param for module in modules if (handle := module._handle) is not None}
+    parts = {id(part) for one in flat.values() for part in (one, *(one._params or ()))}
+    whole = sum(one._unpadded_unsharded_size.numel() for one in flat.values())
+    return whole + sum(parameter.numel() for parameter in parameters if id(parameter) not in parts)
+
+
+def _replace_owned(owner: Any, name: str, context: ScriptContext, module_of: Callable[..., Any]) -> None:
+    original: Callable[..., Any] = getattr(owner, name)
+
+    @functools.wraps(original)
+    def within(*arguments: Any, **keywords: Any) -> Any:
+        with context.owned_by(module_of(*arguments)):
+            return original(*arguments, **keywords)
+
+    setattr(owner, name, within)

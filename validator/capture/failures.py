@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
+
+from scaleproof.simulator.common.errors import ScaleproofError
+from scaleproof.validator.capture.backend.kernels import UnknownShapeError
+from scaleproof.validator.capture.context import ScriptContext
 
 # Packages with kernels of their own for CUDA, which a process without a GPU cannot load.
 _CUDA_PACKAGES: Final = (
@@ -25,9 +31,12 @@ _NETWORK_TEXT: Final = re.compile(
 _MODULE: Final = re.compile(r"No module named '([\w.]+)'")
 
 
+class NoStepError(Exception):
+    """The script ended without a training step."""
+
+
 def sentence(script: str, failure: dict[str, Any], hint: str = "--log DIR keeps what it printed") -> str:
-    """One sentence. failure: as a player writes it: line, text, kind (names of the error's types), rank. hint: how to learn
-    more of an error that is the script's own."""
+    """One sentence. failure: see `failure_plain`. hint: how to learn more of an error that is the script's own."""
     where = failure["line"] or script
     text, kinds = failure["text"], failure["kind"].split()
     if failure.get("ours"):
@@ -49,3 +58,29 @@ def sentence(script: str, failure: dict[str, Any], hint: str = "--log DIR keeps 
     if "SystemExit" in kinds:
         return f"{where}: the script exited before its first training step ({text}); check its arguments"
     return f"{where}: the script failed on rank {failure['rank']} ({text}); {hint}"
+
+
+def failure_plain(error: BaseException, context: ScriptContext | None, rank: int) -> dict[str, Any]:
+    """Why a script failed, as `sentence` reads it."""
+    is_ours = isinstance(error, ScaleproofError | NoStepError | UnknownShapeError)
+    text = str(error) if is_ours else f"{type(error).__name__}: {str(error).strip()}".splitlines()[0].removesuffix(": ")
+    return {"line": _own_line(error, context), "text": text, "kind": _kind(error), "rank": rank, "ours": is_ours}
+
+
+def _own_line(error: BaseException, context: ScriptContext | None) -> str:
+    """Where the innermost line of the script's own raised an error; for a SyntaxError, where it is."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
+    found = ""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        if context is not None and context.is_own_file(path):
+            found = f"{Path(path).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+def _kind(error: BaseException) -> str:
+    """Name of an error's type, and of those that it derives from, for who says what to do."""
+    return " ".join(each.__name__ for each in type(error).__mro__)

@@ -12,21 +12,19 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, Final, NamedTuple, NoReturn
+from types import FrameType
+from typing import Final, NamedTuple, NoReturn
 
 from scaleproof.simulator.captured.record import ProcessGroup, RecordedRanks
 from scaleproof.simulator.common.atomic_file import write_atomically
-from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.validator.capture.backend.calls import OperatorCall
-from scaleproof.validator.capture.backend.kernels import UnknownShapeError
 from scaleproof.validator.capture.communication.mailbox import Mailbox
 from scaleproof.validator.capture.compiled.regions import CompiledRegions
-from scaleproof.validator.capture.context import ScriptContext
+from scaleproof.validator.capture.context import ScriptContext, whole_parameters
+from scaleproof.validator.capture.failures import NoStepError, failure_plain
 from scaleproof.validator.capture.job import CaptureJob, Script
 from scaleproof.validator.capture.rank_device import RankDevice
-from scaleproof.validator.capture.replaced import sharded_modules, unsupported
-from scaleproof.validator.capture.replaced.checkpoints import Checkpoints
+from scaleproof.validator.capture.replaced import Checkpoints, refuse_unsupported
 from scaleproof.validator.capture.steps import KeptStep, Steps, local_part
 from scaleproof.validator.capture.trace import RankTrace
 
@@ -84,7 +82,7 @@ class Player:
         self._recording = device.recording
         CompiledRegions(self._trace, device.arena).install()
         Checkpoints(self._trace).install()
-        unsupported.install(device.local)
+        refuse_unsupported(device.local)
         self._steps = Steps(self._trace, device.arena, job.steps, self._finish)
         self._steps.install()
         signal.signal(signal.SIGUSR1, self._report_place)
@@ -108,20 +106,20 @@ class Player:
             )
             raise NoStepError(f"{message} that train with torch.optim")
         trace = self._trace
-        columns = trace.columns(kept.begin, kept.end)
+        events, calls = trace.kept(kept.begin, kept.end)
         parameters = list(self._steps.parameters.values())
         warnings = (*_warnings(kept), *trace.notes)
         own = RecordedRanks(
             name=f"rank {self._rank}", ranks=(range(self._rank, self._rank + 1),), played=self._rank, why="",
             groups=tuple(self._recording.groups),
-            parameters=sharded_modules.whole_parameters(self._context.roots.values(), parameters),
+            parameters=whole_parameters(self._context.roots.values(), parameters),
             local_parameters=sum(local_part(parameter).numel() for parameter in parameters), inputs=kept.inputs,
             optimizers=kept.optimizers, kept_step=kept.number, steps=kept.steps, peak_bytes=trace.peaks(kept.first_mark),
-            operators_hash=trace.digest(kept.begin, kept.end), decisions=trace.decisions(), columns=columns.columns,
-            strings=columns.strings, signatures=columns.signatures,
+            operators_hash=trace.digest(kept.begin, kept.end), decisions=trace.decisions(),
+            **events._asdict(),
         )  # fmt: skip
         return RankRecord(
-            own, tuple(self._recording.all_groups), warnings, columns.calls, trace.digest(kept.begin, kept.end, moves=False),
+            own, tuple(self._recording.all_groups), warnings, calls, trace.digest(kept.begin, kept.end, moves=False),
             trace.moved_bytes(kept.begin, kept.end),
         )  # fmt: skip
 
@@ -154,10 +152,6 @@ def _warnings(kept: KeptStep) -> Iterator[str]:
         yield f"the last step ({kept.number + 1} of {kept.steps}) differs from the one before; let the script take more steps"
 
 
-class NoStepError(Exception):
-    """The script ended without a training step."""
-
-
 def run_script(script: Script) -> None:
     """Runs a script in this process as Python does."""
     sys.argv = [script.target, *script.arguments]
@@ -167,13 +161,6 @@ def run_script(script: Script) -> None:
     else:
         sys.path.insert(0, str(Path(script.target).resolve().parent))
         runpy.run_path(script.target, run_name="__main__")
-
-
-def failure_plain(error: BaseException, context: ScriptContext | None, rank: int) -> dict[str, Any]:
-    """Why a script failed, as `failures.sentence` reads it."""
-    is_ours = isinstance(error, ScaleproofError | NoStepError | UnknownShapeError)
-    text = str(error) if is_ours else f"{type(error).__name__}: {str(error).strip()}".splitlines()[0].removesuffix(": ")
-    return {"line": _own_line(error, context), "text": text, "kind": _kind(error), "rank": rank, "ours": is_ours}
 
 
 def folder_of(script: Script) -> Path:
@@ -190,25 +177,6 @@ def _is_waiting(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _own_line(error: BaseException, context: ScriptContext | None) -> str:
-    """Where the innermost line of the script's own raised an error; for a SyntaxError, where it is."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{Path(error.filename).name}:{error.lineno}"
-    found = ""
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        path = trace.tb_frame.f_code.co_filename
-        if context is not None and context.is_own_file(path):
-            found = f"{Path(path).name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return found
-
-
-def _kind(error: BaseException) -> str:
-    """Name of an error's type, and of those that it derives from, for who says what to do."""
-    return " ".join(each.__name__ for each in type(error).__mro__)
 
 
 def _leave(code: int) -> NoReturn:

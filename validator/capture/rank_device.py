@@ -11,15 +11,13 @@ import torch
 from scaleproof.validator.capture.backend import abi, cuda_api, registration
 from scaleproof.validator.capture.backend.kernels import Kernels
 from scaleproof.validator.capture.backend.memory import Arena
+from scaleproof.validator.capture.backend.policies import policy_of
 from scaleproof.validator.capture.backend.values import Values
 from scaleproof.validator.capture.communication.distributed_api import DistributedApi
 from scaleproof.validator.capture.communication.mailbox import Mailbox
 from scaleproof.validator.capture.communication.recording import Recording
-from scaleproof.validator.capture.host_clock import HostClock
 from scaleproof.validator.capture.job import CaptureJob
-from scaleproof.validator.capture.policies import policy_of
-from scaleproof.validator.capture.replaced import sharded_modules
-from scaleproof.validator.capture.trace import RankTrace
+from scaleproof.validator.capture.trace import HostClock, RankTrace
 
 _PORT: Final = 29500
 _LISTED: Final = 64
@@ -51,7 +49,6 @@ class RankDevice:
         _calibrate(trace.host)
         self._api(self.recording, values, Mailbox(self._folder, self._rank), job.world_size).install()
         trace.context.install()
-        sharded_modules.install(trace.context)
 
     def _set_environment(self, local_ranks: int) -> None:
         node = str(self._rank // self._job.ranks_per_node)

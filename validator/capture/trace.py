@@ -1,85 +1,73 @@
-"""The events of a rank while its script runs, and the columns of the step that is kept."""
+"""The events of a rank while its script runs, those of the step that is kept, and the time of the script's own host code."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scaleproof.simulator.captured.record import (
-    COLUMNS,
     NONE,
     Category,
     EventKind,
+    EventWriter,
     PolicyDecision,
-    Signature,
+    RecordedEvents,
     TrainingPass,
 )
 from scaleproof.validator.capture.context import Place, ScriptContext
-from scaleproof.validator.capture.host_clock import HostClock
 
-Row = dict[str, Any]
-_TEXTS: Final = ("name", "module", "node", "line")
-# Kinds of events that distinguish ranks, and their columns that do.
+# Kinds of events that distinguish ranks, and those of them that may have any order.
 _COMPARED: Final = {
     EventKind.OPERATOR, EventKind.COLLECTIVE, EventKind.SEND, EventKind.RECEIVE, EventKind.WORK_WAIT, EventKind.SYNCHRONIZE,
     EventKind.ITEM, EventKind.COPY,
 }  # fmt: skip
 _UNORDERED: Final = {EventKind.OPERATOR, EventKind.COPY}
-
-
-class AllocationRecord:
-    """An allocation: the rows where it begins and ends (none yet if negative), where it was made, and what it holds."""
-
-    __slots__ = ("born", "category", "died", "died_in", "number", "place", "size", "stream")
-
-    def __init__(self, number: int, size: int, born: int, place: Place, stream: int) -> None:
-        self.number, self.size, self.born, self.place, self.stream = number, size, born, place, stream
-        self.died = NONE
-        self.died_in = TrainingPass.OTHER
-        self.category: Category | None = None
-
-    def kept_category(self) -> Category:
-        """What it holds; where nothing else is known, by when it lives."""
-        if self.category is not None:
-            return self.category
-        if self.place.recomputed:
-            return Category.RECOMPUTED
-        outlives = self.place.phase is TrainingPass.FORWARD and self.died_in is not TrainingPass.FORWARD
-        return Category.ACTIVATIONS if outlives else Category.WORKING
+# Processor time of the calling thread, which other work on the machine does not change.
+_now: Final = time.thread_time
+_REPEATS: Final = 101
 
 
 class RankTrace:
-    """Records events. rows: of all steps so far; notes: sentences for users; decisions: values that policies decided, by
-    operator, policy and line."""
+    """Records events. events: of all steps so far; notes: sentences for users."""
 
     def __init__(self, context: ScriptContext) -> None:
         self.context = context
         self.host = HostClock()
-        self.rows: list[Row] = []
-        self.allocations: dict[int, AllocationRecord] = {}
-        self._decisions: dict[tuple[str, str, str], int] = {}
+        self.events = EventWriter()
         self.notes: list[str] = []
+        # rows at which allocations begin and end, and the pass in which they end, by their numbers
+        self._begins: dict[int, int] = {}
+        self._ends: dict[int, tuple[int, TrainingPass]] = {}
+        # by row: calls of operators, and what distinguishes communication in addition to columns
+        self._calls: dict[int, Any] = {}
+        self._compared: dict[int, tuple[Any, ...]] = {}
+        self._decisions: dict[tuple[str, str, str], int] = {}
         self._works = 0
         self._peaks: list[int] = []
         self._live = 0
         self._highest = 0
         self._aside: dict[int, int] | None = None
 
-    def __len__(self) -> int:
-        """Number of events so far."""
-        return len(self.rows)
-
-    def add(self, kind: EventKind, place: Place | None = None, **columns: Any) -> None:
-        """Adds an event of the current stream, unless `columns` gives another, where the script is now."""
+    def add(
+        self, kind: EventKind, place: Place | None = None, call: Any = None, compared: tuple[Any, ...] | None = None,
+        **columns: Any,
+    ) -> None:  # fmt: skip
+        """Adds an event of the current stream, unless `columns` gives another, where the script is now. call: of an operator.
+        compared: what distinguishes communication in addition."""
         if self._aside is not None:
             return
         place = place or self.context.place()
-        self.rows.append({"kind": kind, "stream": self.context.stream, "place": place, **columns})
+        row = self.events.add(kind, **({"stream": self.context.stream} | place._asdict() | columns))
+        if call is not None:
+            self._calls[row] = call
+        if compared is not None:
+            self._compared[row] = compared
 
     def allocated(self, number: int, size: int) -> None:
         """An allocation begins."""
@@ -99,30 +87,30 @@ class RankTrace:
 
     def adopt(self, number: int, size: int, place: Place) -> None:
         """Records an allocation."""
-        stream = self.context.stream
-        self.allocations[number] = AllocationRecord(number, size, len(self.rows), place, stream)
-        self.rows.append({"kind": EventKind.ALLOCATE, "stream": stream, "allocation": number, "size": size})
+        columns = {"stream": self.context.stream, "allocation": number, "size": size}
+        self._begins[number] = self.events.add(EventKind.ALLOCATE, **columns, **place._asdict())
         self._live += size
         self._highest = max(self._highest, self._live)
 
     def freed(self, number: int) -> None:
         """An allocation ends."""
-        found = self.allocations.get(number)
-        if found is None:
+        if number not in self._begins:
             return
-        found.died = len(self.rows)
-        found.died_in = self.context.phase()
-        self._live -= found.size
-        self.rows.append({"kind": EventKind.FREE, "stream": self.context.stream, "allocation": number})
+        self._live -= self.events.columns["size"][self._begins[number]]
+        row = self.events.add(EventKind.FREE, stream=self.context.stream, allocation=number)
+        self._ends[number] = row, self.context.phase()
 
     def holds(self, number: int, category: Category, module: str = "") -> None:
         """Says what an allocation holds, and of which module, unless something more specific is known."""
-        found = self.allocations.get(number)
-        if found is None or (found.category is not None and category > found.category):
+        row = self._begins.get(number)
+        if row is None:
             return
-        found.category = category
+        known = self.events.value(row, "category")
+        if known is not None and category > known:
+            return
+        self.events.set(row, "category", category)
         if module:
-            found.place = found.place._replace(module=module)
+            self.events.set(row, "module", module)
 
     def new_work(self) -> int:
         """A number for a collective or a message."""
@@ -150,44 +138,59 @@ class RankTrace:
         """The row where a step may begin; its highest number of allocated bytes so far begins again."""
         self._peaks.append(self._highest)
         self._highest = self._live
-        return len(self.rows)
+        return len(self.events)
 
     def peaks(self, before: int) -> tuple[int, int]:
         """Most allocated bytes in the first `before` intervals between marks, and in all later ones."""
         peaks = [*self._peaks, self._highest]
         return max(peaks[:before], default=0), max(peaks[before:], default=0)
 
-    def columns(self, begin: int, end: int) -> KeptEvents:
-        """The columns of a step that begins and ends before some rows, after the allocations that are live when it begins; and
+    def kept(self, begin: int, end: int) -> tuple[RecordedEvents, Mapping[int, Any]]:
+        """The events of a step that begins and ends before some rows, after the allocations that are live when it begins; and
         the calls of its operators, by their rows."""
-        live = [one for one in self.allocations.values() if one.born < begin and not 0 <= one.died < begin]
-        before: list[Row] = [
-            {"kind": EventKind.ALLOCATE, "stream": one.stream, "allocation": one.number, "size": one.size}
-            for one in sorted(live, key=lambda one: one.born)
+        live = [
+            row for number, row in self._begins.items() if row < begin and not self._ends.get(number, (end, None))[0] < begin
         ]
-        step: Row = {"kind": EventKind.STEP}
-        rows: list[Row] = [*before, step, *self.rows[begin:end]]
-        return KeptEvents(rows, self.allocations)
+        step = self.events.add(EventKind.STEP)
+        rows = [*sorted(live), step, *range(begin, end)]
+        for row in rows:
+            if self.events.columns["kind"][row] == EventKind.ALLOCATE and self.events.value(row, "category") is None:
+                self.events.set(row, "category", self._usual_category(row))
+        return self.events.part(rows), {place: self._calls[row] for place, row in enumerate(rows) if row in self._calls}
+
+    def _usual_category(self, row: int) -> Category:
+        """What an allocation holds where nothing else is known, by when it lives."""
+        columns = self.events.columns
+        if columns["recomputed"][row]:
+            return Category.RECOMPUTED
+        _, ends_in = self._ends.get(columns["allocation"][row], (NONE, TrainingPass.OTHER))
+        outlives = columns["phase"][row] == TrainingPass.FORWARD and ends_in is not TrainingPass.FORWARD
+        return Category.ACTIVATIONS if outlives else Category.WORKING
 
     def moved_bytes(self, begin: int, end: int) -> int:
         """Bytes that operators without products, and copies, read and write between two rows."""
-        rows = (row for row in self.rows[begin:end] if row["kind"] in _UNORDERED and not row["flops"])
-        return sum(row["bytes_read"] + row["bytes_written"] for row in rows)
+        columns = self.events.columns
+        rows = filter(self._only_moves, range(begin, end))
+        return sum(columns["bytes_read"][row] + columns["bytes_written"][row] for row in rows)
+
+    def _only_moves(self, row: int) -> bool:
+        """Whether an event is an operator without products, or a copy."""
+        return self.events.columns["kind"][row] in _UNORDERED and not self.events.columns["flops"][row]
 
     def digest(self, begin: int, end: int, moves: bool = True) -> str:
         """A hash of operators and communication between two rows. Operators without anything in between that is waited for may
         have any order, since some of PyTorch's own have none. moves: also of operators without products, and of copies."""
         digest = hashlib.sha256()
-        works: dict[int, int] = {}
+        works: dict[int, int] = {NONE: NONE}
         launched: list[str] = []
-        for row in self.rows[begin:end]:
-            is_left_out = not moves and row["kind"] in _UNORDERED and not row["flops"]
-            if row["kind"] not in _COMPARED or is_left_out:
+        for row in range(begin, end):
+            kind, stream, work = (self.events.columns[name][row] for name in ("kind", "stream", "work"))
+            if kind not in _COMPARED or (not moves and self._only_moves(row)):
                 continue
-            work = works.setdefault(row["work"], len(works)) if "work" in row else NONE
-            text = repr((int(row["kind"]), row.get("name"), row.get("signature"), row["stream"], work, row.get("compared")))
-            launched.append(text)
-            if row["kind"] not in _UNORDERED:
+            name, signature = (self.events.value(row, column) for column in ("name", "signature"))
+            own = int(kind), name, signature, stream, works.setdefault(work, len(works) - 1), self._compared.get(row)
+            launched.append(repr(own))
+            if kind not in _UNORDERED:
                 launched[:-1] = sorted(launched[:-1])
                 digest.update("".join(launched).encode())
                 launched.clear()
@@ -195,49 +198,67 @@ class RankTrace:
         return digest.hexdigest()[:16]
 
 
-class KeptEvents:
-    """Columns of events, and the tables that they refer to."""
+class _ThreadTimes(threading.local):
+    def __init__(self) -> None:
+        self.left_s: float | None = None
+        self.pending_s = 0.0
+        self.depth = 0
 
-    def __init__(self, rows: Sequence[Row], allocations: Mapping[int, AllocationRecord]) -> None:
-        self.strings: list[str] = []
-        self.signatures: list[Signature] = []
-        self._texts: dict[str, int] = {}
-        self._signatures: dict[str, int] = {}
-        self.columns = {name: np.full(len(rows), NONE, column.dtype) for name, column in COLUMNS.items()}
-        self.calls = {place: row["call"] for place, row in enumerate(rows) if row.get("call") is not None}
-        plain = [self._plain(row, allocations) for row in rows]
-        for name, column in self.columns.items():
-            self._fill(column, (row.get(name, NONE) for row in plain))
 
-    @staticmethod
-    def _fill(column: NDArray[Any], values: Iterable[Any]) -> None:
-        column[:] = np.fromiter(values, column.dtype, len(column))
+class HostClock:
+    """Time of the script's own host code between operators, by thread, without the time of recording them. PyTorch's own time
+    for calling a recorded operator and passing it a list does not count."""
 
-    def _plain(self, row: Row, allocations: Mapping[int, AllocationRecord]) -> Row:
-        plain = {name: value for name, value in row.items() if name in COLUMNS}
-        is_allocation = row["kind"] == EventKind.ALLOCATE
-        place: Place | None = allocations[row["allocation"]].place if is_allocation else row.get("place")
-        if place is not None:
-            plain |= {"phase": place.phase, "recomputed": int(place.recomputed)}
-            plain |= {"module": place.module, "node": place.node, "line": place.line}
-        for name in _TEXTS:
-            if name in plain:
-                plain[name] = self._text(plain[name]) if plain[name] or name == "module" else NONE
-        if "signature" in plain:
-            plain["signature"] = self._signature(plain["signature"])
-        if is_allocation:
-            plain["category"] = allocations[row["allocation"]].kept_category()
-        return plain
+    def __init__(self) -> None:
+        self._own = _ThreadTimes()
+        self._call_s = self._listed_s = 0.0
 
-    def _text(self, text: str) -> int:
-        index = self._texts.setdefault(text, len(self.strings))
-        if index == len(self.strings):
-            self.strings.append(text)
-        return index
+    @contextlib.contextmanager
+    def recording(self, arguments: Sequence[Any] | None = None) -> Iterator[None]:
+        """A context in which something is recorded, whose time does not count as the script's. arguments: of an operator."""
+        self._enter(self._call_s + self._listed_s * _listed(arguments) if arguments is not None else 0.0)
+        try:
+            yield
+        finally:
+            self._leave()
 
-    def _signature(self, signature: Signature) -> int:
-        key = repr(signature)
-        index = self._signatures.setdefault(key, len(self.signatures))
-        if index == len(self.signatures):
-            self.signatures.append(signature)
-        return index
+    def ignore_collections(self) -> None:
+        """Leaves out Python's garbage collections, which look at all that has been recorded."""
+        gc.callbacks.append(lambda phase, _: self._enter(0.0) if phase == "start" else self._leave())
+
+    def _enter(self, called_s: float) -> None:
+        own = self._own
+        own.depth += 1
+        if own.depth == 1 and own.left_s is not None:
+            own.pending_s += max(0.0, _now() - own.left_s - called_s)
+
+    def _leave(self) -> None:
+        own = self._own
+        own.depth -= 1
+        if own.depth == 0:
+            own.left_s = _now()
+
+    def taken_s(self) -> float:
+        """Seconds of the script on this thread since the last call of this function."""
+        own = self._own
+        pending_s, own.pending_s = own.pending_s, 0.0
+        return pending_s
+
+    def calibrate(self, call: Callable[[], object], call_with_list: Callable[[], object], listed: int) -> None:
+        """Measures the time of a call, and of each element of a list. The calls must be recorded; the second has `listed`
+        elements in lists."""
+        self._call_s = self._between_s(call)
+        self._listed_s = self._between_s(call_with_list) / listed
+
+    def _between_s(self, call: Callable[[], object]) -> float:
+        taken_s = []
+        for _ in range(_REPEATS):
+            call()
+            self.taken_s()
+            call()
+            taken_s.append(self.taken_s())
+        return statistics.median(taken_s)
+
+
+def _listed(arguments: Sequence[Any]) -> int:
+    return sum(len(one) for one in arguments if isinstance(one, (list, tuple)))

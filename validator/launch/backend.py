@@ -13,9 +13,9 @@ import torch
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from scaleproof.simulator.common.errors import RunError
+from scaleproof.validator.launch import host_staged_backend
 from scaleproof.validator.launch.rank_environment import RankEnvironment
 from scaleproof.validator.record import gpu_facts, provenance
-from scaleproof.validator.train import host_staged_backend
 
 # Of a rank that computes on the CPU.
 _NO_GPU: Final = ""

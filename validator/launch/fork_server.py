@@ -32,7 +32,7 @@ _PRELOAD: Final = (
     "torch._dynamo",
     "torch.distributed.pipelining",
     "torch.nn.parallel",
-    "scaleproof.validator.train.train",
+    "scaleproof.validator.strategy.train",
 )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.parameter_server.ranks import ranks_on_nodes
 
 LOOPBACK: Final = "lo" if sys.platform.startswith("linux") else "lo0"
 
@@ -23,15 +24,12 @@ class Host:
 
 
 def nodes_of_ranks(scenario: Scenario) -> list[int]:
-    """The node of each rank, as in the simulator.
-
-    Training ranks fill one node after the other; servers have nodes of their own after those, or share these nodes in turn.
-    """
-    strategy, devices = scenario.strategy, scenario.cluster.node.devices
-    training = [rank // devices for rank in range(strategy.training_ranks)]
-    used = training[-1] + 1
-    dedicated = strategy.nodes_needed(scenario.cluster) > used
-    return training + [used + server if dedicated else server % used for server in range(strategy.servers)]
+    """The node of each rank, as in the simulator."""
+    strategy, cluster = scenario.strategy, scenario.cluster
+    dedicated = strategy.nodes_needed(cluster) > -(-strategy.training_ranks // cluster.node.devices)
+    nodes = ranks_on_nodes(strategy.training_ranks, strategy.servers, cluster.node.devices, dedicated)
+    node_of = {rank: node for node, ranks in nodes.items() for role in ranks for rank in role}
+    return [node_of[rank] for rank in range(strategy.ranks)]
 
 
 def needed_nodes(scenario: Scenario) -> int:

@@ -21,8 +21,7 @@ from scaleproof.simulator.common.errors import MissingDependencyError, RankError
 from scaleproof.validator.launch import fork_server
 from scaleproof.validator.launch.fork_server import Exit, ForkServer
 from scaleproof.validator.launch.job import Host, JobFolder
-from scaleproof.validator.launch.preflight import memory_check
-from scaleproof.validator.launch.status_board import NO_STEP, Board
+from scaleproof.validator.record.status_board import NO_STEP, Board
 
 T = TypeVar("T")
 
@@ -32,6 +31,8 @@ _GRACE_S: Final = 0.5
 # Killed ranks end at once, but the kernel frees a GPU's memory and pinned memory of the host first.
 _KILL_S: Final = 10.0
 _KILL_ON_GPUS_S: Final = 60.0
+# Counts the events of the kernel's memory management.
+_EVENTS: Final = Path("/proc/vmstat")
 
 
 class RankResult(NamedTuple):
@@ -174,7 +175,7 @@ class _WatchedJob:
         self.running = set(range(ranks))
         self.options = options
         self.step: int = NO_STEP
-        self.ended_for_memory = memory_check.ended_for_memory()
+        self.ended_for_memory = ended_for_memory()
 
     def run(self) -> None:
         """Returns once all ranks have written their results. Raises RankError. No rank runs after that either way."""
@@ -257,7 +258,7 @@ class _WatchedJob:
 
     def _lack_of_memory(self) -> str:
         """Reason for a killed rank if the kernel has killed a process for lack of memory during the job; else empty."""
-        if memory_check.ended_for_memory() == self.ended_for_memory:
+        if ended_for_memory() == self.ended_for_memory:
             return ""
         return ": probably out of memory; give fewer ranks or a smaller model"
 
@@ -268,3 +269,9 @@ class _WatchedJob:
 
     def _describe(self, rank: int, what: str, why: str = "") -> str:
         return description(rank, self.options.names, what, self.board.read(rank), why)
+
+
+def ended_for_memory() -> int:
+    """Number of processes that this machine's kernel has killed so far for lack of memory; 0 if it does not report it."""
+    lines = _EVENTS.read_text().splitlines() if _EVENTS.exists() else []
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -22,11 +22,11 @@ from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import one_line
-from scaleproof.validator.launch import status_board as status
 from scaleproof.validator.launch.backend import agreed
 from scaleproof.validator.launch.job import JobFolder
 from scaleproof.validator.launch.rank_environment import RankEnvironment
-from scaleproof.validator.launch.status_board import Board, Status
+from scaleproof.validator.record import status_board as status
+from scaleproof.validator.record.status_board import Board, Status
 
 # Results of NCCL's functions that the calling rank causes (nccl.h), in lower case.
 _OWN_FAULTS: Final = ("ncclinvalidusage", "ncclinvalidargument", "ncclunhandledcudaerror")
@@ -64,7 +64,7 @@ def main(path: Path, rank: int) -> int:
         own_status.enter(status.STARTING)
         try:
             if own_host.namespace is not None:
-                from scaleproof.validator.netlab import namespaces
+                from scaleproof.validator.launch import namespaces
 
                 namespaces.enter(own_host.namespace)
             if own_host.cores is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from typing import Final
 
 from scaleproof.simulator.cluster import Cluster
@@ -11,6 +12,7 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_Bps
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.job import needed_nodes, nodes_of_ranks
+from scaleproof.validator.launch.refusal import Refusal, refuse
 from scaleproof.validator.netlab import wiring
 from scaleproof.validator.netlab.tenants import with_neighbour
 
@@ -30,15 +32,14 @@ def check(scenario: Scenario) -> None:
     """Raises InputError where a lab on this machine cannot represent the scenario's cluster."""
     try:
         lab = wiring.plan(lab_cluster(scenario))
-        _check_rates(lab)
-        _check_inside(scenario, lab)
     except InputError as error:
         raise InputError(f"{scenario.name}: {error}") from None
+    refuse(scenario, _refusals(scenario, lab))
 
 
 def warning(scenario: Scenario) -> str:
     """A warning of what the lab leaves out; empty if nothing."""
-    if not _limits_inside(scenario):
+    if scenario.cluster.node.link is None or not _shares_hosts(scenario):
         return ""
     return (
         "cluster.node.link is not limited: ranks of one host talk over its loopback; "
@@ -51,29 +52,27 @@ def provenance(scenario: Scenario) -> dict[str, str]:
     return {"inside a host": "loopback, not limited"} if _shares_hosts(scenario) else {}
 
 
-def _check_rates(lab: wiring.WiringPlan) -> None:
-    rates_Bps = [cable.rate_Bps for cable in lab.hosts]
-    if sum(rates_Bps) > _CORES * _MOST_Bps:
-        easy_bit = _rounded_down(_CORES * _EASY_Bps / len(rates_Bps) * 8)
-        raise InputError(
-            f"cluster.network.bandwidth: {len(rates_Bps)} hosts of up to {format_Bps(max(rates_Bps))} move up to "
-            f"{format_Bps(sum(rates_Bps))} at once, {_CORES} cores {format_Bps(_CORES * _MOST_Bps)} at most; "
-            f'measure a slower network: --set "cluster.network.bandwidth={easy_bit / 1e6:g} Mbit/s"'
-        )
-
-
-def _check_inside(scenario: Scenario, lab: wiring.WiringPlan) -> None:
-    link = scenario.cluster.node.link
-    fastest_Bps = max(cable.rate_Bps for cable in lab.hosts[: needed_nodes(scenario)])
-    if link is not None and _limits_inside(scenario) and link.bandwidth_Bps < fastest_Bps:
-        raise InputError(
-            f"cluster.node.link: netlab does not limit it, and with {format_Bps(link.bandwidth_Bps)} it is slower than the "
-            f"network's {format_Bps(fastest_Bps)}; make it faster than that, or give each rank a node of its own"
-        )
-
-
-def _limits_inside(scenario: Scenario) -> bool:
-    return scenario.cluster.node.link is not None and _shares_hosts(scenario)
+def _refusals(scenario: Scenario, lab: wiring.WiringPlan) -> Iterator[Refusal]:
+    """Rates that a lab on this machine does not reach, or does not limit."""
+    rates_Bps, link = [cable.rate_Bps for cable in lab.hosts], scenario.cluster.node.link
+    easy_bit = _rounded_down(_CORES * _EASY_Bps / len(rates_Bps) * 8)
+    yield (
+        sum(rates_Bps) > _CORES * _MOST_Bps,
+        "cluster.network.bandwidth",
+        f"{len(rates_Bps)} hosts of up to {format_Bps(max(rates_Bps))} move up to {format_Bps(sum(rates_Bps))} at once, "
+        f"{_CORES} cores {format_Bps(_CORES * _MOST_Bps)} at most",
+        f'measure a slower network: --set "cluster.network.bandwidth={easy_bit / 1e6:g} Mbit/s"',
+    )
+    if link is None or not _shares_hosts(scenario):
+        return
+    fastest_Bps = max(rates_Bps[: needed_nodes(scenario)])
+    yield (
+        link.bandwidth_Bps < fastest_Bps,
+        "cluster.node.link",
+        f"netlab does not limit it, and with {format_Bps(link.bandwidth_Bps)} it is slower than the network's "
+        f"{format_Bps(fastest_Bps)}",
+        "make it faster than that, or give each rank a node of its own",
+    )
 
 
 def _shares_hosts(scenario: Scenario) -> bool:

@@ -20,8 +20,8 @@ from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.job import Host, nodes_of_ranks
+from scaleproof.validator.launch.namespaces import Holder
 from scaleproof.validator.netlab import wiring
-from scaleproof.validator.netlab.namespaces import Holder
 from scaleproof.validator.netlab.self_test import LabReport, probe
 
 _COMMAND_S: Final = 30.0

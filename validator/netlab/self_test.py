@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.units import format_Bps, format_bytes, format_time_s
+from scaleproof.validator.launch.namespaces import inside
 from scaleproof.validator.netlab.fan_flows import Flow, fans
-from scaleproof.validator.netlab.namespaces import inside
 from scaleproof.validator.netlab.wiring import WiringPlan
 from scaleproof.validator.record.cpu_usage import Processors
 

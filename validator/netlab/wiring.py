@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from scaleproof.simulator.cluster import Cluster, Link
-from scaleproof.simulator.cluster.network.topology import LeafSpine, Switch
+from scaleproof.simulator.cluster.network.topology import Switch
+from scaleproof.simulator.cluster.network.topology_kinds import LeafSpine
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_Bps
 

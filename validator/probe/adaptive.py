@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from scaleproof.validator.launch import status_board
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.peers import ALONE, Peers
 from scaleproof.validator.probe.points import NARROW, TIME, Point
+from scaleproof.validator.record import status_board
 from scaleproof.validator.record.cpu_usage import lost_s
 
 # Half the width of the median's interval, relative to the median.

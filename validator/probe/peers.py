@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.validator.launch import status_board
 from scaleproof.validator.launch.rank import exchange, here
 from scaleproof.validator.probe.points import Point
+from scaleproof.validator.record import status_board
 
 
 class Peers(Protocol):

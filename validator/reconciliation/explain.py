@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 from scaleproof.simulator.common.spans import COMMUNICATION_PHASES, Phase
 from scaleproof.simulator.common.units import format_percent, format_time_s
+from scaleproof.simulator.run.explanation import GROUPS, DetectedFault, Divergence, ErrorPart, Explanation
 from scaleproof.simulator.run.run import Run
-from scaleproof.validator.reconciliation.faults import DetectedFault, faults
+from scaleproof.validator.reconciliation.faults import faults
 from scaleproof.validator.reconciliation.match import MatchedRuns, MatchedSpans, match
-from scaleproof.validator.reconciliation.parts import GROUPS, ErrorPart, split, volume_ratio
+from scaleproof.validator.reconciliation.parts import split, volume_ratio
 
 # shares of the measured step time: the runs agree below the first; a part below the second is not named
 _AGREES: Final = 0.02
@@ -52,42 +52,6 @@ _FAULTY: Final = {
 _CAUSES: Final = 0.25
 # emulated compute lasts as long as predicted, so its error has one cause
 _PACED: Final = "emulated compute ended late: measure on a quieter machine"
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """A difference between both timelines: spans of one kind, in seconds of one rank in a step. rank: the predicted rank class.
-    measured_ranks: the ranks in it. stage and microbatch are −1 where they do not apply."""
-
-    rank: int
-    measured_ranks: tuple[int, ...]
-    phase: str
-    stage: int
-    microbatch: int
-    predicted_s: float
-    measured_s: float
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """difference_s: predicted − measured step time, the sum of the parts. sentences: the explanation in words, without full
-    stops."""
-
-    difference_s: float
-    parts: tuple[ErrorPart, ...]
-    faults: tuple[DetectedFault, ...]
-    partings: tuple[Divergence, ...]
-    sentences: tuple[str, ...]
-
-    def plain(self) -> dict[str, Any]:
-        """The explanation as plain data for JSON."""
-        return {
-            "difference_s": self.difference_s,
-            "parts": [part.plain() for part in self.parts],
-            "faults": [fault._asdict() for fault in self.faults],
-            "partings": [asdict(divergence) for divergence in self.partings],
-            "sentences": list(self.sentences),
-        }
 
 
 def explain(predicted: Run, measured: Run) -> Explanation:

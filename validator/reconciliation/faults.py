@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.common.spans import COMPUTE_PHASES, Phase
 from scaleproof.simulator.common.units import format_percent, format_time_s
+from scaleproof.simulator.run.explanation import DetectedFault
 from scaleproof.simulator.run.run import Run
 from scaleproof.validator.reconciliation.compute_steps import undisturbed_share, varying_rank
 from scaleproof.validator.reconciliation.links import slow_links
@@ -39,16 +40,6 @@ _NOTICED: Final = 0.02
 _NOTICED_ALONE: Final = 0.05
 # all communication relative to the prediction: predictions of a described, not calibrated, network are less wrong than that
 _SLOW_NETWORK: Final = 1.45
-
-
-class DetectedFault(NamedTuple):
-    """kind: compute, jitter, messages, updates, input or network. who: names of the ranks; none for the network. ratio: of
-    the time to that of others; of the step to one without the wait for input. words: a sentence, without full stop."""
-
-    kind: str
-    who: tuple[str, ...]
-    ratio: float
-    words: str
 
 
 def faults(predicted: Run, measured: Run) -> tuple[DetectedFault, ...]:

@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from scaleproof.simulator.common.spans import COMMUNICATION_PHASES, COMPUTE_PHASES, Phase
+from scaleproof.simulator.run.explanation import WAITING, ErrorPart
 from scaleproof.simulator.run.run import Run
 from scaleproof.validator.reconciliation.match import MatchedRuns
 from scaleproof.validator.reconciliation.tally import Tally
 
-# Waiting by part of the breakdown. Predictions have two kinds of waiting for ranks: `slowest_rank` is waiting for a device that
-# is slower than the mean, which predicted phases contain. Measured ranks compute at their own speed, then wait.
-WAITING: Final = ("bubble", "waiting_for_ranks", "waiting_for_server", "waiting_for_input")
-# parts by group, in the order of output
-GROUPS: Final = {
-    "compute": ("forward", "backward", "optimizer"),
-    "communication": ("volume", "rate", "overlap"),
-    "waiting": WAITING,
-    "unmodelled": ("unmodelled",),
-}
 # relative difference up to which volumes are equal, because of partial elements and rounding
 _SAME_VOLUME: Final = 0.02
-
-
-@dataclass(frozen=True)
-class ErrorPart:
-    """A part of predicted − measured step time, in seconds.
-
-    predicted_s, measured_s: the part's seconds in a step of each side: for rate all the time in which bytes move, for overlap
-    the hidden share of it; None for volume, which is not hidden.
-    """
-
-    name: str
-    difference_s: float
-    predicted_s: float | None = None
-    measured_s: float | None = None
-
-    @property
-    def group(self) -> str:
-        """Name of the group of parts that this one belongs to."""
-        return next(group for group, names in GROUPS.items() if self.name in names)
-
-    def plain(self) -> dict[str, Any]:
-        """The part as plain data for JSON."""
-        sides = {"predicted_s": self.predicted_s, "measured_s": self.measured_s}
-        return {"name": self.name, "group": self.group, "difference_s": self.difference_s, **sides}
 
 
 def split(predicted: Run, measured: Run, matched: MatchedRuns | None) -> tuple[ErrorPart, ...]:

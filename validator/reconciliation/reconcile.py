@@ -15,12 +15,14 @@ from typing import Any, Final
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.explanation import Explanation
 from scaleproof.simulator.run.files import save
-from scaleproof.simulator.run.records import Scaling, StepComparison
+from scaleproof.simulator.run.records import Scaling
 from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.run.step_times import StepComparison
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.reconciliation.explain import Explanation, explain
+from scaleproof.validator.reconciliation.explain import explain
 
 RESULT_FILE: Final = "reconcile.json"
 
@@ -78,7 +80,7 @@ class ReconciledCase:
             "error": self.error,
             "inside": self.inside,
             "steps": asdict(self.steps) if self.steps else None,
-            "explanation": self.explanation.plain() if self.explanation else None,
+            "explanation": self.explanation.to_dict() if self.explanation else None,
             "failure": self.failure,
             "disturbed": self.disturbed,
             "folder": f"runs/{self.scenario.name}",

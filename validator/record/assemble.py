@@ -22,15 +22,15 @@ from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.run.breakdown import from_spans
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.record import emulation_lateness
 from scaleproof.validator.record.async_run import asynchronous_run, is_asynchronous
 from scaleproof.validator.record.clock_correction import Correction
 from scaleproof.validator.record.provenance import combined, disturbance, foreign_loads, load_warning, staged_warning, warned
 from scaleproof.validator.record.recorder import END_OF_STEP, RAW_SPAN
 from scaleproof.validator.record.server_spans import cut_pulls, extend_messages, stretch_pushes
 from scaleproof.validator.record.step_time import including, slope_interval_s
+from scaleproof.validator.record.steps import measured_steps
 from scaleproof.validator.record.update_losses import by_update
-from scaleproof.validator.train import emulation_lateness
-from scaleproof.validator.train.steps import measured_steps
 
 Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
 # Largest error of clocks, as a share of a step, with which spans of several machines can be compared.
@@ -61,7 +61,7 @@ def finished_steps(recorded: Sequence[bytes]) -> int:
 
 
 def gathered(scenario: Scenario, recorded: Sequence[bytes], outcomes: Sequence[Mapping[str, Any]]) -> Run:
-    """The Run of each rank's spans and `validator.train.train.RankOutcome`, in rank order."""
+    """The Run of each rank's spans and `validator.strategy.train.RankOutcome`, in rank order."""
     training = outcomes[: scenario.strategy.training_ranks]
     corrections = [[Correction(**fields) for fields in outcome["corrections"]] for outcome in outcomes]
     aligned = [_corrected(own, by) for own, by in zip(recorded, corrections, strict=True)]

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Link
-from scaleproof.simulator.common.intervals import TimeIntervals
 from scaleproof.simulator.common.parameter_server import DROPPED, SYNCHRONOUS, Bsp
-from scaleproof.simulator.common.spans import SPAN_COLUMNS, Phase, Spans, Stream
+from scaleproof.simulator.common.spans import SPAN_COLUMNS, Phase, Spans, Stream, TimeIntervals
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.prediction.staleness import Times, Window, distribution, window_of_rounds, window_of_steps
 from scaleproof.simulator.run.breakdown import from_spans
@@ -25,7 +24,7 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.parameter_server.ranks import ranks_on_nodes
 from scaleproof.validator.record.step_time import including, slope_interval_s
-from scaleproof.validator.train.steps import warmup_steps
+from scaleproof.validator.record.steps import warmup_steps
 
 Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
 _TIMES = ("arrival_s", "start_s", "end_s")

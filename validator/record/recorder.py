@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from scaleproof.simulator.common.spans import COMPUTE_PHASES, Phase, Stream
-from scaleproof.validator.launch import status_board
-from scaleproof.validator.launch.status_board import Status
+from scaleproof.validator.record import status_board
 from scaleproof.validator.record.clock_correction import Correction
 from scaleproof.validator.record.device_clock import CpuClock, DeviceClock
+from scaleproof.validator.record.status_board import Status
 
 # A span as a rank records it. peer, group and match identify its counterparts on other ranks: spans with equal (step, match)
 # that are each other's peer are the two sides of one message; spans with equal (step, group, match) are one collective.

@@ -11,7 +11,7 @@ from typing import Any
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.record.async_run import is_asynchronous
-from scaleproof.validator.train.steps import warmup_steps
+from scaleproof.validator.record.steps import warmup_steps
 
 # For each worker of a pusher, by the number of its step: the part of its samples in a mean over all workers.
 Losses = Sequence[Mapping[str, float]]
@@ -21,15 +21,14 @@ def by_update(scenario: Scenario, outcomes: Sequence[Mapping[str, Any]]) -> tupl
     """Mean loss over the samples of each update, at the parameters with which their gradients were computed.
 
     Updates after the warm-up of the first server's first bucket count. Empty where all workers take the same steps. outcomes:
-    the `scaleproof.validator.train.train.RankOutcome` of all ranks.
+    the `scaleproof.validator.strategy.train.RankOutcome` of all ranks.
     """
     strategy = scenario.strategy
     if not is_asynchronous(scenario):
         return ()
     assert isinstance(strategy, ParameterServer)
-    size = scenario.cluster.node.devices if strategy.two_level else 1
-    losses = [outcome["losses"] for outcome in outcomes[: strategy.workers]]
-    pushers = [losses[first : first + size] for first in range(0, strategy.workers, size)]
+    groups = strategy.pushers(scenario.cluster.node.devices)
+    pushers = [[outcomes[worker]["losses"] for worker in workers] for workers in groups]
     logs: list[list[tuple[str, int, int]]] = [outcome["notes"]["log"] for outcome in outcomes[strategy.workers :]]
     log = next(filter(None, logs), [])
     first_bucket = [(action, pusher) for action, bucket, pusher in log if bucket == log[0][1]]

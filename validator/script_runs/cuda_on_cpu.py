@@ -19,10 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils import _foreach_utils
 from torch.utils._device import _device_constructors
+from torch.utils._pytree import tree_map
 
 from scaleproof.validator.capture.backend import cuda_api
 from scaleproof.validator.capture.job import DeviceProperties
-from scaleproof.validator.script_runs.gpu_autocast import install_autocast
 
 _CPU: Final = torch.device("cpu")
 _DEVICE: Final = torch.device
@@ -31,6 +31,21 @@ REPLACED: Final = "cuda by the processor (one thread per rank), nccl by gloo; to
 _LIKE: Final = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")
 _NEW: Final = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
 _MS_PER_S: Final = 1e3
+# Operators that autocast runs in fp32 on GPUs, and not on processors: losses, norms and functions with a wide range
+# (https://docs.pytorch.org/docs/stable/amp.html, "CUDA Ops that can autocast to float32"), by overload.
+_IN_FP32: Final = (
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan",
+    "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm", "native_layer_norm", "group_norm",
+    "frobenius_norm.dim", "nuclear_norm", "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss",
+    "nll_loss2d", "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss",
+    "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss",
+    "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp", "prod", "prod.dim_int", "softmax.int",
+    "log_softmax.int", "cumprod", "cumsum", "sum", "sum.dim_IntList", "norm.Scalar", "norm.ScalarOpt_dim",
+)  # fmt: skip
+_AUTOCAST: Final = "AutocastCPU"
+_LOWER: Final = (torch.float16, torch.bfloat16)
+# What PyTorch refers to by name only.
+_libraries: list[Any] = []
 
 
 def on_cpu(device: Any) -> Any:
@@ -50,7 +65,7 @@ def install(device: DeviceProperties, index: int, devices: int) -> None:
     _replace_functions()
     _replace_methods()
     _replace_classes()
-    install_autocast()
+    _install_autocast()
     # optimizers and norms of gradients take the lists of tensors that they take on GPUs
     optimizer: Any = sys.modules[Optimizer.__module__]
     foreach: Any = _foreach_utils
@@ -208,3 +223,40 @@ def _with_first(of: Any) -> None:
         init(own, on_cpu(first), *arguments, **keywords)
 
     of.__init__ = initialised
+
+
+def _install_autocast() -> None:
+    """Makes autocast for `cuda` one for the processor, by the rules of GPUs."""
+    from torch.amp.autocast_mode import autocast
+
+    scope: Any = autocast
+    init = scope.__init__
+
+    def initialised(own: Any, device_type: str, dtype: Any = None, *arguments: Any, **keywords: Any) -> None:
+        if device_type == "cuda":
+            # the type that autocast has on GPUs by default
+            device_type, dtype = "cpu", dtype or torch.float16
+        init(own, device_type, dtype, *arguments, **keywords)
+
+    scope.__init__ = initialised
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    _libraries.append(library)
+    for name in _IN_FP32:
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), _AUTOCAST):
+            library.impl(operator, _in_fp32(operator), _AUTOCAST)
+
+
+def _in_fp32(operator: Any) -> Callable[..., Any]:
+    """An operator whose inputs in half precision are converted to fp32."""
+    excluded = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+
+    def wide(value: Any) -> Any:
+        return value.float() if isinstance(value, torch.Tensor) and value.dtype in _LOWER else value
+
+    def computed(*arguments: Any, **keywords: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(excluded):
+            return operator(*tree_map(wide, arguments), **tree_map(wide, keywords))
+
+    return computed

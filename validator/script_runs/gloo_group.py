@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ProcessGroupGloo, distributed_c10d
+from torch.distributed import ProcessGroupGloo
 
 from scaleproof.simulator.common.spans import Phase
+from scaleproof.validator.capture.communication.c10d_group import C10dGroup, CollectiveCall, GroupsOfBackend, flat
 from scaleproof.validator.script_runs.recording import CollectiveKind, IssuedTransfer, ScriptRecorder, now
 
-BACKEND = "scaleproof-gloo"
 # Largest value of an integer column of recorded spans; hashes are cut to it.
-_LARGEST_INT32 = 0x7FFFFFFF
-_ALONE = -1
-# its methods have several signatures each, of which PyTorch calls one from C++
-_ProcessGroup: Any = dist.ProcessGroup
+_LARGEST_INT32: Final = 0x7FFFFFFF
+_ALONE: Final = -1
 
 
 class RecordedTransferWork(dist.Work):
@@ -79,112 +76,57 @@ class RecordedTransferWork(dist.Work):
             finish()
 
 
-class RecordedGloo(_ProcessGroup):  # type: ignore[misc]
-    """A process group of gloo. Its methods are those that PyTorch calls. What only NCCL has is made of what gloo has: means of
-    sums, and batches one by one."""
+class RecordedGloo(C10dGroup):
+    """A process group of gloo. What only NCCL has is made of what gloo has: means of sums, and batches one by one."""
 
     def __init__(self, gloo: Any, rank: int, size: int, recorder: ScriptRecorder) -> None:
         super().__init__(rank, size)
-        self._gloo, self._own, self._size, self._recorder = gloo, rank, size, recorder
+        self._gloo, self._recorder = gloo, recorder
         self._count = itertools.count()
         self._messages: Counter[tuple[int, int, int]] = Counter()
         self.description = ""
 
-    @property
-    def group_name(self) -> str:
-        """The name that PyTorch gave it."""
-        return distributed_c10d._world.pg_names[self]
+    def collective(self, call: CollectiveCall) -> RecordedTransferWork:
+        """Issues a collective of gloo for each tensor or list of them, and records it."""
+        divides = _sums_in_place_of_means(call.options)
+        works, finish = self._started(call)
+        if divides:
+            finish = self._dividing(call.written)
+        return self._issue(call.collective, works, call.size_bytes(self._size), finish)
 
-    pg_name = group_name
+    def _started(self, call: CollectiveCall) -> tuple[Sequence[Any], Callable[[], None] | None]:
+        """The works of a collective, and what copies its results, if it is made of another one."""
+        gloo, options, written = self._gloo, call.options, call.written
+        match call.collective:
+            case "all_reduce":
+                summing = dist.AllreduceOptions()
+                summing.reduceOp = options.reduceOp if options is not None else summing.reduceOp
+                return [gloo.allreduce([one], summing) for one in written], None
+            case "reduce":
+                return [gloo.reduce(written, options)], None
+            case "broadcast":
+                return [gloo.broadcast([one], _from_root(call.root)) for one in written], None
+            case "all_gather":
+                return [self._gathered(own, targets) for own, targets in call.gathered()], None
+            case "reduce_scatter":
+                wholes = _wholes(call.inputs)
+                return [gloo._reduce_scatter_base(*pair, options) for pair in zip(written, wholes, strict=True)], None
+            case "alltoall" if call.splits is not None:
+                return [gloo.alltoall_base(written[0], call.read[0], *(list(each or ()) for each in call.splits))], None
+            case "alltoall":
+                return self._exchanged(written, call.read)
+        return [getattr(gloo, call.collective)(call.outputs, call.inputs, options)], None
 
-    def getBackendName(self) -> str:
-        """The backend that scripts expect."""
-        return "nccl"
+    def _gathered(self, own: torch.Tensor, targets: Sequence[torch.Tensor]) -> Any:
+        """The work that gathers a tensor of each rank, into one tensor or into one for each rank."""
+        if len(targets) == 1:
+            return self._gloo._allgather_base(targets[0], own)
+        return self._gloo.allgather([targets], [own])
 
-    def allreduce(self, tensors: Any, opts: Any = None, *_: Any) -> RecordedTransferWork:
-        """Reduces to all ranks."""
-        flat = _flat(tensors)
-        opts = opts or dist.AllreduceOptions()
-        finish = self._summing(opts, flat)
-        return self._issue("all_reduce", [self._gloo.allreduce([one], opts) for one in flat], _bytes(flat), finish)
-
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> RecordedTransferWork:
-        """Reduces several tensors to all ranks."""
-        each = dist.AllreduceOptions()
-        each.reduceOp = opts.reduceOp if opts is not None else each.reduceOp
-        return self.allreduce(tensors, each)
-
-    def reduce(self, tensors: Any, opts: Any = None) -> RecordedTransferWork:
-        """Reduces to one rank."""
-        flat = _flat(tensors)
-        finish = self._summing(opts, flat)
-        return self._issue("reduce", [self._gloo.reduce(flat, opts)], _bytes(flat), finish)
-
-    def broadcast(self, tensors: Any, opts: Any = None) -> RecordedTransferWork:
-        """Sends tensors of one rank to all."""
-        flat = _flat(tensors)
-        works = []
-        for one in flat:
-            each = dist.BroadcastOptions()
-            each.rootRank, each.rootTensor = getattr(opts, "rootRank", 0), 0
-            works.append(self._gloo.broadcast([one], each))
-        return self._issue("broadcast", works, _bytes(flat))
-
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedTransferWork:
-        """Gathers the tensors of all ranks."""
-        return self._issue("all_gather", [self._gloo.allgather(outputs, inputs)], _bytes(_flat(outputs)))
-
-    allgather_coalesced = allgather
-
-    def _allgather_base(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> RecordedTransferWork:
-        return self._issue("all_gather", [self._gloo._allgather_base(output, own)], _bytes([output]))
-
-    all_gather_single = _allgather_base
-    all_gather_into_tensor = _allgather_base
-
-    def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedTransferWork:
-        """Gathers several tensors of all ranks, into one tensor each."""
-        pairs = zip(_flat(outputs), _flat(inputs), strict=True)
-        works = [self._gloo._allgather_base(output, own) for output, own in pairs]
-        return self._issue("all_gather", works, _bytes(_flat(outputs)))
-
-    all_gather_single_coalesced = allgather_into_tensor_coalesced
-
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedTransferWork:
-        """Reduces, and leaves each rank its part. outputs, inputs: lists, or single tensors."""
-        if isinstance(inputs, torch.Tensor):
-            inputs, outputs = [inputs], [outputs]
-        whole = [torch.cat([part.flatten() for part in one]) if isinstance(one, (list, tuple)) else one for one in inputs]
-        flat = _flat(outputs)
-        finish = self._summing(opts, flat)
-        works = [self._gloo._reduce_scatter_base(output, one, opts) for output, one in zip(flat, whole, strict=True)]
-        return self._issue("reduce_scatter", works, _bytes(whole), finish)
-
-    _reduce_scatter_base = reduce_scatter
-    reduce_scatter_single = reduce_scatter
-    reduce_scatter_tensor_coalesced = reduce_scatter
-    reduce_scatter_single_coalesced = reduce_scatter
-
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedTransferWork:
-        """Sends each rank its part."""
-        return self._issue("scatter", [self._gloo.scatter(outputs, inputs, opts)], _bytes(_flat(outputs)) * self._size)
-
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedTransferWork:
-        """Gathers on one rank."""
-        return self._issue("gather", [self._gloo.gather(outputs, inputs, opts)], _bytes(_flat(inputs)) * self._size)
-
-    def alltoall_base(
-        self, output: torch.Tensor, own: torch.Tensor, output_sizes: Any, input_sizes: Any, opts: Any = None
-    ) -> RecordedTransferWork:
-        """Exchanges blocks."""
-        works = [self._gloo.alltoall_base(output, own, list(output_sizes or ()), list(input_sizes or ()))]
-        return self._issue("alltoall", works, max(_bytes([own]), _bytes([output])))
-
-    all_to_all_single = alltoall_base
-
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedTransferWork:
-        """Exchanges tensors, which are joined on the way."""
-        sent, received = _flat(inputs), _flat(outputs)
+    def _exchanged(
+        self, received: Sequence[torch.Tensor], sent: Sequence[torch.Tensor]
+    ) -> tuple[Sequence[Any], Callable[[], None]]:
+        """The work that exchanges tensors, which are joined on the way, and what divides them again."""
         own = torch.cat([one.reshape(-1) for one in sent])
         output = own.new_empty(sum(one.numel() for one in received))
         sizes = [one.numel() for one in received]
@@ -193,16 +135,20 @@ class RecordedGloo(_ProcessGroup):  # type: ignore[misc]
             for target, part in zip(received, torch.split(output, sizes), strict=True):
                 target.copy_(part.view_as(target))
 
-        works = [self._gloo.alltoall_base(output, own, sizes, [one.numel() for one in sent])]
-        return self._issue("alltoall", works, max(_bytes(sent), _bytes(received)), divide)
+        return [self._gloo.alltoall_base(output, own, sizes, [one.numel() for one in sent])], divide
+
+    def _dividing(self, outputs: Sequence[torch.Tensor]) -> Callable[[], None]:
+        """What makes means of sums."""
+
+        def divide() -> None:
+            for output in outputs:
+                output.div_(self._size)
+
+        return divide
 
     def barrier(self, opts: Any = None) -> RecordedTransferWork:
         """Waits for all ranks."""
         return self._issue("barrier", [self._gloo.barrier()], 0.0)
-
-    def monitored_barrier(self, *_: Any, **__: Any) -> None:
-        """Waits for all ranks."""
-        self.barrier().wait()
 
     def send(self, tensors: Any, target: int, tag: int = 0) -> RecordedTransferWork:
         """Sends to a rank."""
@@ -225,24 +171,6 @@ class RecordedGloo(_ProcessGroup):  # type: ignore[misc]
 
     def _end_coalescing(self, *_: Any) -> None:
         return None
-
-    def _set_sequence_number_for_group(self) -> None:
-        pass
-
-    def _get_sequence_number_for_group(self) -> int:
-        return 0
-
-    def _summing(self, opts: Any, outputs: Sequence[torch.Tensor]) -> Callable[[], None] | None:
-        """Makes options ask for sums where they ask for means; returns what divides the outputs afterwards."""
-        if opts.reduceOp != dist.ReduceOp.AVG:
-            return None
-        opts.reduceOp, size = dist.ReduceOp.SUM, self._size
-
-        def divide() -> None:
-            for output in outputs:
-                output.div_(size)
-
-        return divide
 
     def _issue(
         self, op: str, works: Sequence[Any], size_bytes: float, finish: Callable[[], None] | None = None
@@ -267,67 +195,58 @@ class RecordedGloo(_ProcessGroup):  # type: ignore[misc]
             return
 
     def _message(self, tensors: Any, source: int, target: int, tag: int) -> IssuedTransfer:
-        ranks = distributed_c10d.get_process_group_ranks(self)
         self._messages[source, target, tag] += 1
         match = (zlib.crc32(repr((tag, self._messages[source, target, tag])).encode())) & _LARGEST_INT32
-        peer = ranks[target if source == self._own else source]
-        return IssuedTransfer(self._kind("send"), now(), _bytes(_flat(tensors)), self._number, match, peer)
+        peer = self.ranks[target if source == self._own else source]
+        return IssuedTransfer(
+            self._kind("send"), now(), float(sum(one.nbytes for one in flat(tensors))), self._number, match, peer
+        )
 
     def _kind(self, op: str) -> int:
-        ranks = tuple(distributed_c10d.get_process_group_ranks(self))
-        return self._recorder.kind(CollectiveKind(op, ranks, self.description))
+        return self._recorder.kind(CollectiveKind(op, tuple(self.ranks), self.description))
 
     @property
     def _number(self) -> int:
         """A number of the group that its ranks agree on; `_ALONE` for a group of one rank, which communicates with nobody."""
         if self._size == 1:
             return _ALONE
-        ranks = tuple(distributed_c10d.get_process_group_ranks(self))
-        return zlib.crc32(repr((ranks, self.group_name)).encode()) & _LARGEST_INT32
+        return zlib.crc32(repr((tuple(self.ranks), self.group_name)).encode()) & _LARGEST_INT32
 
 
-def install(recorder: ScriptRecorder) -> None:
-    """Makes process groups of gloo that are recorded, whatever backend a script names."""
+class GlooGroups(GroupsOfBackend):
+    """Makes process groups of gloo that are recorded."""
 
-    def create(store: Any, rank: int, size: int, timeout: Any) -> RecordedGloo:
-        return RecordedGloo(ProcessGroupGloo(store, rank, size, timeout), rank, size, recorder)
+    name = "scaleproof-gloo"
 
-    register: Callable[..., None] = dist.Backend.register_backend
-    register(BACKEND, create, devices=["cpu", "cuda"])
-    init, make = dist.init_process_group, distributed_c10d._new_group_with_tag
+    def __init__(self, recorder: ScriptRecorder) -> None:
+        super().__init__()
+        self._recorder = recorder
 
-    signature = inspect.signature(make)
+    def _group(self, store: Any, rank: int, size: int, timeout: Any = None) -> RecordedGloo:
+        return RecordedGloo(ProcessGroupGloo(store, rank, size, timeout), rank, size, self._recorder)
 
-    def initialised(_: Any = None, *arguments: Any, **keywords: Any) -> None:
-        init(BACKEND, *arguments, **{name: value for name, value in keywords.items() if name not in ("backend", "device_id")})
-        _describe(dist.group.WORLD, "world")
-
-    def new_group(*arguments: Any, **keywords: Any) -> Any:
-        call = signature.bind(*arguments, **keywords)
-        call.arguments |= {"backend": BACKEND, "backend_options": None, "device_id": None}
-        group = make(*call.args, **call.kwargs)
-        _describe(group, str(call.arguments.get("group_desc") or ""))
-        return group
-
-    for module in (dist, distributed_c10d):
-        module.init_process_group = initialised  # type: ignore[attr-defined]
-        module.get_backend = lambda group=None: "nccl"  # type: ignore[attr-defined]
-        module.is_nccl_available = lambda: True  # type: ignore[attr-defined]
-    distributed_c10d._new_group_with_tag = new_group
+    def _made(self, group: Any, ranks: Any, description: str) -> None:
+        # other ranks have none
+        if isinstance(group, RecordedGloo):
+            group.description = description
 
 
-def _describe(group: Any, description: str) -> None:
-    """Notes what a script calls a group, unless this rank is not in it."""
-    if isinstance(group, RecordedGloo):
-        group.description = description
+def _sums_in_place_of_means(options: Any) -> bool:
+    """Makes options ask for sums where they ask for means; returns whether they did."""
+    if getattr(options, "reduceOp", None) != dist.ReduceOp.AVG:
+        return False
+    options.reduceOp = dist.ReduceOp.SUM
+    return True
 
 
-def _flat(tensors: Any) -> list[torch.Tensor]:
-    """Tensors in nested lists, or a single one."""
-    if isinstance(tensors, torch.Tensor):
-        return [tensors]
-    return [tensor for each in tensors for tensor in _flat(each)] if isinstance(tensors, (list, tuple)) else []
+def _from_root(rank: int) -> dist.BroadcastOptions:
+    """Options of a broadcast of one tensor."""
+    options = dist.BroadcastOptions()
+    options.rootRank, options.rootTensor = rank, 0
+    return options
 
 
-def _bytes(tensors: Sequence[torch.Tensor]) -> float:
-    return float(sum(tensor.numel() * tensor.element_size() for tensor in tensors))
+def _wholes(inputs: Any) -> list[torch.Tensor]:
+    """What is reduced and scattered, each as one tensor. inputs: a tensor, or for each one a tensor or the parts of ranks."""
+    each = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+    return [torch.cat([part.flatten() for part in one]) if isinstance(one, (list, tuple)) else one for one in each]

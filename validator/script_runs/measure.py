@@ -9,7 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
+
+from scaleproof.simulator.captured.groups import COLLECTIVES, GroupRoles
 from scaleproof.simulator.captured.record import Capture
+from scaleproof.simulator.common.communication import UNKNOWN, Collective, Dimension, number_of
 from scaleproof.simulator.common.errors import RankError, RunError
 from scaleproof.simulator.run.records import CommunicationPart
 from scaleproof.simulator.run.run import Run
@@ -18,14 +22,15 @@ from scaleproof.validator.capture.failures import sentence
 from scaleproof.validator.launch.job import Host
 from scaleproof.validator.launch.launch import JobOptions, LocalRanks, RankResult
 from scaleproof.validator.record.assemble import finished_steps, gathered
+from scaleproof.validator.record.recorder import RAW_SPAN
 from scaleproof.validator.results import stamped
 from scaleproof.validator.script_runs import rank
-from scaleproof.validator.script_runs.labels import Labels
 from scaleproof.validator.script_runs.rank import ScriptRun
 
 # Steps before the measured ones: the first allocates states of optimizers, and reducers rebuild their buckets after it.
 WARMUP_STEPS: Final = 2
 _FEWEST_STEPS: Final = 1
+_SEND: Final = "send"
 _HINT: Final = "it ran with real values, which captures do not have; start it with torchrun to see what it prints"
 
 
@@ -114,3 +119,38 @@ def measured_run(scenario: Scenario, capture: Capture, ended: Sequence[RankResul
     of = scenario.model_copy(update={"steps": steps})
     run = gathered(of, recorded, [one.result for one in ended])
     return stamped(run, of, place.on)
+
+
+class Labels:
+    """Names communication by the groups of a capture."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._classes = [(one, GroupRoles.from_ranks(one)) for one in capture.classes]
+
+    def of(self, recorded: bytes, kinds: Sequence[Sequence[Any]]) -> bytes:
+        """The recorded rows of RAW_SPAN, whose column `communication` is an index of kinds, with their numbers instead.
+
+        kinds: operation, ranks of the group and its description, see `CollectiveKind`.
+        """
+        numbers = np.array([*(self._number(*kind) for kind in kinds), UNKNOWN], dtype=np.int16)
+        rows = np.frombuffer(recorded, dtype=RAW_SPAN).copy()
+        rows["communication"] = numbers[rows["communication"]]
+        return rows.tobytes()
+
+    def _number(self, op: str, ranks: Sequence[int], description: str) -> int:
+        if op == _SEND:
+            return number_of(Dimension.PIPELINE, Collective.SEND)
+        known = COLLECTIVES[op]
+        for one, roles in self._classes:
+            for index, group in enumerate(one.groups):
+                if list(group.ranks) == list(ranks) and group.description == description:
+                    return number_of(roles.dimension(index, known), Collective.of(known))
+        # a group of ranks that are equivalent to captured ones
+        similar = (
+            (index, roles)
+            for one, roles in self._classes
+            for index, group in enumerate(one.groups)
+            if (len(group.ranks), group.description) == (len(ranks), description)
+        )
+        index, roles = next(similar, (-1, self._classes[0][1]))
+        return number_of(roles.dimension(index, known), Collective.of(known))

@@ -17,12 +17,14 @@ import torch.distributed as dist
 
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.validator.capture.context import ScriptContext
+from scaleproof.validator.capture.failures import failure_plain
 from scaleproof.validator.capture.job import DeviceProperties, Script
-from scaleproof.validator.capture.player import failure_plain, folder_of, run_script
+from scaleproof.validator.capture.player import folder_of, run_script
 from scaleproof.validator.launch import rank
 from scaleproof.validator.record import provenance as environment
 from scaleproof.validator.record.provenance import Usage
-from scaleproof.validator.script_runs import cuda_on_cpu, gloo_group
+from scaleproof.validator.script_runs import cuda_on_cpu
+from scaleproof.validator.script_runs.gloo_group import GlooGroups
 from scaleproof.validator.script_runs.memory_profile import MemoryProfile
 from scaleproof.validator.script_runs.recording import EnoughStepsError, ScriptRecorder
 
@@ -49,7 +51,7 @@ class ScriptRun:
 
 
 def run(job: ScriptRun) -> dict[str, Any]:
-    """Runs the script on this rank; returns the rank's outcome, see validator.train.train.RankOutcome, with the number of its
+    """Runs the script on this rank; returns its outcome, see validator.strategy.train.RankOutcome, with the number of its
     steps and the kinds of its communication. Raises ScriptFailedError where the script fails."""
     me = rank.here()
     # the script forms the groups itself
@@ -60,7 +62,7 @@ def run(job: ScriptRun) -> dict[str, Any]:
     memory = MemoryProfile() if job.profiles_memory else None
     recorder = ScriptRecorder(me.status, job.steps + job.warmup, memory.mark if memory is not None else None)
     cuda_on_cpu.install(job.device, me.rank % job.ranks_per_node, job.ranks_per_node)
-    gloo_group.install(recorder)
+    GlooGroups(recorder).install()
     recorder.install()
     if memory is not None:
         memory.start()

@@ -21,7 +21,7 @@ from scaleproof.validator.capture.command_line import ScriptCommand
 from scaleproof.validator.capture.job import CaptureJob
 from scaleproof.validator.launch.job import LOOPBACK, Host
 from scaleproof.validator.launch.launch import temporary_folder
-from scaleproof.validator.launch.preflight.memory_check import MOST_RANKS
+from scaleproof.validator.preflight.memory_check import MOST_RANKS
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 from scaleproof.validator.script_runs import this_machine
 from scaleproof.validator.script_runs.cuda_on_cpu import REPLACED

@@ -20,8 +20,8 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.validator.capture.steps import shortest_period
-from scaleproof.validator.launch.status_board import Status
 from scaleproof.validator.record.recorder import END_OF_STEP, RAW_SPAN
+from scaleproof.validator.record.status_board import Status
 
 # Phase of what follows an optimizer's step: of the next step's begin, or of the update if more optimizers step.
 _AFTER_UPDATE: Final = -2

@@ -10,13 +10,13 @@ from scaleproof.validator.strategy.base import Context, Trainer
 
 # The module of each kind of strategy, in this package.
 _MODULES: Final = {
-    "data_parallel": "data_parallel.strategy",
+    "data_parallel": "data_parallel.trainer",
     "gather_average": "data_parallel.gather_average",
-    "hybrid": "hybrid",
+    "hybrid": "hybrid.trainer",
     "local_sgd": "data_parallel.local_sgd",
-    "model_parallel": "model_parallel.strategy",
-    "parameter_server": "parameter_server.strategy",
-    "pipeline": "pipeline.strategy",
+    "model_parallel": "model_parallel.trainer",
+    "parameter_server": "parameter_server.trainer",
+    "pipeline": "pipeline.trainer",
 }
 
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scaleproof.simulator.model.graph import inputs_of
+from scaleproof.simulator.model.layers import inputs_of
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
@@ -51,10 +51,9 @@ def worker_batches(
 
 def share_of(scenario: Scenario, worker: int) -> slice:
     """The slice of a step's samples that the worker trains on."""
-    shares = scenario.strategy.plan.shares
-    if shares is None:
-        return slice(worker * scenario.samples_per_worker, (worker + 1) * scenario.samples_per_worker)
-    return slice(sum(shares[:worker]), sum(shares[: worker + 1]))
+    plan = scenario.strategy.plan
+    samples = [plan.samples_of(number, scenario.samples_per_worker) for number in range(worker + 1)]
+    return slice(sum(samples[:worker]), sum(samples))
 
 
 def _batch(samples: Samples, share: slice, device: torch.device, dtype: torch.dtype) -> Batch:

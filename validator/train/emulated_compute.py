@@ -20,12 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scaleproof.simulator.model.graph import owners_of
-from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.layers import Layer, owners_of
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.ring_allreduce import compression_s
 from scaleproof.simulator.strategy.scenario_job import job_of
-from scaleproof.validator.train.emulation_lateness import Lateness
+from scaleproof.validator.record.emulation_lateness import Lateness
 from scaleproof.validator.train.models.models import tie
 from scaleproof.validator.train.models.wiring import Tie
 from scaleproof.validator.train.perturbed import RankPerturbations

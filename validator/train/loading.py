@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
-from scaleproof.simulator.model.graph import inputs_of
+from scaleproof.simulator.model.layers import inputs_of
 from scaleproof.simulator.parallelism import ModelParallel
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.scenario_job import job_of

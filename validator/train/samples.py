@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.model import T5, Bert, Mlp, ModelSpec, Siamese, Traced
-from scaleproof.simulator.model.convolutional.chain import Convnet
+from scaleproof.simulator.model.convolutional.image_steps import Convnet
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.validator.train.models.traced import drawn, examples
 

@@ -13,8 +13,8 @@ from scaleproof.simulator.cluster.device.device import Optimizer
 from scaleproof.simulator.model import ModelSpec, Traced
 from scaleproof.simulator.model.tracing.user_function import UserModel
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.launch.preflight.capabilities import trains_by_layers
 from scaleproof.validator.train import emulated_compute
+from scaleproof.validator.train.capabilities import trains_by_layers
 from scaleproof.validator.train.emulated_compute import Pace
 from scaleproof.validator.train.layer_graph import LayerGraph, Values
 from scaleproof.validator.train.models import models, traced

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model.layers import has_operator
 from scaleproof.simulator.parallelism.compression import Bf16, Fp16
 from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.launch import run_on_ranks
+from scaleproof.validator.launch.refusal import refuse
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,41 +27,38 @@ _SMALLEST: Final = 1e-30
 
 
 def check_verifiable(scenario: Scenario) -> None:
-    """Raises InputError where wrong training could not be distinguished from rounding."""
-    precision = scenario.training.precision
-    if precision not in _TOLERANCES:
-        what_to_do = f"set training.precision={' or '.join(_TOLERANCES)}"
-        raise InputError(f"{scenario.name}: --verify: rounding in {precision} hides errors of training; {what_to_do}")
-    model, plan = scenario.model, scenario.strategy.plan
-    if precision == "fp16" and (scenario.training.zero or plan.compression is not None):
-        message = "shards of copies in 32 bits are not gathered, nor compressed gradients scaled"
-        raise InputError(f"{scenario.name}: --verify: in fp16 {message}; leave training.zero and compression out")
-    if scenario.compute == "real" and any(has_operator(model, words) for words in ("dropout", "mask")):
-        raise InputError(f"{scenario.name}: --verify: masks of dropout differ between ranks; leave dropout out of the model")
-    if scenario.compute == "real":
-        _check_experts(scenario)
+    """Raises InputError where one process cannot follow the ranks, or cannot distinguish wrong training from rounding."""
+    refuse(scenario, ((applies, "--verify", reason, remedy) for applies, reason, remedy in _refusals(scenario)))
+
+
+def _refusals(scenario: Scenario) -> Iterator[tuple[object, str, str]]:
+    """What cannot be verified: whether it applies, the reason, and what to do instead."""
+    training, model, plan, is_real = scenario.training, scenario.model, scenario.strategy.plan, scenario.compute == "real"
+    capacity = getattr(getattr(model, "experts", None), "capacity", None)
+    rounds = plan.dispatch_precision or plan.combine_precision
+    is_compressed, is_fp16 = plan.compression is not None, training.precision == "fp16"
     is_divided = plan.context > 1 or plan.expert > 1 or plan.folds > 1 or plan.sequence_parallel
-    if plan.compression is not None and (is_divided or (plan.tensor > 1 and not isinstance(plan.compression, Fp16 | Bf16))):
-        message = "one process cannot compress the parts of gradients that ranks which share layers send"
-        raise InputError(f"{scenario.name}: --verify: {message}; leave compression out to verify the rest")
-
-
-def _check_experts(scenario: Scenario) -> None:
-    """Raises InputError where one process cannot follow what ranks do with the tokens of a mixture's experts."""
-    model, plan = scenario.model, scenario.strategy.plan
-    if getattr(getattr(model, "experts", None), "capacity", None) is not None and plan.context * plan.folds > 1:
-        dropped = "ranks that share tokens drop others than one process does"
-        raise InputError(
-            f"{scenario.name}: --verify: {dropped}; leave out model.experts.capacity, or strategy.context and expert_tensor"
-        )
-    if plan.tensor > 1 and (plan.dispatch_precision or plan.combine_precision):
-        message = "one process cannot round the parts of experts' outputs that tensor-parallel ranks send"
-        message += "; leave dispatch_precision and combine_precision, or strategy.tensor, out"
-        raise InputError(f"{scenario.name}: --verify: {message}")
-    if plan.deduplicated and (plan.dispatch_precision or plan.combine_precision):
-        message = "one process cannot round the sums of experts' outputs that nodes send"
-        message += "; leave dispatch_precision and combine_precision, or strategy.deduplicated, out"
-        raise InputError(f"{scenario.name}: --verify: {message}")
+    yield from [
+        (training.precision not in _TOLERANCES, f"rounding in {training.precision} hides errors of training",
+         f"set training.precision={' or '.join(_TOLERANCES)}"),
+        (is_fp16 and (training.zero or is_compressed),
+         "in fp16 shards of copies in 32 bits are not gathered, nor compressed gradients scaled",
+         "leave training.zero and compression out"),
+        (is_real and any(has_operator(model, words) for words in ("dropout", "mask")),
+         "masks of dropout differ between ranks", "leave dropout out of the model"),
+        (is_real and capacity is not None and plan.context * plan.folds > 1,
+         "ranks that share tokens drop others than one process does",
+         "leave out model.experts.capacity, or strategy.context and expert_tensor"),
+        (is_real and rounds and plan.tensor > 1,
+         "one process cannot round the parts of experts' outputs that tensor-parallel ranks send",
+         "leave dispatch_precision and combine_precision, or strategy.tensor, out"),
+        (is_real and rounds and plan.deduplicated,
+         "one process cannot round the sums of experts' outputs that nodes send",
+         "leave dispatch_precision and combine_precision, or strategy.deduplicated, out"),
+        (is_compressed and (is_divided or (plan.tensor > 1 and not isinstance(plan.compression, Fp16 | Bf16))),
+         "one process cannot compress the parts of gradients that ranks which share layers send",
+         "leave compression out to verify the rest"),
+    ]  # fmt: skip
 
 
 def tolerance_of(scenario: Scenario) -> float:

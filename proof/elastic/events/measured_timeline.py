@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
+from scaleproof.proof.elastic.events.injector import LOGGED
 from scaleproof.proof.elastic.records import LoggedEvent
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
 from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline, HostChange, TrainingStretch
 from scaleproof.simulator.common.errors import RunError
+from scaleproof.simulator.scenario.reliability import HostFailure, HostJoin, LinkChange, ProcessCrash, SpotInterruption
 
-# Events that the injector makes of hosts that go.
-_WENT: Final = ("killed", "notified")
+# Events after which a host is gone, and those that end training.
+_WENT: Final = (LOGGED[HostFailure], LOGGED[SpotInterruption])
+_ENDING: Final = (*_WENT, LOGGED[ProcessCrash])
 _CLOSE_S: Final = 1e-6
 
 
 @dataclass(frozen=True)
 class Group:
     """Ranks that trained together. ready_s: when all could take their first step; first: steps done by then. ends_s: when each
-    step ended on all ranks. saves: step and duration of its checkpoints. handed_s: when the state was handed over, if it was.
+    step ended on all ranks. saves: step and duration of its checkpoints that delay steps: servers save while workers compute.
+    handed_s: when the state was handed over, if it was. changed_by: the event with which the group went on, without a pause.
     """
 
     hosts: frozenset[int]
@@ -29,6 +34,7 @@ class Group:
     ends_s: dict[int, float]
     saves: dict[int, float]
     handed_s: float | None
+    changed_by: LoggedEvent | None = None
 
     @property
     def last(self) -> int:
@@ -39,6 +45,17 @@ class Group:
     def stopped_s(self) -> float:
         """When the group stopped training by itself: after the hand-over, or with its last step."""
         return max(self.ends_s.values(), default=self.ready_s) if self.handed_s is None else self.handed_s
+
+    def changed(self, event: LoggedEvent) -> tuple[Group, Group]:
+        """The group until the end of the step in which an event changed a link, and from then on."""
+        step = min(event.step, self.last)
+        begin_s = self.ends_s.get(step, self.ready_s) + self.saves.get(step, 0.0)
+        before = {one: end_s for one, end_s in self.ends_s.items() if one <= step}
+        after = {one: end_s for one, end_s in self.ends_s.items() if one > step}
+        return (
+            replace(self, ends_s=before, handed_s=None),
+            replace(self, ends_s=after, ready_s=begin_s, first=step, changed_by=event),
+        )
 
     def checkpoints_s(self, kept: int) -> float:
         """Seconds of checkpoints up to a step, which delayed further steps."""
@@ -79,7 +96,7 @@ def _group(ready: Sequence[LoggedEvent], events: Sequence[LoggedEvent]) -> Group
         if event.what == "step" and event.step > first:
             by_step.setdefault(event.step, []).append(event)
     ends_s = {step: max(event.at_s for event in ended) for step, ended in by_step.items()}
-    saves = {event.step: event.took_s for event in events if event.what == "saved"}
+    saves = {event.step: event.took_s for event in events if event.what == "saved" and event.rank == 0}
     handed_s = [event.at_s for event in events if event.what == "handed over" and event.rank == 0]
     return Group(hosts, max(event.at_s for event in ready), first, ends_s, saves, max(handed_s, default=None))
 
@@ -87,7 +104,8 @@ def _group(ready: Sequence[LoggedEvent], events: Sequence[LoggedEvent]) -> Group
 def measured(job: EventJob, events: Sequence[LoggedEvent]) -> ElasticTimeline:
     """The timeline of a run. Step times are means over kept steps, without checkpoints. Raises RunError."""
     # a group that was formed as training ended takes no step
-    trained = [group for group in groups(events) if group.first < job.scenario.steps]
+    formed = [group for group in groups(events) if group.first < job.scenario.steps]
+    trained = list(itertools.chain.from_iterable(_divided(group, events) for group in formed))
     begin_s = trained[0].ready_s
     changes = [_change(before, after, events) for before, after in pairwise(trained)]
     stretches = [_stretch(job, group, change) for group, change in zip(trained, [*changes, None], strict=True)]
@@ -105,7 +123,19 @@ def measured(job: EventJob, events: Sequence[LoggedEvent]) -> ElasticTimeline:
     )
 
 
+def _divided(group: Group, events: Sequence[LoggedEvent]) -> Iterator[Group]:
+    """A group, divided where links change while it trains."""
+    for event in events:
+        if event.what == LOGGED[LinkChange] and group.ready_s <= event.at_s <= group.stopped_s:
+            before, group = group.changed(event)
+            yield before
+    yield group
+
+
 def _change(before: Group, after: Group, events: Sequence[LoggedEvent]) -> HostChange:
+    if after.changed_by is not None:
+        causes, hosts = (after.changed_by.text,), len(after.hosts)
+        return HostChange.without_pause(causes, after.changed_by.at_s, after.ready_s, hosts, after.first)
     injected = _causes(before, after, events)
     if not injected:
         raise RunError("the group of ranks changed without an event; is the machine too busy?")
@@ -115,7 +145,10 @@ def _change(before: Group, after: Group, events: Sequence[LoggedEvent]) -> HostC
     between = [event for event in events if stopped_s <= event.at_s <= after.ready_s]
     noticed_s = stopped_s
     if not handed_over:
-        noticed_s = min((event.at_s for event in between if (event.by, event.what) == ("agent", "noticed")), default=stopped_s)
+        noticed_s = min(
+            (event.at_s for event in between if event.what == "noticed" and event.by in ("agent", "supervisor")),
+            default=stopped_s,
+        )
     met_s = max((event.at_s for event in between if event.what == "met"), default=noticed_s)
     restore_s = max((event.took_s for event in between if event.what == "restored"), default=0.0)
     kept_s = _kept_s(before, after.first)
@@ -141,10 +174,12 @@ def _change(before: Group, after: Group, events: Sequence[LoggedEvent]) -> HostC
 
 def _causes(before: Group, after: Group, events: Sequence[LoggedEvent]) -> list[LoggedEvent]:
     """The injected events that led from one group to the next: hosts that went since, and the new ones of the next group."""
-    went = [one for one in events if one.what in _WENT and before.ready_s - _CLOSE_S <= one.at_s <= after.ready_s]
-    new = after.hosts - (before.hosts - {one.rank for one in went})
-    came = {one.rank: one for one in events if one.what == "available" and one.at_s <= after.ready_s}
-    return [*went, *(came[host] for host in sorted(new) if host in came)]
+    since = [one for one in events if before.ready_s - _CLOSE_S <= one.at_s <= after.ready_s]
+    ended = [one for one in since if one.what in _ENDING]
+    new = after.hosts - (before.hosts - {one.rank for one in ended if one.what in _WENT})
+    came = {one.rank: one for one in events if one.what == LOGGED[HostJoin] and one.at_s <= after.ready_s}
+    changed = [one for one in since if one.what == LOGGED[LinkChange] and one.at_s > before.stopped_s]
+    return [*ended, *(came[host] for host in sorted(new) if host in came), *changed]
 
 
 def _kept_s(group: Group, step: int) -> float:

@@ -52,7 +52,8 @@ def check_state(job: Job, events: Sequence[LoggedEvent]) -> StateCheck:
     (found,) = run_on_ranks(follow_here, 1, job, sizes, timeout_s=max(job.patience_s, LONGEST_S))
     expected: list[float] = found["losses"]
     loss_deviation = max(abs(one / other - 1.0) for one, other in zip(losses, expected, strict=True))
-    digests = {event.digest for event in events if event.what == "ended"}
+    training = job.scenario.strategy.training_ranks
+    digests = {event.digest for event in events if event.what == "ended" and event.rank < training}
     tolerance = tolerance_of(job.scenario)
     return StateCheck(len(digests) == 1, found["deviation"], tolerance, loss_deviation, tuple(losses))
 
@@ -71,7 +72,7 @@ def follow_here(job: Job, sizes: Sequence[int]) -> dict[str, Any]:
         scenario = job.by_ranks[ranks]
         (batch,) = whole_batches(scenario, [step], torch.device("cpu"), process.dtype)
         mean = 0.0
-        for worker in range(ranks):
+        for worker in range(scenario.strategy.workers):
             part = batch.part(share_of(scenario, worker))
             loss = process.loss(part) * (len(part.targets) / scenario.total_samples)
             loss.backward()  # type: ignore[no-untyped-call]

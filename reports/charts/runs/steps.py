@@ -12,8 +12,8 @@ from scaleproof.reports.charts.style import BLUE, VERMILLION
 from scaleproof.reports.read.results import Case
 from scaleproof.reports.text import percent, time_unit
 from scaleproof.simulator.common.units import format_time_s
-from scaleproof.simulator.run.records import PERCENTS
 from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.run.step_times import PERCENTS
 
 # number of scenarios that can be chosen; the table has all
 _MOST_VIEWS: Final = 12

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from scaleproof.reports.explorer.controls.layouts import settings_between
 from scaleproof.reports.explorer.responses.sentences import layout, rate
-from scaleproof.reports.pages.plan_text import fits_words
 from scaleproof.simulator.analysis.planner.search import PlanChoice, plan
+from scaleproof.simulator.analysis.planner.words import fits_words
 from scaleproof.simulator.common.units import format_bytes, format_number
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
@@ -61,7 +61,7 @@ def _different(choices: tuple[PlanChoice, ...]) -> Iterator[PlanChoice]:
 def _plan(scenario: Scenario, choice: PlanChoice, best: PlanChoice) -> dict[str, Any]:
     ratio = choice.run.samples_per_s / best.run.samples_per_s
     tied = choice is best or is_tie(ratio_interval(best.scenario, choice.scenario, ratio).ahead)
-    fits = "" if choice.fits_probability is None else f", fits with {fits_words(choice)}"
+    fits = "" if choice.fits_probability is None else f", fits with {fits_words(choice.fits_probability)}"
     return {
         "label": layout(choice.scenario),
         "rate": format_number(rate(choice.run)[0]),

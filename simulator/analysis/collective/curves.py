@@ -14,7 +14,7 @@ from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.common.units import format_bytes, format_percent
 from scaleproof.simulator.uncertainty.error_model import case_of_collective
-from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
+from scaleproof.simulator.uncertainty.linear_response import of_closed_form
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from scaleproof.simulator.analysis.study.axes import StudyAxis
 from scaleproof.simulator.common.errors import InputError, UnitError
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Unit
@@ -54,6 +55,11 @@ class MapAxis:
     def column(self) -> str:
         """The name of the field's table column, which ends in its unit."""
         return field_at(self.field).column
+
+    @property
+    def of_study(self) -> StudyAxis:
+        """The axis of a study; values are in SI."""
+        return StudyAxis(self.field, self.column, self.values, self.values)
 
     def text(self, value: float) -> str:
         """A value with its unit, for display."""

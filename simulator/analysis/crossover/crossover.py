@@ -11,6 +11,7 @@ the convergence model's own error.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,11 +23,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.analysis.alternatives import Contender, contenders
 from scaleproof.simulator.analysis.crossover.axes import MapAxis, x_axis, y_axis
+from scaleproof.simulator.analysis.study.axes import StudyAxis
+from scaleproof.simulator.analysis.study.evaluate import Row, predicted, row_of, table
+from scaleproof.simulator.analysis.study.grid import Variants
 from scaleproof.simulator.analysis.variants import Variant, frameworks
 from scaleproof.simulator.common.errors import InputError, naming_extras
 from scaleproof.simulator.memory import memory
+from scaleproof.simulator.predict import timed
 from scaleproof.simulator.prediction.accounting import to_target
-from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.pairwise import ratio_interval
@@ -182,17 +186,12 @@ def crossover(
     if axes[0].field == axes[1].field:
         raise InputError(f"--y {y}: the same field as x; give another")
     predictions = _Predictions(reference, overrides, *axes, contenders(base, strategies))
-    table = tuple(
-        predictions.point(name, x_value, y_value)
-        for y_value in axes[1].values
-        for x_value in axes[0].values
-        for name in predictions.contenders
-    )
-    if all(point.problem for point in table):
-        raise InputError(f"no strategy can be trained anywhere on the map; {table[0].strategy}, the first: {table[0].problem}")
+    grid = predictions.grid()
+    if all(point.problem for point in grid):
+        raise InputError(f"no strategy can be trained anywhere on the map; {grid[0].strategy}, the first: {grid[0].problem}")
     borders = tuple(border for y_value in axes[1].values for border in predictions.borders(y_value))
     words = {name: contender.words for name, contender in predictions.contenders.items()}
-    return Crossover(base.name, *axes, words, table, borders)
+    return Crossover(base.name, *axes, words, grid, borders)
 
 
 class _Predictions:
@@ -205,11 +204,23 @@ class _Predictions:
         # all strategies at a point have this scenario in common
         self.loaded = functools.cache(lambda *further: load(reference, (*overrides, *further)))
         self.contenders = {contender.name: contender for contender in strategies}
-        self.point = functools.cache(self._point)
+        self._points: dict[tuple[str, float, float], Point] = {}
 
-    def _point(self, strategy: str, x: float, y: float) -> Point:
-        """The prediction of one strategy at one point."""
-        return Point.predicted(lambda: self.scenario(strategy, x, y), _results, x=x, y=y, strategy=strategy)
+    def grid(self) -> tuple[Point, ...]:
+        """All strategies at all grid points, row by row."""
+        strategies = StudyAxis.named_values("strategy", {name: name for name in self.contenders})
+        variants = Variants((self.y.of_study, self.x.of_study, strategies), lambda y, x, name: self.scenario(name, x, y))
+        places = itertools.product(self.y.values, self.x.values, self.contenders)
+        for (y, x, name), row in zip(places, table(variants, _results), strict=True):
+            self._points[name, x, y] = Point.of(row, x=x, y=y, strategy=name)
+        return tuple(self._points.values())
+
+    def point(self, strategy: str, x: float, y: float) -> Point:
+        """The prediction of one strategy at one point, also between those of the grid."""
+        if (strategy, x, y) not in self._points:
+            row = predicted(lambda: self.scenario(strategy, x, y), _results)
+            self._points[strategy, x, y] = Point.of(row, x=x, y=y, strategy=strategy)
+        return self._points[strategy, x, y]
 
     def scenario(self, strategy: str, x: float, y: float) -> Scenario:
         """The scenario of one strategy at one point, with nodes added where the strategy needs more. Raises InputError."""
@@ -269,15 +280,13 @@ class _Predictions:
         return Border(y, x, below, above, math.exp(low) if is_left else 0.0, math.exp(high) if is_right else math.inf)
 
 
-def _results(scenario: Scenario, run: Run) -> dict[str, Any]:
-    """The columns of a point in addition to its throughput."""
+def _results(scenario: Scenario) -> Row:
+    """The columns of a point: those that a map needs, without the efficiency, whose baseline takes as long again."""
+    run = timed(scenario)
     convergence = scenario.convergence
     steps = None if convergence is None else to_target(convergence, run).samples / run.samples
-    return {
-        "step_time_s": run.step_time_s,
-        "fits": memory(scenario).fits,
-        "time_to_target_s": None if steps is None else steps * run.step_time_s,
-    }
+    times = {} if steps is None else {"time_to_target_s": steps * run.step_time_s}
+    return row_of(run) | {"fits": memory(scenario).fits, **times}
 
 
 def _fastest(points: Sequence[Point]) -> str:

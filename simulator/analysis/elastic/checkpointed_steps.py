@@ -11,14 +11,15 @@ from scaleproof.simulator.analysis.elastic.sizes import JobSize
 
 @dataclass(frozen=True)
 class CheckpointedSteps:
-    """Steps on the same hosts. begin_s: when the first step begins; first: steps done by then, whose state is saved. every:
-    steps from one checkpoint to the next. last: step at which training ends."""
+    """Steps on the same hosts. begin_s: when the first step begins; first: steps done by then; kept: those whose state is
+    saved. every: steps from one checkpoint to the next. last: step at which training ends."""
 
     begin_s: float
     first: int
+    kept: int
     last: int
     every: int
-    hosts: int
+    hosts: frozenset[int]
     size: JobSize
     saving: Saving
 
@@ -39,10 +40,15 @@ class CheckpointedSteps:
         step = self.first + bisect_left(self._steps[:-1], now_s, key=self.end_s)
         return step, self.end_s(step)
 
+    def next_begin_s(self, step: int) -> float:
+        """When the step after `step` begins: after the checkpoint, if one is taken."""
+        saved_s = self.saving.cost_s if step > self.first and step % self.every == 0 else 0.0
+        return self.end_s(step) + saved_s
+
     def handed_over(self, step: int) -> tuple[float, float]:
         """When the state is saved that is handed over after a step, and the seconds of this in addition to checkpoints that are
         taken anyway."""
-        if step == self.first:
+        if step == self.first == self.kept:
             return self.begin_s, 0.0
         taken_s = self.saving.cost_s if step % self.every == 0 else 0.0
         return self.end_s(step) + self.saving.all_s, self.saving.all_s - taken_s
@@ -53,7 +59,7 @@ class CheckpointedSteps:
         written_s = self.saving.all_s if self.saving.by_all else 0.0
         while step > self.first and self.end_s(step) + written_s > now_s:
             step -= self.every
-        return max(step, self.first)
+        return step if step > self.first else self.kept
 
     @property
     def _steps(self) -> range:

@@ -14,7 +14,14 @@ from scaleproof.simulator.analysis.elastic.sizes import EventJob
 from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline, HostChange, TrainingStretch
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.common.units import format_time_s
-from scaleproof.simulator.scenario.reliability import AnyHostEvent, HostFailure, HostJoin, SpotInterruption
+from scaleproof.simulator.scenario.reliability import (
+    AnyHostEvent,
+    HostFailure,
+    HostJoin,
+    LinkChange,
+    ProcessCrash,
+    SpotInterruption,
+)
 
 # relative to a step: times this close are the same
 _CLOSE: Final = 1e-9
@@ -33,7 +40,7 @@ class _Stop(NamedTuple):
 
     kind: ChangeKind
     now_s: float
-    gone: int = 0
+    gone: frozenset[int] = frozenset()
     causes: tuple[str, ...] = ()
     at_s: float = math.inf
 
@@ -48,9 +55,12 @@ class EventSimulation:
         self._stretches: list[TrainingStretch] = []
         self._changes: list[HostChange] = []
         self._every = self._steps_between_checkpoints()
+        # bandwidths of links that have changed, by host, and changes in the current pause
+        self._links_Bps: dict[int, float] = {}
+        self._changed_links: list[str] = []
         # the furthest step so far, and the time of the last event
         self._reached, self._occurred_s = 0, 0.0
-        self._now = self._stretch(0.0, 0, job.first_hosts)
+        self._now = self._stretch(0.0, 0, 0, frozenset(range(job.first_hosts)))
 
     def timeline(self) -> ElasticTimeline:
         """The timeline until the last step has ended. Raises InputError for an event that training does not reach."""
@@ -59,7 +69,7 @@ class EventSimulation:
         while self._pending or self._requesting:
             event_s = self._occurs_s(self._pending[0], self._now) if self._pending else math.inf
             requests_s = min((host.requests_s for host in self._requesting), default=math.inf)
-            join_s = max(requests_s, self._now.begin_s) + self._times.seen_s(self._now.hosts)
+            join_s = max(requests_s, self._now.begin_s) + self._times.seen_s(len(self._now.hosts))
             if min(event_s, join_s) >= (end_s := self._now.end_s(scenario.steps)):
                 event = self._requesting[0].event if self._requesting else self._pending[0]
                 message = f"{scenario.name}: {event.words}, but training is predicted to end after {format_time_s(end_s)}"
@@ -90,9 +100,11 @@ class EventSimulation:
             raise FieldError(("reliability", "checkpoint", "interval"), message)
         return max(1, round(checkpoint.interval_s / self._job.size(self._job.first_hosts).step_s))
 
-    def _stretch(self, begin_s: float, first: int, hosts: int) -> CheckpointedSteps:
-        steps, size = self._job.scenario.steps, self._job.size(hosts)
-        return CheckpointedSteps(begin_s, first, steps, self._every, hosts, size, self._times.saving)
+    def _stretch(self, begin_s: float, first: int, kept: int, hosts: frozenset[int]) -> CheckpointedSteps:
+        changed = ((place, self._links_Bps.get(host)) for place, host in enumerate(sorted(hosts)))
+        links = tuple((place, bandwidth_Bps) for place, bandwidth_Bps in changed if bandwidth_Bps is not None)
+        steps, size = self._job.scenario.steps, self._job.size(len(hosts), links)
+        return CheckpointedSteps(begin_s, first, kept, steps, self._every, hosts, size, self._times.saving)
 
     def _occurs_s(self, event: AnyHostEvent, stretch: CheckpointedSteps | None) -> float:
         """When an event occurs, in a stretch, or in the pause after it if None."""
@@ -110,13 +122,16 @@ class EventSimulation:
         match event:
             case HostJoin():
                 self._announce(event, now_s)
-            case HostFailure():
+            case HostFailure() | ProcessCrash():
                 self._fail(event, now_s, now_s)
+            case LinkChange():
+                self._change_link(event, now_s)
             case SpotInterruption():
                 step, ends_s = now.next_end_s(now_s * (1 - _CLOSE) + self._times.reacts_s)
                 stop_s, saved_s = now.handed_over(step)
                 if (stop_s if saving.by_all else ends_s) - now_s <= event.notice_s * (1 + _CLOSE):
-                    self._stop(_Stop("leave", stop_s, 1, (event.words,), now_s), step, step, saved_s)
+                    gone = frozenset((event.host,))
+                    self._stop(_Stop("leave", stop_s, gone, (event.words,), now_s), step, step, saved_s)
                 else:
                     self._fail(event, now_s, now_s + event.notice_s)
 
@@ -124,10 +139,22 @@ class EventSimulation:
         """A host becomes available, and will request to join."""
         self._requesting.append(_Requesting(event, at_s, at_s + self._times.requests_s))
 
-    def _fail(self, event: HostFailure | SpotInterruption, now_s: float, gone_s: float) -> None:
-        """A host is gone without a hand-over."""
+    def _change_link(self, event: LinkChange, now_s: float) -> None:
+        """Training goes on with the next step, as fast as the changed link lets it."""
+        before = self._now
+        step, _ = before.next_end_s(now_s * (1 - _CLOSE))
+        begin_s, kept = before.next_begin_s(step), max(before.kept, step // self._every * self._every)
+        self._end(begin_s, step, step, 0.0)
+        self._links_Bps[event.host] = event.bandwidth_Bps
+        self._reached, self._occurred_s = max(self._reached, step), begin_s
+        self._now = self._stretch(begin_s, step, kept, before.hosts)
+        hosts = len(before.hosts)
+        self._changes.append(HostChange.without_pause((event.words,), now_s, begin_s, hosts, step))
+
+    def _fail(self, event: HostFailure | SpotInterruption | ProcessCrash, now_s: float, gone_s: float) -> None:
+        """A host or its process is gone without a hand-over."""
         done, kept = self._now.steps_at(gone_s * (1 + _CLOSE)), self._now.saved_at(gone_s * (1 + _CLOSE))
-        self._stop(_Stop("failure", gone_s, 1, (event.words,), now_s), done, kept)
+        self._stop(_failed(event, gone_s, now_s), done, kept)
 
     def _stop(self, stop: _Stop, done: int, kept: int, saved_s: float = 0.0) -> None:
         """Ends the stretch with the step `done`, of which steps up to `kept` count, and simulates the pause, again where it is
@@ -138,20 +165,20 @@ class EventSimulation:
         while again is not None:
             stop, before = again, self._now.hosts
             pause, joined = self._pause(stop)
-            hosts = before - stop.gone + len(joined)
-            again = self._interrupted(stop.now_s + pause.all_s, hosts)
+            hosts = before - stop.gone | {host.event.host for host in joined}
+            again = self._interrupted(stop.now_s + pause.all_s, len(hosts))
             resumed_s = stop.now_s + pause.all_s if again is None else again.now_s
             pause_s = resumed_s - stop.now_s
             # parts follow one another as far as the pause lasts
             ends_s = np.cumsum([0.0, pause.detection_s, pause.group_s, pause.start_s, pause.restore_s])
             detection_s, group_s, start_s, restore_s = np.diff(np.minimum(ends_s, pause_s)).tolist()
             change = HostChange(
-                causes=stop.causes + tuple(host.event.words for host in joined),
+                causes=(*stop.causes, *(host.event.words for host in joined), *self._changed_links),
                 at_s=min([stop.at_s, *(host.at_s for host in joined)]),
                 stopped_s=stop.now_s,
                 resumed_s=resumed_s,
-                hosts_before=before,
-                hosts_after=hosts,
+                hosts_before=len(before),
+                hosts_after=len(hosts),
                 done_step=done,
                 resumed_step=kept,
                 lost_s=lost_s,
@@ -161,21 +188,22 @@ class EventSimulation:
                 restore_s=restore_s,
                 low_s=pause.low_s if again is None else pause_s,
                 high_s=pause.high_s if again is None else pause_s,
-                handed_over=stop.kind != "failure",
+                handed_over=stop.kind in ("leave", "join"),
             )
             self._changes.append(change)
-            self._now = self._stretch(resumed_s, kept, hosts)
+            self._changed_links.clear()
+            self._now = self._stretch(resumed_s, kept, kept, hosts)
             done, lost_s = kept, 0.0
 
     def _pause(self, stop: _Stop) -> tuple[Pause, list[_Requesting]]:
         """The pause that begins now, and the hosts that join during it: those that request to before the group is formed."""
         stretch = self._now
         into_s = stop.now_s - stretch.end_s(stretch.steps_at(stop.now_s * (1 + _CLOSE)))
-        compute_left_s = max(0.0, stretch.size.compute_s - max(0.0, into_s)) if stop.kind == "failure" else 0.0
+        compute_left_s = max(0.0, stretch.size.compute_s - max(0.0, into_s))
         joined: list[_Requesting] = []
         while True:
             requesting_s = tuple(max(0.0, one.requests_s - stop.now_s) for one in joined)
-            left, number = stretch.hosts - stop.gone, len(self._changes)
+            left, number = len(stretch.hosts - stop.gone), sum(change.pause_s > 0 for change in self._changes)
             pause = self._times.pause(Regroup(stop.kind, left, requesting_s, number, compute_left_s))
             formed_s = stop.now_s + pause.formed_s
             while self._pending and isinstance(event := self._pending[0], HostJoin):
@@ -199,9 +227,14 @@ class EventSimulation:
                 return _Stop("join", join_s) if join_s < resumed_s else None
             event = self._pending.popleft()
             self._occurred_s = event_s
-            if not isinstance(event, HostJoin):
-                return _Stop("failure", event_s, 1, (event.words,), event_s)
-            self._announce(event, event_s)
+            match event:
+                case HostJoin():
+                    self._announce(event, event_s)
+                case LinkChange():
+                    self._links_Bps[event.host] = event.bandwidth_Bps
+                    self._changed_links.append(event.words)
+                case _:
+                    return _failed(event, event_s, event_s)
 
     def _end(self, now_s: float, done: int, kept: int, saved_s: float) -> float:
         """Ends the current stretch, and returns the seconds of lost work."""
@@ -213,7 +246,7 @@ class EventSimulation:
         ended = TrainingStretch(
             begin_s=stretch.begin_s,
             end_s=now_s,
-            hosts=stretch.hosts,
+            hosts=len(stretch.hosts),
             workers=size.workers,
             samples=size.samples,
             step_s=size.step_s,
@@ -224,3 +257,10 @@ class EventSimulation:
         )
         self._stretches.append(ended)
         return ended.lost_s
+
+
+def _failed(event: HostFailure | SpotInterruption | ProcessCrash, gone_s: float, at_s: float) -> _Stop:
+    """The end of training by an event without a hand-over. gone_s: when the host or its process is gone."""
+    if isinstance(event, ProcessCrash):
+        return _Stop("crash", gone_s, frozenset(), (event.words,), at_s)
+    return _Stop("failure", gone_s, frozenset((event.host,)), (event.words,), at_s)

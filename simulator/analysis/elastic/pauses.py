@@ -9,20 +9,26 @@ from typing import Literal
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
 from scaleproof.simulator.analysis.goodput.rates import checkpoint_cost
 
-ChangeKind = Literal["failure", "leave", "join"]
+ChangeKind = Literal["failure", "crash", "leave", "join"]
 
 
 @dataclass(frozen=True)
 class Regroup:
-    """A change of the group. kind: `failure`, hosts are gone without a hand-over; `leave`, a host goes after a hand-over;
-    `join`, hosts join. left: hosts that go on; joining_s: when each new host requests to join, in seconds after training
-    stopped. number: of earlier changes. compute_left_s: of the interrupted step until ranks communicate."""
+    """A change of the group. kind: `failure`, hosts are gone without a hand-over; `crash`, a host starts its process again;
+    `leave`, a host goes after a hand-over; `join`, hosts join. left: hosts that go on; joining_s: when each new host requests
+    to join, in seconds after training stopped. number: of earlier pauses. compute_left_s: of the interrupted step until ranks
+    communicate."""
 
     kind: ChangeKind
     left: int
     joining_s: tuple[float, ...] = ()
     number: int = 0
     compute_left_s: float = 0.0
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether work is lost, and has to be noticed to be."""
+        return self.kind in ("failure", "crash")
 
     @property
     def hosts(self) -> int:
@@ -119,6 +125,6 @@ class StatedTimes(RecoveryTimes):
     def pause(self, change: Regroup) -> Pause:
         """Duration of a change, the same for any number of hosts."""
         stated = self._reliability
-        detection_s = stated.detection_s if change.kind == "failure" else 0.0
+        detection_s = stated.detection_s if change.is_failure else 0.0
         parts_s = (detection_s, stated.reschedule_s, stated.initialise_s, float(self._cost.load_s))
         return Pause(*parts_s, sum(parts_s), sum(parts_s))

@@ -1,4 +1,4 @@
-"""Hosts that train during events: checks of the events, and the job's size and step time for each number of hosts."""
+"""Hosts that train during events: checks of the events, and the job's size and step time on some hosts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import functools
 from dataclasses import dataclass
 
 from scaleproof.simulator.analysis.goodput.elastic_sizes import ElasticSizes
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.network.links import EndpointLink
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.scenario.reliability import AnyHostEvent, HostJoin
+from scaleproof.simulator.scenario.reliability import AnyHostEvent, HostFailure, HostJoin, LinkChange, SpotInterruption
 from scaleproof.simulator.scenario.schema import Scenario
+
+# Bandwidths in byte/s of links that have changed, by the place of their hosts among those that train.
+ChangedLinks = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True)
@@ -51,19 +56,19 @@ class EventJob:
         """The events in the order in which they occur."""
         return self.reliability.events
 
-    def scenario_on(self, hosts: int) -> Scenario:
-        """The scenario with as many workers as this number of hosts can have."""
+    def scenario_on(self, hosts: int, links: ChangedLinks = ()) -> Scenario:
+        """The scenario with as many workers as this number of hosts can have, whose links have changed."""
         found = self._elastic.of(self.workers(hosts))
         assert found is not None, "sizes are checked"
-        return found
+        return found.copied(cluster=_with_links(found.cluster, links)) if links else found
 
     def workers(self, hosts: int) -> int:
         """Number of workers that train on this number of hosts; 0 where none can."""
         return self._elastic.workers_on(hosts)
 
-    def _size(self, hosts: int) -> JobSize:
-        """Workers and predicted times on this number of hosts."""
-        scenario = self.scenario_on(hosts)
+    def _size(self, hosts: int, links: ChangedLinks = ()) -> JobSize:
+        """Workers and predicted times on this number of hosts, whose links have changed."""
+        scenario = self.scenario_on(hosts, links)
         run = timed(scenario)
         compute_s = float(run.breakdown_s["compute"])
         return JobSize(scenario.strategy.workers, scenario.total_samples, float(run.step_time_s), compute_s)
@@ -106,15 +111,26 @@ class EventJob:
                     message = f"host {event.host} trains already; "
                     raise FieldError(where, message + (f"host {others[0]} does not" if others else "all hosts do"))
                 training.add(event.host)
-            else:
-                if event.host not in training:
-                    message = f"host {event.host} does not train then; give one of {', '.join(map(str, sorted(training)))}"
-                    raise FieldError(where, message)
+            elif event.host not in training:
+                message = f"host {event.host} does not train then; give one of {', '.join(map(str, sorted(training)))}"
+                raise FieldError(where, message)
+            elif isinstance(event, HostFailure | SpotInterruption):
                 training.discard(event.host)
+            elif isinstance(event, LinkChange):
+                self._check_link(event, self._at(place))
             if not training:
                 raise FieldError(where, "no host is left; let a host join before, or leave the event out")
             numbers.append(len(training))
         return numbers
+
+    def _check_link(self, event: LinkChange, place: tuple[str | int, ...]) -> None:
+        network = self.scenario.cluster.network
+        if network is None:
+            raise FieldError((*place, "kind"), "the cluster has no network, so that hosts have no links; leave the event out")
+        try:
+            _with_links(self.scenario.cluster, ((event.host, event.bandwidth_Bps),))
+        except FieldError as error:
+            raise FieldError((*place, "kind"), error.message) from None
 
     def _most_hosts(self, reached: int) -> int:
         """Number of hosts at which nobody waits for further ones."""
@@ -134,3 +150,12 @@ class EventJob:
 
     def _at(self, place: int) -> tuple[str | int, ...]:
         return ("reliability", "events", place)
+
+
+def _with_links(cluster: Cluster, links: ChangedLinks) -> Cluster:
+    """The cluster with changed links of some hosts. Raises FieldError where hosts have no link of their own."""
+    assert cluster.network is not None, "events of links are checked"
+    changed = [EndpointLink.model_construct(at=(host,), bandwidth_Bps=bandwidth_Bps) for host, bandwidth_Bps in links]
+    network = cluster.network.model_copy(update={"exceptions": (*cluster.network.exceptions, *changed)})
+    network.check(cluster.nodes)
+    return cluster.model_copy(update={"network": network})

@@ -44,10 +44,13 @@ class TrainingStretch:
 
 @dataclass(frozen=True)
 class HostChange:
-    """A change of the hosts that train. causes: the events in words. at_s: of the first event. stopped_s, resumed_s: between
-    which nothing is trained. done_step: steps done when training stopped; resumed_step: from which it goes on. lost_s: work
-    since the last checkpoint. detection_s, group_s, start_s, restore_s: parts of the pause; low_s, high_s: its 5th and 95th
-    percentile. handed_over: whether the state was saved at the end of the step before hosts changed."""
+    """A change of the hosts that train, of their processes or links.
+
+    causes: the events in words. at_s: of the first event. stopped_s, resumed_s: between which nothing is trained. done_step:
+    steps done when training stopped; resumed_step: from which it goes on. lost_s: work since the last checkpoint. detection_s,
+    group_s, start_s, restore_s: parts of the pause; low_s, high_s: its 5th and 95th percentile. handed_over: whether the state
+    was saved at the end of the step before hosts changed.
+    """
 
     causes: tuple[str, ...]
     at_s: float
@@ -65,6 +68,12 @@ class HostChange:
     low_s: float
     high_s: float
     handed_over: bool
+
+    @classmethod
+    def without_pause(cls, causes: tuple[str, ...], at_s: float, now_s: float, hosts: int, step: int) -> HostChange:
+        """A change with which the same hosts go on at once, such as that of a link."""
+        nothing_s = dict.fromkeys(("lost_s", "detection_s", "group_s", "start_s", "restore_s", "low_s", "high_s"), 0.0)
+        return cls(causes, at_s, now_s, now_s, hosts, hosts, step, step, **nothing_s, handed_over=False)
 
     @property
     def lost_steps(self) -> int:

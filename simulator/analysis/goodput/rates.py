@@ -12,7 +12,8 @@ from scaleproof.simulator.analysis.goodput.elastic_sizes import ElasticSizes
 from scaleproof.simulator.analysis.goodput.failure_history import FailureKinds, FailureMix, NodeSupply
 from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes
 from scaleproof.simulator.cluster.network.links import Link
-from scaleproof.simulator.cluster.network.topology import Dragonfly, FatTree, Graph, LeafSpine, RailOptimised, Switch
+from scaleproof.simulator.cluster.network.topology import Switch
+from scaleproof.simulator.cluster.network.topology_kinds import Dragonfly, FatTree, Graph, LeafSpine, RailOptimised
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.memory import states

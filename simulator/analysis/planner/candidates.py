@@ -17,7 +17,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import slowed, uncertain
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import case_of_scenario
-from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse, linear_response
+from scaleproof.simulator.uncertainty.linear_response import LinearResponse, linear_response
 
 Numbers = NDArray[np.int64]
 Amounts = NDArray[np.float64]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final, Literal
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
+from scaleproof.simulator.common.errors import naming_extras
+from scaleproof.simulator.common.record import Record
 from scaleproof.simulator.memory import capacity_bytes, memory
 from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.simulator.parallelism.option_rules import has_effect
@@ -18,20 +20,23 @@ from scaleproof.simulator.prediction.accounting import tokens_per_sample
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals
 from scaleproof.simulator.scenario.dump import dump, dump_framework, dump_part
-from scaleproof.simulator.uncertainty.pairwise import is_tie, reversed_share, with_reversals
-from scaleproof.simulator.uncertainty.prediction_interval import LinearResponse
-from scaleproof.simulator.uncertainty.priors import common_error_share
+from scaleproof.simulator.uncertainty.linear_response import LinearResponse
+from scaleproof.simulator.uncertainty.pairwise import common_error_share, is_tie, reversed_share, with_reversals
 from scaleproof.simulator.uncertainty.unmodelled import most_s, unmodelled
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Number of faster configurations that do not fit.
 _MOST_TOO_LARGE: Final = 5
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+def _texts(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration whose lists are texts."""
+    return {name: " ".join(value) if isinstance(value, list) else value for name, value in configuration.items()}
 
 
-class PlanRow(_Record):
+class PlanRow(Record):
     """A configuration with its prediction. configuration: values of scenario fields by name. low_s, high_s: the 90 % interval
     of the step time. fits_probability: that its memory fits; None where the error of predicted memory is not known.
     best_is_better: probability that the best configuration is better by the objective; None for the best itself."""
@@ -54,6 +59,13 @@ class PlanRow(_Record):
     best_is_better: float | None = None
 
     @property
+    def row(self) -> dict[str, Any]:
+        """A row of a table: numbers, costs by unit, and the configuration."""
+        plain = self.model_dump(exclude={"configuration", "breakdown_s", "cost_USD", "energy_J"})
+        costs = {f"cost_USD_{unit}": amount for unit, amount in (self.cost_USD or {}).items()}
+        return plain | costs | _texts(self.configuration)
+
+    @property
     def is_tied(self) -> bool:
         """Whether the best configuration is a tie with this one, or is this one."""
         return self.best_is_better is None or is_tie(self.best_is_better)
@@ -68,25 +80,27 @@ class PlanRow(_Record):
         return has_effect(Hybrid, "bucket_bytes", given)
 
 
-class TooLarge(_Record):
-    """A configuration that would be faster than the best but does not fit, though in twice the memory. estimated_s: of a step.
-    holders_bytes: by holder, of the rank with the most memory."""
-
-    configuration: dict[str, Any]
-    estimated_s: float
-    memory_bytes: float
-    holders_bytes: dict[str, float]
-
-
-class FrontPoint(_Record):
+class FrontPoint(Record):
     """A configuration on the Pareto front of estimated step time and memory."""
 
     configuration: dict[str, Any]
     estimated_s: float
     memory_bytes: float
 
+    @property
+    def row(self) -> dict[str, Any]:
+        """A row of a table: its numbers and the configuration."""
+        return self.model_dump(exclude={"configuration"}) | _texts(self.configuration)
 
-class ServerCount(_Record):
+
+class TooLarge(FrontPoint):
+    """A configuration that would be faster than the best but does not fit, though in twice the memory. holders_bytes: by
+    holder, of the rank with the most memory."""
+
+    holders_bytes: dict[str, float]
+
+
+class ServerCount(Record):
     """The shortest estimated step with a number of parameter servers."""
 
     placement: str
@@ -94,7 +108,7 @@ class ServerCount(_Record):
     estimated_s: float
 
 
-class PlanRecord(_Record):
+class PlanRecord(Record):
     """The plan of one number of GPUs.
 
     key: digest of the inputs other than the number of GPUs. nodes: of the cluster; added_nodes: those that the plan added to
@@ -150,6 +164,18 @@ class PlanRecord(_Record):
     def per_second(self, step_s: float) -> float:
         """Throughput for a step time, in tokens per second, or samples per second for models without tokens."""
         return self.samples * (self.tokens_per_sample or 1) / step_s
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The best configurations as rows of a table, the best first."""
+        return [{"gpus": self.gpus, "number": number} | one.row for number, one in enumerate(self.best, start=1)]
+
+    @naming_extras()
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each of the best configurations; column names end in units. Needs pandas."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
 
     @property
     def run(self) -> Run:

@@ -118,7 +118,7 @@ def _save(record: PlanRecord, folder: Path) -> None:
     """Writes a plan. Its record comes last, so that what it describes exists."""
     if record.scenario_yaml:
         write_atomically(folder / best_file(record.gpus), record.scenario_yaml.encode())
-    write_atomically(folder / f"plan-{record.gpus}.json", (record.model_dump_json(indent=2) + "\n").encode())
+    write_atomically(folder / f"plan-{record.gpus}.json", record.to_json().encode())
 
 
 def _digest(scenario: Scenario, options: Mapping[str, Any]) -> str:

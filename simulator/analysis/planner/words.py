@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from scaleproof.simulator.analysis.planner.candidates import MODEL_PARALLEL
+from scaleproof.simulator.common.units import format_percent
 
 _ABBREVIATIONS: Final = {"workers": "DP", "tensor": "TP", "stages": "PP", "chunks": "VPP", "context": "CP", "expert": "EP"}
 
@@ -28,6 +29,11 @@ def layout(configuration: Mapping[str, Any]) -> str:
     parts += [f"ZeRO-{configuration['zero']}"] if configuration.get("zero") else []
     parts += [f"recompute {recompute_words(configuration['recompute'])}"] if configuration["recompute"] != "none" else []
     return ", ".join(parts)
+
+
+def fits_words(probability: float | None) -> str:
+    """'92 %', the probability that a configuration fits, or a dash where it is not known."""
+    return "–" if probability is None else format_percent(probability, 0)
 
 
 def recompute_words(recompute: str) -> str:

@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.sensitivity.parameters import StepParameter
-from scaleproof.simulator.analysis.variants import Variant
+from scaleproof.simulator.analysis.study.evaluate import Row, predicted, row_of
 from scaleproof.simulator.engine import replay, simulate_steady
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.prediction.steps import Simulate, is_transient
-from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.scenario_job import program_of
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
@@ -62,19 +61,19 @@ class FiniteDifferences:
         """Seconds of a step whose tasks last this long, shape (tasks,)."""
         return float(replayed_s(self._program, seconds[:, None])[0])
 
-    def variant(self, build: Callable[[], Scenario]) -> Variant:
+    def variant(self, build: Callable[[], Scenario]) -> Row:
         """The prediction of a variant of the scenario, by the engine that times all of them."""
         simulate: Simulate = replay.simulate if self.is_replayed else simulate_steady
 
-        def predict(scenario: Scenario) -> Run:
+        def results(scenario: Scenario) -> Row:
             if is_transient(scenario):
                 # the order of events of a short run changes with any parameter; the mean over phases of a long one hardly does
                 long = scenario.model_fields_set - {"steps"}
                 scenario = type(scenario)(**{name: getattr(scenario, name) for name in long})
             # draws would hide the effect of small changes
-            return timed(scenario, simulate=simulate, draws=False)
+            return row_of(timed(scenario, simulate=simulate, draws=False))
 
-        return Variant.predicted(build, predict=predict)
+        return predicted(build, results)
 
     def elasticity(self, parameter: StepParameter) -> Estimate:
         """The elasticity of the throughput with respect to a parameter, by central differences of the logarithms, and its 90 %
@@ -85,9 +84,7 @@ class FiniteDifferences:
                 return self._replayed_elasticity(parameter, slower_s, faster_s)
         slower = self.variant(lambda: parameter.slowed(self.scenario, math.exp(self.step)))
         faster = self.variant(lambda: parameter.slowed(self.scenario, math.exp(-self.step)))
-        assert slower.samples_per_s is not None, slower.problem
-        assert faster.samples_per_s is not None, faster.problem
-        log_ratio = math.log(faster.samples_per_s / slower.samples_per_s)
+        log_ratio = math.log(faster["samples_per_s"] / slower["samples_per_s"])
         return _rounded(parameter.sign * log_ratio / (2 * self.step)), None, None
 
     def tolerance(self, parameter: StepParameter) -> str | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaleproof.simulator.analysis.sensitivity.elasticity import STEP, FiniteDifferences
 from scaleproof.simulator.analysis.sensitivity.parameters import PARAMETERS, StepParameter
-from scaleproof.simulator.analysis.variants import Variant
+from scaleproof.simulator.analysis.study.evaluate import Row
 from scaleproof.simulator.common.errors import naming_extras
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.run import Run
@@ -151,10 +151,11 @@ def _server_elasticity(differences: FiniteDifferences) -> Elasticity:
 
 
 def _between(
-    label: tuple[str, str, str], numbers: tuple[int, int], variants: tuple[Variant, Variant], how: str, refusal: str
+    label: tuple[str, str, str], numbers: tuple[int, int], variants: tuple[Row, Row], how: str, refusal: str
 ) -> Elasticity:
     """The elasticity between two numbers of something that is whole, with the variant of each."""
     few, many = variants
-    if few.samples_per_s is None or many.samples_per_s is None:
-        return Elasticity(*label, None, f"{refusal}: {few.problem or many.problem}")
-    return Elasticity(*label, math.log(many.samples_per_s / few.samples_per_s) / math.log(numbers[1] / numbers[0]), how)
+    if problem := few.get("error") or many.get("error"):
+        return Elasticity(*label, None, f"{refusal}: {problem}")
+    log_ratio = math.log(many["samples_per_s"] / few["samples_per_s"])
+    return Elasticity(*label, log_ratio / math.log(numbers[1] / numbers[0]), how)

@@ -56,6 +56,11 @@ class StudyAxis:
         table_values = tuple(names) if names else _table_values(values, adapter)
         return cls(canonical_text(field), column, values, table_values, bool(names))
 
+    @classmethod
+    def named_values(cls, field: str, values: Mapping[str, Any]) -> StudyAxis:
+        """An axis of values by name, which are not those of a scenario file."""
+        return cls(field, field, tuple(values.values()), tuple(values), named=True)
+
     def overrides(self) -> list[str]:
         """The override, as for `--set`, of each value."""
         return [f"{self.field}={on_one_line(value)}" for value in self.values]

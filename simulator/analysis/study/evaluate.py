@@ -1,4 +1,4 @@
-"""Rows of a study's table: predictions of its points. This runs in workers."""
+"""Rows of tables: predictions of the points of studies and other grids. Those of studies run in workers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import functools
 import math
 import pickle
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.study.numeric_axes import NUMBERS, value_of, with_numbers
+from scaleproof.simulator.analysis.study.grid import NUMBERS, Grid, Numbers, value_of, with_numbers
 from scaleproof.simulator.analysis.study.priced_points import steps_s, timed_together
-from scaleproof.simulator.analysis.study.study import Numbers, Study
+from scaleproof.simulator.analysis.study.study import Study
 from scaleproof.simulator.cluster import Cluster, Device
 from scaleproof.simulator.common.errors import FieldError, ScaleproofError, ScenarioError, one_line
 from scaleproof.simulator.predict import predict
@@ -74,7 +74,7 @@ def rows(blob: bytes, points: Numbers, intervals: bool, together: bool, enough_s
     found = (
         _BatchablePoints(study, places, intervals).rows()
         if together
-        else (_predicted_row(study, place, intervals) for place in places)
+        else (_predicted_row(study, place, functools.partial(results_of, intervals=intervals)) for place in places)
     )
     done: list[Row] = []
     alone: list[int] = []
@@ -103,13 +103,32 @@ def failed(error: Exception) -> Row:
     return {"error": " | ".join(problems) if isinstance(error, ScaleproofError) and problems else one_line(error)}
 
 
-def _predicted_row(study: Study, places: Sequence[int], intervals: bool) -> Row:
-    """The row of one point that is predicted by itself."""
+def results_of(scenario: Scenario, intervals: bool = False) -> Row:
+    """The row of a scenario's prediction."""
+    return row_of(predict(scenario, interval=intervals, remedy=False))
+
+
+def table(grid: Grid, results: Callable[[Scenario], Row] = results_of) -> list[Row]:
+    """Rows of all points of a grid, in their order, predicted in this process. results: the row of a scenario; points that
+    differ in numbers alone have those of `results_of`."""
+    found: dict[int, Row | None] = {}
+    points = np.arange(len(grid))
+    for batch in grid.batches(points)[0]:
+        found |= zip(batch.tolist(), _BatchablePoints(grid, grid.places(batch), intervals=False).rows(), strict=True)
+    return [found.get(point) or _predicted_row(grid, grid.places_of(point), results) for point in points.tolist()]
+
+
+def predicted(build: Callable[[], Scenario], results: Callable[[Scenario], Row] = results_of) -> Row:
+    """The row of one scenario that is predicted by itself. build: makes it."""
     try:
-        return row_of(predict(study.scenario(places), interval=intervals, remedy=False))
+        return results(build())
     except Exception as error:
         # an error is this point's result: the others continue
         return failed(error)
+
+
+def _predicted_row(grid: Grid, places: Sequence[int], results: Callable[[Scenario], Row]) -> Row:
+    return predicted(lambda: grid.scenario(places), results)
 
 
 def row_of(run: Run) -> Row:
@@ -140,7 +159,7 @@ def row_of(run: Run) -> Row:
 class _BatchablePoints:
     """Points that differ only in numeric axes of links and devices."""
 
-    def __init__(self, study: Study, places: Numbers, intervals: bool) -> None:
+    def __init__(self, study: Grid, places: Numbers, intervals: bool) -> None:
         self.study = study
         self.places = places
         self.intervals = intervals
@@ -163,9 +182,12 @@ class _BatchablePoints:
         # a measured interval of a value does not apply to another value
         own = {self.study.axes[axis].field.removeprefix("cluster.") for axis in self.study.numbers}
         if self.intervals and own & set(scenario.cluster.uncertainty):
-            yield from (problem for problem in problems)
+            yield from problems
             return
         times = timed_together(scenario, clusters, self.intervals)
+        if np.isnan(times.step_s).all():
+            yield from problems
+            return
         first_row = row_of(run := predict(scenario, interval=False, remedy=False))
         columns = {"low_s": times.low_s, "high_s": times.high_s + most_s(scenario)} if self.intervals else {}
         columns |= _unscaled(run, scenario, clusters, times.step_s)

@@ -23,7 +23,7 @@ from scaleproof.simulator.strategy import compile_step, priced
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.error_model import case_of_scenario
-from scaleproof.simulator.uncertainty.prediction_interval import linear_response
+from scaleproof.simulator.uncertainty.linear_response import linear_response
 from scaleproof.simulator.uncertainty.priors import quantity_deviations
 from scaleproof.simulator.uncertainty.response import added_seconds, replayed_s
 

@@ -5,25 +5,22 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scaleproof.simulator.analysis.study.axes import StudyAxis
-from scaleproof.simulator.analysis.study.numeric_axes import is_number
-from scaleproof.simulator.cluster import Cluster, Device
+from scaleproof.simulator.analysis.study.grid import Grid, Numbers
+from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import FieldError, NotFoundError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.scenario.aliases import canonical_text
+from scaleproof.simulator.scenario.capture_file import around_capture
 from scaleproof.simulator.scenario.fields import GPUS
-from scaleproof.simulator.scenario.load import around_capture, build, is_capture, reference_text
+from scaleproof.simulator.scenario.load import build, is_capture, reference_text
 from scaleproof.simulator.scenario.read import validated
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -31,45 +28,16 @@ _KEYS: Final = ("name", "description", "scenario", "axes", "zip")
 _GPUS: Final = f"{GPUS}="
 MOST_POINTS: Final = 10_000_000
 
-Numbers = NDArray[np.int64]
-
 
 @dataclass(frozen=True)
-class Study:
-    """A scenario and its axes. Points are numbered from zero; the last axis varies fastest.
-
-    base: the scenario's fields that all points have in common, with named parts resolved. path: its file. groups: axes that
-    are zipped, by index; values of different groups are combined in all ways.
-    """
+class Study(Grid):
+    """A scenario and its axes. base: the scenario's fields that all points have in common, with named parts resolved. path: its
+    file."""
 
     base: Located
     path: Path
     axes: tuple[StudyAxis, ...]
     groups: tuple[tuple[int, ...], ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Number of values of each group."""
-        return tuple(len(self.axes[group[0]].values) for group in self.groups)
-
-    def __len__(self) -> int:
-        return math.prod(self.shape)
-
-    def places(self, points: Numbers) -> Numbers:
-        """Indices of the points' values on each axis, shape (points, axes)."""
-        result = np.empty((len(points), len(self.axes)), dtype=np.int64)
-        for group, place in zip(self.groups, np.unravel_index(points, self.shape), strict=True):
-            result[:, group] = place[:, None]
-        return result
-
-    def places_of(self, point: int) -> list[int]:
-        """Indices of a point's values on each axis."""
-        places: list[int] = self.places(np.array([point]))[0].tolist()
-        return places
-
-    def words_of(self, point: int) -> str:
-        """The values of a point on the axes: 'strategy.workers 32, cluster.network.bandwidth 25 Gbit/s'."""
-        return ", ".join(axis.words(place) for axis, place in zip(self.axes, self.places_of(point), strict=True))
 
     def scenario(self, places: Sequence[int] | Numbers) -> Scenario:
         """The scenario at these places on the axes. Raises ScenarioError."""
@@ -89,16 +57,6 @@ class Study:
         """Whether points may model convergence to a target loss."""
         axes = (axis.field for axis in self.axes)
         return bool(self.base.data.get("convergence")) or any(field.partition(".")[0] == "convergence" for field in axes)
-
-    @functools.cached_property
-    def numbers(self) -> list[int]:
-        """Indices of the axes whose points can be batched."""
-        return [i for i, axis in enumerate(self.axes) if is_number(axis.field)]
-
-    @functools.cached_property
-    def known_values(self) -> dict[tuple[int, ...], float | Device | dict[str, Any]]:
-        """Cache of values of numeric axes, or of rows with their errors; each worker has its own."""
-        return {}
 
     @functools.cached_property
     def _overrides(self) -> list[list[str]]:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from scaleproof.simulator.analysis.study import executors
 from scaleproof.simulator.analysis.study.evaluate import Row, TaskResult, rows
 from scaleproof.simulator.analysis.study.executors import Workers
@@ -70,14 +68,8 @@ class Task:
 
 def tasks(study: Study, points: Numbers, alone: int) -> list[Task]:
     """Tasks for some points: those that may be replayed together, and tasks of `alone` of the others."""
-    if not study.numbers or len(points) == 0:
-        return _cut(points, alone)
-    others = [axis for axis in range(len(study.axes)) if axis not in study.numbers]
-    _, group = np.unique(study.places(points)[:, others], axis=0, return_inverse=True)
-    order = np.argsort(group.ravel(), kind="stable")
-    groups = np.split(points[order], np.flatnonzero(np.diff(group.ravel()[order])) + 1)
-    several = [_cut(batch, _TOGETHER, together=True) for batch in groups if len(batch) > 1]
-    single = np.concatenate([points[:0], *(batch for batch in groups if len(batch) == 1)])
+    batches, single = study.batches(points)
+    several = (_cut(batch, _TOGETHER, together=True) for batch in batches)
     return [*itertools.chain.from_iterable(several), *_cut(single, alone)]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, names_for
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
-from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks, Traffic, traffic, traffic_by_round
+from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks, Traffic
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of
 from scaleproof.simulator.cluster.collectives.nccl.timing import choices, nccl_choice
 from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates
@@ -261,10 +261,10 @@ def _link_costing(op: Op, group: Group, cluster: Cluster, algorithm: str) -> Cos
         raise InputError(f"{algorithm} is NCCL's, which does not run on {cluster.device.name}; use another algorithm")
     links = GroupLinks(group, cluster.node, cluster.network)
     if op in ALGORITHMS[algorithm].pipelined or ALGORITHMS[algorithm].at_once:
-        parts: Sequence[Traffic] = [traffic(algorithm, op, group, cluster.node, cluster.network, rotate=False)]
+        parts: Sequence[Traffic] = [links.traffic(algorithm, op, rotate=False)]
         latency_s = links.latency_s(parts[0])
     else:
-        parts = traffic_by_round(algorithm, op, group, cluster.node, cluster.network)
+        parts = links.traffic_by_round(algorithm, op)
         latency_s = links.rounds_latency_s(parts)
     busy = [(part.inside_s, part.between_s, links.hosts_s(part)) for part in parts]
 

@@ -57,40 +57,94 @@ class Traffic:
     remote_messages: int = 0
 
 
-def traffic(algorithm: str, op: Op, group: Group, node: Node, network: Link | None, rotate: bool) -> Traffic:
-    """Traffic of a whole collective. rotate: whether channels rotate the order of a node's members, as NCCL's do.
+@dataclass(frozen=True)
+class GroupLinks:
+    """The links that a group uses, at their nominal bandwidth, and the traffic of collectives on them."""
 
-    Raises InputError if the algorithm does not suit the group or the links.
-    """
-    # the time on uniform links is inverse to their bandwidth, so the cached traffic is that of a link of unit bandwidth
-    inside, between = (link if link and link.is_uniform else None for link in (node.link, network))
-    scaled = _traffic(algorithm, op, group, node.unit if inside else node, between.unit if between else network, rotate)
-    inside_s = scaled.inside_s / inside.bandwidth_Bps if inside else scaled.inside_s
-    between_s = scaled.between_s / between.bandwidth_Bps if between else scaled.between_s
-    return replace(scaled, inside_s=inside_s, between_s=between_s)
+    group: Group
+    node: Node
+    network: Link | None
+
+    @property
+    def cards(self) -> int:
+        """Number of network cards in use per node."""
+        return self.node.cards_used
+
+    @property
+    def heads(self) -> int:
+        """Number of ranks of a node that have a network card of their own."""
+        return min(self.cards, self.group.per_node)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the network's switches reduce for the group."""
+        group, network = self.group, self.network
+        return network is not None and network.in_network_reduction and group.nodes > 1 and group.is_even
+
+    def traffic(self, algorithm: str, op: Op, rotate: bool) -> Traffic:
+        """Traffic of a whole collective. rotate: whether channels rotate the order of a node's members, as NCCL's do.
+
+        Raises InputError if the algorithm does not suit the group or the links.
+        """
+        # the time on uniform links is inverse to their bandwidth, so the cached traffic is that of links of unit bandwidth
+        inside, between = (link if link and link.is_uniform else None for link in (self.node.link, self.network))
+        node, network = self.node.unit if inside else self.node, between.unit if between else self.network
+        scaled = _traffic(algorithm, op, GroupLinks(self.group, node, network), rotate)
+        inside_s = scaled.inside_s / inside.bandwidth_Bps if inside else scaled.inside_s
+        between_s = scaled.between_s / between.bandwidth_Bps if between else scaled.between_s
+        return replace(scaled, inside_s=inside_s, between_s=between_s)
+
+    def traffic_by_round(self, algorithm: str, op: Op) -> tuple[Traffic, ...]:
+        """Traffic of each round of a collective including its repetitions; errors as in `traffic`."""
+        return _traffic_by_round(algorithm, op, self)
+
+    def loads(self, algorithm: str, op: Op, rotate: bool) -> Mapping[Channel, float]:
+        """Load of each channel of the network by a collective, as a share of its size; errors as in `traffic`."""
+        return _loads_of(algorithm, op, self, rotate)
+
+    def latency_s(self, traffic: Traffic, inside_known_s: float = 0.0, between_known_s: float = 0.0) -> float:
+        """Seconds of latency of the traffic's consecutive messages on the links alone.
+
+        inside_known_s, between_known_s: latency of a message that is counted elsewhere; only what a message has in addition
+        counts.
+        """
+        inside_s = _latency_s(self.node.link, traffic.inside_steps, traffic.inside_further, inside_known_s)
+        return inside_s + _latency_s(self.network, traffic.between_steps, traffic.between_further, between_known_s)
+
+    def rounds_latency_s(self, rounds: Sequence[Traffic]) -> float:
+        """Seconds of latency of consecutive rounds, each of whose steps waits for its slowest message."""
+        seconds = 0.0
+        for part in rounds:
+            inside_s = _farthest_s(self.node.link, part.inside_further) if part.inside_messages else 0.0
+            between_s = _farthest_s(self.network, part.between_further) if part.between_messages else 0.0
+            seconds += (part.inside_steps + part.between_steps) * max(inside_s, between_s)
+        return seconds
+
+    def hosts_s(self, traffic: Traffic) -> float:
+        """Busy seconds of the host, or of the device inside a node, that handles the most of the traffic's messages."""
+        inside_s, between_s = (link.overhead_s if link else 0.0 for link in (self.node.link, self.network))
+        return max(traffic.inside_messages * inside_s, traffic.between_messages * between_s)
 
 
 @functools.lru_cache(maxsize=4096)
-def _traffic(algorithm: str, op: Op, group: Group, node: Node, network: Link | None, rotate: bool) -> Traffic:
+def _traffic(algorithm: str, op: Op, links: GroupLinks, rotate: bool) -> Traffic:
     described = ALGORITHMS[algorithm]
-    links = _UsedLinks(op, group, node, network, rotate and not described.at_once)
-    return links.traffic(described.rounds(op, group), described.at_once)
+    used = _RoundTraffic(op, links, rotate and not described.at_once)
+    return used.traffic(described.rounds(op, links.group), described.at_once)
 
 
 @functools.lru_cache(maxsize=4096)
-def traffic_by_round(algorithm: str, op: Op, group: Group, node: Node, network: Link | None) -> tuple[Traffic, ...]:
-    """Traffic of each round of a collective including its repetitions; errors as in `traffic`."""
-    links = _UsedLinks(op, group, node, network, rotate=False)
-    return tuple(links.traffic([step]) for step in ALGORITHMS[algorithm].rounds(op, group))
+def _traffic_by_round(algorithm: str, op: Op, links: GroupLinks) -> tuple[Traffic, ...]:
+    used = _RoundTraffic(op, links, rotate=False)
+    return tuple(used.traffic([step]) for step in ALGORITHMS[algorithm].rounds(op, links.group))
 
 
 @functools.lru_cache(maxsize=4096)
-def network_loads(algorithm: str, op: Op, group: Group, node: Node, network: Link, rotate: bool) -> Mapping[Channel, float]:
-    """Load of each channel of the network by a collective, as a share of the collective's size; errors as in `traffic`."""
-    links = _UsedLinks(op, group, node, network, rotate)
-    source, target, share = links.between([(step, _crosses(step, group)) for step in ALGORITHMS[algorithm].rounds(op, group)])
-    source, target = (np.where(end < 0, -1, end // links.cards) for end in (source, target))
-    return _loads(links.wiring, source, target, share)
+def _loads_of(algorithm: str, op: Op, links: GroupLinks, rotate: bool) -> Mapping[Channel, float]:
+    used, group = _RoundTraffic(op, links, rotate), links.group
+    source, target, share = used.between([(step, _crosses(step, group)) for step in ALGORITHMS[algorithm].rounds(op, group)])
+    source, target = (np.where(end < 0, -1, end // used.cards) for end in (source, target))
+    return _loads(used.wiring, source, target, share)
 
 
 def channels_of(op: Op, group: Group, node: Node, rotate: bool) -> list[Numbers]:
@@ -150,14 +204,12 @@ class _EndpointShares(NamedTuple):
     share: Amounts
 
 
-class _UsedLinks:
-    """The links that a group uses, and the traffic of rounds on them."""
+class _RoundTraffic:
+    """The traffic of rounds on the links of a group, and the orders of its members by channels and rings."""
 
-    def __init__(self, op: Op, group: Group, node: Node, network: Link | None, rotate: bool) -> None:
-        self.group = group
-        self.node = node
-        self.network = network
-        self.rotate = rotate
+    def __init__(self, op: Op, links: GroupLinks, rotate: bool) -> None:
+        group, node, network = links.group, links.node, links.network
+        self.group, self.node, self.network, self.rotate = group, node, network, rotate
         self.channels = channels_of(op, group, node, rotate)
         self.orders = node_orders(op, group, network)
         self._node_numbers = group.node_numbers[group.node_of]
@@ -382,58 +434,6 @@ def _busiest_s(wiring: Wiring, messages: _EndpointShares, slowdown: Amounts | No
         by_copy.setdefault(a // endpoints, []).append((a % endpoints, b % endpoints, pair_size))
     loads = (item for own_messages in by_copy.values() for item in wiring.link_loads(own_messages).items())
     return max([busiest_s, *(load / wiring.capacity_Bps(channel) for channel, load in loads)])
-
-
-@dataclass(frozen=True)
-class GroupLinks:
-    """The links that a group uses, at their nominal bandwidth."""
-
-    group: Group
-    node: Node
-    network: Link | None
-
-    @property
-    def cards(self) -> int:
-        """Number of network cards in use per node."""
-        return self.node.cards_used
-
-    @property
-    def heads(self) -> int:
-        """Number of ranks of a node that have a network card of their own."""
-        return min(self.cards, self.group.per_node)
-
-    @property
-    def reduces(self) -> bool:
-        """Whether the network's switches reduce for the group."""
-        group, network = self.group, self.network
-        return network is not None and network.in_network_reduction and group.nodes > 1 and group.is_even
-
-    def traffic(self, algorithm: str, op: Op) -> Traffic:
-        """Traffic of an algorithm on these links."""
-        return traffic(algorithm, op, self.group, self.node, self.network, rotate=True)
-
-    def latency_s(self, traffic: Traffic, inside_known_s: float = 0.0, between_known_s: float = 0.0) -> float:
-        """Seconds of latency of the traffic's consecutive messages on the links alone.
-
-        inside_known_s, between_known_s: latency of a message that is counted elsewhere; only what a message has in addition
-        counts.
-        """
-        inside_s = _latency_s(self.node.link, traffic.inside_steps, traffic.inside_further, inside_known_s)
-        return inside_s + _latency_s(self.network, traffic.between_steps, traffic.between_further, between_known_s)
-
-    def rounds_latency_s(self, rounds: Sequence[Traffic]) -> float:
-        """Seconds of latency of consecutive rounds, each of whose steps waits for its slowest message."""
-        seconds = 0.0
-        for part in rounds:
-            inside_s = _farthest_s(self.node.link, part.inside_further) if part.inside_messages else 0.0
-            between_s = _farthest_s(self.network, part.between_further) if part.between_messages else 0.0
-            seconds += (part.inside_steps + part.between_steps) * max(inside_s, between_s)
-        return seconds
-
-    def hosts_s(self, traffic: Traffic) -> float:
-        """Busy seconds of the host, or of the device inside a node, that handles the most of the traffic's messages."""
-        inside_s, between_s = (link.overhead_s if link else 0.0 for link in (self.node.link, self.network))
-        return max(traffic.inside_messages * inside_s, traffic.between_messages * between_s)
 
 
 def _latency_s(link: Link | None, steps: int, further: Sequence[FurtherSteps], known_s: float) -> float:

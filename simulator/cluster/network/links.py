@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from scaleproof.simulator.cluster.network.topology import AnyTopology, Switch
+from scaleproof.simulator.cluster.network.topology import Switch
+from scaleproof.simulator.cluster.network.topology_kinds import AnyTopology
 from scaleproof.simulator.cluster.network.wiring import Wiring
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec

@@ -1,4 +1,4 @@
-"""Steps of convolutional networks: each transforms an image and records the operators and kept activations.
+"""Convolutional networks, and their steps: each transforms an image and records the operators and kept activations.
 
 Kept activations are those that torch keeps for the backward pass: the inputs of convolutions, linear layers, batch norms and
 pools, the indices of max-pools, and the outputs of in-place ReLUs. The two numbers per channel that batch norms keep for the
@@ -8,12 +8,16 @@ written.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pydantic import Field
+
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.common.spec import Width
+from scaleproof.simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, refuse_to_shard
 from scaleproof.simulator.model.operators import Convolution, Matmul, MemoryBound, Operator, SavedActivation
 
 
@@ -265,3 +269,30 @@ def _side(side: int, kernel: int, stride: int, padding: int) -> int:
     if result < 1:
         raise FieldError(("model", "image"), f"the image becomes smaller than a window of {kernel}; give more pixels")
     return result
+
+
+class Convnet(ModelSpec):
+    """A classifier of square images with three channels."""
+
+    image: Width = 224
+    classes: Width = 1000
+    dropout: bool = Field(True, description="whether there is dropout before linear layers, if the network has any")
+
+    @property
+    def dropout_step(self) -> Step:
+        """Dropout, or nothing without it."""
+        return dropout if self.dropout else identity
+
+    @property
+    def option(self) -> str:
+        """What the labels of layers say of missing dropout."""
+        return "" if self.dropout else ",dropout=False"
+
+    @abstractmethod
+    def blocks(self) -> list[Block]:
+        """The network's blocks in forward order."""
+
+    def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
+        """The layers of the blocks in order. Raises FieldError if `shard` divides them."""
+        refuse_to_shard(type(self).model_fields["kind"].default, shard)
+        return layers_of(self.blocks(), 3, self.image)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from scaleproof.simulator.common.spec import Width
-from scaleproof.simulator.model.convolutional.chain import Convnet
 from scaleproof.simulator.model.convolutional.image_steps import (
     Block,
+    Convnet,
     Step,
     adaptive_average_pool,
     auxiliary_branch,

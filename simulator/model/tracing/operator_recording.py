@@ -14,12 +14,10 @@ from typing import Any, Final
 
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
-from scaleproof.simulator.model.torch_operators import base_name, is_bound_by_bandwidth, is_free
+from scaleproof.simulator.model.torch_operators import base_name, is_bound_by_bandwidth, is_free, looks_up, looks_up_bags
 
 # Operators whose gradient needs no value of the forward pass.
 _LINEAR: Final = ("add", "cat", "clone", "copy", "div", "dropout", "mean", "neg", "stack", "sub", "sum", "to_copy")
-# Operators that read only some rows of a table.
-_LOOK_UPS: Final = ("embedding", "embedding_bag", "gather", "index", "index_select")
 # Operators that read their input twice: for its statistics, and to normalise it.
 _READ_TWICE: Final = ("batch_norm_with_update", "native_batch_norm", "native_batch_norm_legit")
 
@@ -243,11 +241,12 @@ class Recorder:
         base = name.strip("_")
         passes = 2 if base in _READ_TWICE else 1
         results = sum(map(self._size, written))
-        inputs = results if base in _LOOK_UPS else passes * sum(map(self._size, read))
+        reads_rows = looks_up(name) or looks_up_bags(name)
+        inputs = results if reads_rows else passes * sum(map(self._size, read))
         active = [tensor for tensor in read if tensor.requires_grad and not self._is_weight(tensor)]
         gradients = sum(map(self._size, active))
         trained = any(tensor.requires_grad for tensor in read)
-        backward = passes * results + (0 if base in _LINEAR or base in _LOOK_UPS else inputs) if trained else 0
+        backward = passes * results + (0 if base in _LINEAR or reads_rows else inputs) if trained else 0
         return MemoryBound(base, *map(self.per_sample, (inputs, results, backward, gradients)))
 
     def _size(self, tensor: Any) -> float:

@@ -7,11 +7,10 @@ from typing import Final, NamedTuple
 from pydantic import Field
 
 from scaleproof.simulator.common.spec import Spec, Width
-from scaleproof.simulator.model.layers import Shard
+from scaleproof.simulator.model.layers import Layer, Shard
 from scaleproof.simulator.model.operators import Attention, Exchange, MemoryBound, SavedActivation
 from scaleproof.simulator.model.transformer.layer_parts import (
     ActivationStream,
-    LayerPart,
     even_share,
     input_collectives,
     linear,
@@ -42,7 +41,7 @@ class Latent(Spec):
     value_width: Width
 
 
-def qkv_projection(stream: ActivationStream, heads: Heads, bias: bool, rotary: bool, head_norms: bool = False) -> LayerPart:
+def qkv_projection(stream: ActivationStream, heads: Heads, bias: bool, rotary: bool, head_norms: bool = False) -> Layer:
     """Queries, keys and values from one product, with norms of the heads and rotary positions if any."""
     queries, keys = heads.heads * heads.width, heads.key_heads * heads.width
     columns = queries + keys + heads.key_heads * heads.value_width
@@ -50,18 +49,20 @@ def qkv_projection(stream: ActivationStream, heads: Heads, bias: bool, rotary: b
     if head_norms:
         normed = stream.tokens * (queries + keys)
         tensors = 2 * norm_tensors(stream.norm, heads.width)
-        part += LayerPart((norm_of("head norms", normed),), tensors, (SavedActivation("head norms", normed),))
-    return part + (_rotary(stream.tokens * (queries + keys)) if rotary else LayerPart())
+        part += Layer(
+            operators=(norm_of("head norms", normed),), tensors=tensors, kept=(SavedActivation("head norms", normed),)
+        )
+    return part + (_rotary(stream.tokens * (queries + keys)) if rotary else Layer())
 
 
-def _rotary(elements: int) -> LayerPart:
-    return LayerPart((MemoryBound("rotary", elements, elements, elements, elements),))
+def _rotary(elements: int) -> Layer:
+    return Layer(operators=(MemoryBound("rotary", elements, elements, elements, elements),))
 
 
-def latent_projection(stream: ActivationStream, heads: Heads, latent: Latent) -> LayerPart:
+def latent_projection(stream: ActivationStream, heads: Heads, latent: Latent) -> Layer:
     """Queries, keys and values through low-rank latents, which every rank has; all heads share a key's rotary part."""
     tokens, hidden, count = stream.tokens, stream.hidden, heads.heads
-    part = LayerPart()
+    part = Layer()
     if latent.query_rank is None:
         part += linear("query", tokens, count * heads.width, hidden, False)
     else:
@@ -73,22 +74,24 @@ def latent_projection(stream: ActivationStream, heads: Heads, latent: Latent) ->
     return part + _rotary(tokens * (count + 1) * latent.rotary_width)
 
 
-def _normed_latent(stream: ActivationStream, rank: int) -> LayerPart:
+def _normed_latent(stream: ActivationStream, rank: int) -> Layer:
     """The norm of a latent, which keeps its input and output."""
     elements = stream.tokens * rank
-    return LayerPart(
-        (norm_of("latent norm", elements),), norm_tensors(stream.norm, rank), (SavedActivation("latent", 2 * elements),)
+    return Layer(
+        operators=(norm_of("latent norm", elements),),
+        tensors=norm_tensors(stream.norm, rank),
+        kept=(SavedActivation("latent", 2 * elements),),
     )
 
 
-def cross_projection(stream: ActivationStream, source: ActivationStream, heads: Heads) -> LayerPart:
+def cross_projection(stream: ActivationStream, source: ActivationStream, heads: Heads) -> Layer:
     """Queries from this stream, keys and values from all tokens of another stream, with the collectives at its input."""
     keys = heads.key_heads * (heads.width + heads.value_width)
     queries = linear("query", stream.tokens, heads.heads * heads.width, stream.hidden, False)
     return queries + input_collectives(source) + linear("key value", source.tokens, keys, stream.hidden, False)
 
 
-def attention(stream: ActivationStream, heads: Heads, bias: bool, read_tokens: int | None = None) -> LayerPart:
+def attention(stream: ActivationStream, heads: Heads, bias: bool, read_tokens: int | None = None) -> Layer:
     """Attention with its output projection. read_tokens: number of the rank's keys; that of queries if None.
 
     Context-parallel ranks read one another's keys and values, or each attends to all tokens with some of the heads. A window
@@ -102,12 +105,10 @@ def attention(stream: ActivationStream, heads: Heads, bias: bool, read_tokens: i
     pieces = stream.shard.context if stream.shard.context_by == "ring" else 1
     part = _core(heads, queries, own_keys, keys, stream.dropout, pieces)
     collectives = _key_collectives(stream.shard, part.operators[0].name, keys * heads.key_heads * widths)
-    return _recomputable(part + LayerPart(exchanges=collectives)) + linear(
-        "projection", queries, stream.hidden, output_width, bias
-    )
+    return _recomputable(part + Layer(exchanges=collectives)) + linear("projection", queries, stream.hidden, output_width, bias)
 
 
-def _attention_by_heads(stream: ActivationStream, heads: Heads, bias: bool, read_tokens: int | None) -> LayerPart:
+def _attention_by_heads(stream: ActivationStream, heads: Heads, bias: bool, read_tokens: int | None) -> Layer:
     """Attention of context-parallel ranks, each over all tokens with its share of the heads (arXiv 2309.14509).
 
     All-to-alls exchange queries, keys and values before attention and its output after it, in both passes. Key heads are
@@ -127,11 +128,11 @@ def _attention_by_heads(stream: ActivationStream, heads: Heads, bias: bool, read
         for elements in (sent, tokens * output_width)
         for backward in (False, True)
     )
-    read = LayerPart(kept=(SavedActivation("projection input", tokens * output_width),), exchanges=exchanges)
+    read = Layer(kept=(SavedActivation("projection input", tokens * output_width),), exchanges=exchanges)
     return _recomputable(part) + read + linear("projection", tokens, stream.hidden, output_width, bias)
 
 
-def _core(heads: Heads, queries: int, own_keys: int, keys: int, dropout: bool, pieces: int = 1) -> LayerPart:
+def _core(heads: Heads, queries: int, own_keys: int, keys: int, dropout: bool, pieces: int = 1) -> Layer:
     """Attention of `queries` to `keys`, of which the rank keeps `own_keys`. pieces: number of ranks whose keys pass around a
     ring; a window reaches few of them."""
     window = min(heads.window or keys, keys)
@@ -154,10 +155,10 @@ def _core(heads: Heads, queries: int, own_keys: int, keys: int, dropout: bool, p
         *_scores(operator, dropout),
         SavedActivation("attention output", queries * heads.heads * heads.value_width),
     )
-    return LayerPart((operator,), kept=kept)
+    return Layer(operators=(operator,), kept=kept)
 
 
-def _recomputable(attention: LayerPart) -> LayerPart:
+def _recomputable(attention: Layer) -> Layer:
     """Attention as a module that can be recomputed; its output is kept in any case, by the product that reads it."""
     return attention.module(
         "core_attn", None, {activation.name for activation in attention.kept if activation.name in _RECOMPUTED}

@@ -17,7 +17,6 @@ from scaleproof.simulator.model.transformer.experts import Experts, mixture
 from scaleproof.simulator.model.transformer.layer_parts import (
     Activation,
     ActivationStream,
-    LayerPart,
     Norm,
     block,
     branch_collectives,
@@ -101,9 +100,9 @@ class Transformer(ModelSpec):
                 blocks += repeated("block", len(blocks), count, signature, part, stream.local_elements)
         first, last = self._ends(stream)
         return [
-            layer("embedding", f"{self.kind}.embedding({h},{v},{s}{end}", first, stream.local_elements, pinned_to_end=True),
+            first.named("embedding", f"{self.kind}.embedding({h},{v},{s}{end}", stream.local_elements, pinned_to_end=True),
             *blocks,
-            layer("head", f"{self.kind}.head({h},{v},{s}{end}", last, self._words(shard) * stream.tokens, pinned_to_end=True),
+            last.named("head", f"{self.kind}.head({h},{v},{s}{end}", self._words(shard) * stream.tokens, pinned_to_end=True),
         ]
 
     def active_parameters(self) -> int:
@@ -115,7 +114,7 @@ class Transformer(ModelSpec):
         idle = self.experts.count - self.experts.active
         return self.parameters() - mixed * idle * gated * self.hidden * self.experts.feedforward
 
-    def _attention(self, stream: ActivationStream) -> LayerPart:
+    def _attention(self, stream: ActivationStream) -> Layer:
         ranks = stream.shard.tensor
         heads = even_share("heads", self.heads, ranks)
         window, bias = self.window, self.biases == "all"
@@ -132,12 +131,12 @@ class Transformer(ModelSpec):
         rotary = self.positions == "rotary"
         return qkv_projection(stream, shape, self.biases != "none", rotary, self.head_norms) + attention(stream, shape, bias)
 
-    def _mlp(self, stream: ActivationStream) -> tuple[LayerPart, LayerPart]:
+    def _mlp(self, stream: ActivationStream) -> tuple[Layer, Layer]:
         """An MLP and the collectives around it."""
         feedforward = even_share("feedforward", self.feedforward or 4 * self.hidden, stream.shard.tensor)
         return mlp(stream, feedforward, self.activation, self.biases == "all"), branch_collectives(stream)
 
-    def _mixture(self, stream: ActivationStream) -> tuple[LayerPart, LayerPart]:
+    def _mixture(self, stream: ActivationStream) -> tuple[Layer, Layer]:
         """A mixture of experts and the collectives around it. If fewer ranks share an expert than share the parts that all
         tokens pass, each of the two has its own collectives."""
         experts, own = self.experts, stream.expert_stream
@@ -148,14 +147,14 @@ class Transformer(ModelSpec):
         if experts.shared:
             feedforward = even_share("experts.shared · feedforward", experts.shared * experts.feedforward, stream.shard.tensor)
             part += mlp(stream, feedforward, self.activation, False, "shared_experts")
-            collectives += LayerPart() if own is stream else branch_collectives(stream)
+            collectives += Layer() if own is stream else branch_collectives(stream)
         return part.module("moe"), collectives
 
     def _words(self, shard: Shard) -> int:
         """Number of words on each rank; those of the last rank are padded."""
         return -(-self.vocabulary // shard.tensor)
 
-    def _ends(self, stream: ActivationStream) -> tuple[LayerPart, LayerPart]:
+    def _ends(self, stream: ActivationStream) -> tuple[Layer, Layer]:
         words = self._words(stream.shard)
         rows = (self.position_rows or self.sequence) if self.positions == "learned" else None
         return embedding(stream, words, rows), output_head(stream, words, self.tied)
@@ -177,17 +176,9 @@ class Llama(Transformer):
     positions: Literal["learned", "rotary", "none"] = "rotary"
 
 
-def layer(
-    name: str, signature: str, part: LayerPart, output: int, pinned_to_end: bool = False, inputs: tuple[str, ...] | None = None
-) -> Layer:
-    """A layer that consists of a part. output: elements of its output activation."""
-    rest = part.kept, part.exchanges, inputs, part.expert_parameters, part.modules
-    return Layer(name, signature, part.operators, part.tensors, output, pinned_to_end, *rest)
-
-
-def repeated(name: str, first: int, count: int, signature: str, part: LayerPart, output: int) -> Sequence[Layer]:
+def repeated(name: str, first: int, count: int, signature: str, part: Layer, output: int) -> Sequence[Layer]:
     """`count` identical layers, numbered from `first`."""
-    return [layer(f"{name}{first + index}", signature, part, output) for index in range(count)]
+    return [part.named(f"{name}{first + index}", signature, output) for index in range(count)]
 
 
 def options(model: ModelSpec) -> str:

@@ -11,11 +11,10 @@ from scaleproof.simulator.common.spec import Depth, Width
 from scaleproof.simulator.model.layers import WHOLE, Layer, ModelSpec, Shard
 from scaleproof.simulator.model.operators import MemoryBound, SavedActivation
 from scaleproof.simulator.model.transformer.attention import Heads, attention, cross_projection, qkv_projection
-from scaleproof.simulator.model.transformer.decoder import layer, options, repeated, sharding
+from scaleproof.simulator.model.transformer.decoder import options, repeated, sharding
 from scaleproof.simulator.model.transformer.layer_parts import (
     Activation,
     ActivationStream,
-    LayerPart,
     block,
     embedding,
     even_share,
@@ -67,29 +66,29 @@ class Bert(ModelSpec):
         encode = block(stream, (mixing, mlp(stream, feedforward, "gelu", True)))
         words = -(-self.vocabulary // ranks)
         first = embedding(stream, words, self.position_rows, self.token_types) + norm(stream)
-        first += LayerPart(kept=(SavedActivation("embedding sum", stream.local_elements, group="input"),))
+        first += Layer(kept=(SavedActivation("embedding sum", stream.local_elements, group="input"),))
         end = f"s={s}{options(self)}{sharding(shard)})"
         signature = f"bert.block(h={h},heads={self.heads},{end}"
         return [
-            layer(
-                "embedding", f"bert.embedding(h={h},v={self.vocabulary},{end}", first, stream.local_elements, pinned_to_end=True
+            first.named(
+                "embedding", f"bert.embedding(h={h},v={self.vocabulary},{end}", stream.local_elements, pinned_to_end=True
             ),
             *repeated("block", 0, self.layers, signature, encode, stream.local_elements),
-            layer("head", f"bert.head(h={h},v={self.vocabulary},{end}", self._head(stream, words), h, pinned_to_end=True),
+            self._head(stream, words).named("head", f"bert.head(h={h},v={self.vocabulary},{end}", h, pinned_to_end=True),
         ]
 
-    def _head(self, stream: ActivationStream, words: int) -> LayerPart:
+    def _head(self, stream: ActivationStream, words: int) -> Layer:
         """The pooler, which reads one token, and the pre-training heads, which predict masked words from all tokens, like the
         reference implementation."""
         h = stream.hidden
-        pooler = linear("pooler", 1, h, h, True) + LayerPart(
-            (MemoryBound("tanh", h, h, 2 * h, h),), kept=(SavedActivation("pooled", 2 * h),)
+        pooler = linear("pooler", 1, h, h, True) + Layer(
+            operators=(MemoryBound("tanh", h, h, 2 * h, h),), kept=(SavedActivation("pooled", 2 * h),)
         )
         if not self.pretraining:
             return never_recomputed(pooler)
         n = stream.local_elements
         transform = linear("transform", stream.tokens, h, h, True)
-        transform += LayerPart((MemoryBound("gelu", n, n, 2 * n, n),), kept=(SavedActivation("transform", 3 * n),))
+        transform += Layer(operators=(MemoryBound("gelu", n, n, 2 * n, n),), kept=(SavedActivation("transform", 3 * n),))
         next_sentence = linear("next sentence", 1, 2, h, True)
         return never_recomputed(pooler + transform + norm(stream) + logits_and_loss(stream, words, True, True) + next_sentence)
 
@@ -129,10 +128,10 @@ class T5(ModelSpec):
         end = f"({sizes}{options(self)}{sharding(shard)})"
         head = output_head(target, words, self.tied)
         return [
-            layer("embedding", f"t5.embedding{end}", embedding(source, words, None), source.local_elements, pinned_to_end=True),
+            embedding(source, words, None).named("embedding", f"t5.embedding{end}", source.local_elements, pinned_to_end=True),
             *self._encoder(source, end),
             *self._decoder(target, source, embedding(target, words, None), end),
-            layer("head", f"t5.head{end}", head, target.tokens * words, pinned_to_end=True),
+            head.named("head", f"t5.head{end}", target.tokens * words, pinned_to_end=True),
         ]
 
     def _encoder(self, stream: ActivationStream, end: str) -> list[Layer]:
@@ -145,13 +144,13 @@ class T5(ModelSpec):
                 part, role = self._with_table(part, shape), f"{role}.first"
             if index == self.layers - 1:
                 part, role = (
-                    part + norm(stream) + LayerPart(kept=(SavedActivation("last norm", stream.local_elements),)),
+                    part + norm(stream) + Layer(kept=(SavedActivation("last norm", stream.local_elements),)),
                     f"{role}.last",
                 )
-            layers.append(layer(f"encoder{index}", f"t5.{role}{end}", part, stream.local_elements))
+            layers.append(part.named(f"encoder{index}", f"t5.{role}{end}", stream.local_elements))
         return layers
 
-    def _decoder(self, stream: ActivationStream, source: ActivationStream, token_embedding: LayerPart, end: str) -> list[Layer]:
+    def _decoder(self, stream: ActivationStream, source: ActivationStream, token_embedding: Layer, end: str) -> list[Layer]:
         shape = self._heads(stream.shard, causal=True)
         cross = shape._replace(causal=False)
         crossing = cross_projection(stream, source, cross) + attention(stream, cross, False, source.tokens)
@@ -161,22 +160,22 @@ class T5(ModelSpec):
         words = replace(token_embedding, tensors=(), kept=(*token_embedding.kept, encoder_output))
         last_encoder = f"encoder{self.layers - 1}"
         first = words + self._with_table(inner, shape)
-        layers = [layer("decoder0", f"t5.decoder.first{end}", first, stream.local_elements, inputs=(last_encoder,))]
+        layers = [first.named("decoder0", f"t5.decoder.first{end}", stream.local_elements, inputs=(last_encoder,))]
         for index in range(1, self.layers):
             inputs = (f"decoder{index - 1}", last_encoder)
-            layers.append(layer(f"decoder{index}", f"t5.decoder{end}", inner, stream.local_elements, inputs=inputs))
+            layers.append(inner.named(f"decoder{index}", f"t5.decoder{end}", stream.local_elements, inputs=inputs))
         return layers
 
     def _heads(self, shard: Shard, causal: bool) -> Heads:
         heads = even_share("heads", self.heads, shard.tensor)
         return Heads(heads, heads, self.head_width, self.head_width, causal, self.flash)
 
-    def _mixing(self, stream: ActivationStream, shape: Heads) -> LayerPart:
+    def _mixing(self, stream: ActivationStream, shape: Heads) -> Layer:
         return qkv_projection(stream, shape, False, False) + attention(stream, shape, False)
 
-    def _mlp(self, stream: ActivationStream) -> LayerPart:
+    def _mlp(self, stream: ActivationStream) -> Layer:
         return mlp(stream, even_share("feedforward", self.feedforward, stream.shard.tensor), self.activation, False)
 
-    def _with_table(self, part: LayerPart, shape: Heads) -> LayerPart:
+    def _with_table(self, part: Layer, shape: Heads) -> Layer:
         """The part with a stack's table of relative positions; adding them to the scores counts as part of attention."""
-        return part + LayerPart(tensors=(self.position_buckets * shape.heads,))
+        return part + Layer(tensors=(self.position_buckets * shape.heads,))

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from scaleproof.simulator.common.spec import Count, Spec, Width
+from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Exchange, Matmul, MemoryBound, Operator, Routed, SavedActivation
 from scaleproof.simulator.model.transformer.layer_parts import (
     Activation,
     ActivationStream,
-    LayerPart,
     activation_function,
     activation_inputs,
 )
@@ -151,7 +151,7 @@ class Experts(Spec):
         return self.model_copy(update={"imbalance": 1.0, "capacity": capacity})
 
 
-def mixture(stream: ActivationStream, experts: Experts, activation: Activation) -> LayerPart:
+def mixture(stream: ActivationStream, experts: Experts, activation: Activation) -> Layer:
     """Router and experts of a rank. Each expert gets active / count of the tokens times the load factor, rounded up; with a
     distribution of tokens, the experts have the loads of the most loaded rank's experts.
 
@@ -171,19 +171,19 @@ def mixture(stream: ActivationStream, experts: Experts, activation: Activation) 
         SavedActivation("expert inputs", sent * hidden),
         SavedActivation("expert outputs", sent * hidden),
     )
-    part = LayerPart(tuple(_dispatch(stream, experts, sent)), (hidden * experts.count,), kept)
+    part = Layer(operators=tuple(_dispatch(stream, experts, sent)), tensors=(hidden * experts.count,), kept=kept)
     between = activation_function(sent * feedforward, activation)
     between = between.module("moe_act", None, {"activation"}) if between.modules else between
-    part += LayerPart((Matmul("expert up", rows, up_columns, hidden, local_experts, loads=loads),)) + between
+    part += Layer(operators=(Matmul("expert up", rows, up_columns, hidden, local_experts, loads=loads),)) + between
     weights = (hidden * up_columns, hidden * feedforward) * local_experts
     down = Matmul("expert down", rows, hidden, feedforward, local_experts, loads=loads)
-    part += LayerPart((down,), weights, expert_parameters=sum(weights))
-    part += LayerPart(tuple(_combine(stream, experts, sent)))
+    part += Layer(operators=(down,), tensors=weights, expert_parameters=sum(weights))
+    part += Layer(operators=tuple(_combine(stream, experts, sent)))
     if shard.expert > 1:
         elements = sent * hidden // (shard.tensor if shard.sequence else 1)
         # the backward pass dispatches gradients of outputs to the experts, and combines those of inputs
         routes = [Routed(experts.count, experts.active, combines) for combines in (False, True)]
-        part += LayerPart(
+        part += Layer(
             exchanges=tuple(
                 Exchange("alltoall", elements, backward, axis="expert", routed=routed)
                 for backward in (False, True)

@@ -7,55 +7,16 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.model.layers import Shard
-from scaleproof.simulator.model.operators import Axis, Exchange, Matmul, MemoryBound, Module, Operator, SavedActivation
+from scaleproof.simulator.model.layers import Layer, Shard
+from scaleproof.simulator.model.operators import Axis, Exchange, Matmul, MemoryBound, SavedActivation
 
 Norm = Literal["layer", "rms"]
 Activation = Literal["relu", "gelu", "swiglu", "geglu"]
-
-
-@dataclass(frozen=True, slots=True)
-class LayerPart:
-    """A part of a layer; fields as in `Layer`."""
-
-    operators: tuple[Operator, ...] = ()
-    tensors: tuple[int, ...] = ()
-    kept: tuple[SavedActivation, ...] = ()
-    exchanges: tuple[Exchange, ...] = ()
-    expert_parameters: int = 0
-    modules: tuple[Module, ...] = ()
-
-    def __add__(self, other: LayerPart) -> LayerPart:
-        before = len(self.operators), len(self.kept), len(self.exchanges)
-        return LayerPart(
-            self.operators + other.operators,
-            self.tensors + other.tensors,
-            self.kept + other.kept,
-            self.exchanges + other.exchanges,
-            self.expert_parameters + other.expert_parameters,
-            self.modules + tuple(module.shifted(*before) for module in other.modules),
-        )
-
-    def module(
-        self, name: str, operators: Collection[str] | None = None, kept: Collection[str] | None = None, exchanges: bool = True
-    ) -> LayerPart:
-        """This part, marked as a module that can be recomputed alone.
-
-        operators, kept: names of the recomputed operators and of the activations that then need not be kept; all if None.
-        exchanges: whether the part's collectives belong to the module.
-        """
-        module = Module(
-            name,
-            tuple(i for i, operator in enumerate(self.operators) if operators is None or operator.name in operators),
-            tuple(i for i, activation in enumerate(self.kept) if kept is None or activation.name in kept),
-            tuple(range(len(self.exchanges) if exchanges else 0)),
-        )
-        return replace(self, modules=(*self.modules, module))
 
 
 class ActivationStream(NamedTuple):
@@ -116,15 +77,15 @@ def _check_folding(shard: Shard, ranks: int, experts: bool) -> None:
         raise FieldError(field, f"{message}; set strategy.sequence_parallel=true, or leave it out")
 
 
-def linear(name: str, rows: int, columns: int, inner: int, bias: bool) -> LayerPart:
+def linear(name: str, rows: int, columns: int, inner: int, bias: bool) -> Layer:
     """A matrix product and its weights. bias: whether each column has one."""
-    return LayerPart((Matmul(name, rows, columns, inner),), (inner * columns, *((columns,) if bias else ())))
+    return Layer(operators=(Matmul(name, rows, columns, inner),), tensors=(inner * columns, *((columns,) if bias else ())))
 
 
-def norm(stream: ActivationStream) -> LayerPart:
+def norm(stream: ActivationStream) -> Layer:
     """A norm, whose parameters every rank has in full."""
     name = "rms norm" if stream.norm == "rms" else "norm"
-    return LayerPart((norm_of(name, stream.local_elements),), norm_tensors(stream.norm, stream.hidden))
+    return Layer(operators=(norm_of(name, stream.local_elements),), tensors=norm_tensors(stream.norm, stream.hidden))
 
 
 def norm_of(name: str, elements: int) -> MemoryBound:
@@ -137,31 +98,29 @@ def norm_tensors(kind: Norm, width: int) -> tuple[int, ...]:
     return (width, width) if kind == "layer" else (width,)
 
 
-def block(
-    stream: ActivationStream, branches: Sequence[LayerPart], parallel: bool = False, around: Sequence[LayerPart] = ()
-) -> LayerPart:
+def block(stream: ActivationStream, branches: Sequence[Layer], parallel: bool = False, around: Sequence[Layer] = ()) -> Layer:
     """Branches with norms and residual additions: one after the other, or all in parallel on the same input.
 
     Norms before the branches or after the additions keep the same number of activations. around: the collectives around each
     branch, `branch_collectives` if empty; parallel branches share equal ones.
     """
     around = around or [branch_collectives(stream)] * len(branches)
-    layer = LayerPart(kept=(SavedActivation("input", stream.local_elements, group="input"),))
+    layer = Layer(kept=(SavedActivation("input", stream.local_elements, group="input"),))
     norms, sums = (
         SavedActivation("norms", len(branches) * stream.local_elements),
         SavedActivation("sums", (len(branches) - 1) * stream.local_elements),
     )
     if parallel:
-        inner = sum([norm(stream) for _ in branches] + list(branches), LayerPart())
-        layer += inner + sum(dict.fromkeys(around), LayerPart()) + residual(stream, len(branches))
+        inner = sum([norm(stream) for _ in branches] + list(branches), Layer())
+        layer += inner + sum(dict.fromkeys(around), Layer()) + residual(stream, len(branches))
     else:
         for branch, collectives in zip(branches, around, strict=True):
             layer += norm(stream) + _with_collectives(branch, collectives) + residual(stream)
-    layer += LayerPart(kept=(norms,) if parallel or not sums.elements else (norms, sums))
+    layer += Layer(kept=(norms,) if parallel or not sums.elements else (norms, sums))
     return layer.module("layernorm", {"norm", "rms norm"}, {"norms"}, exchanges=False)
 
 
-def _with_collectives(branch: LayerPart, collectives: LayerPart) -> LayerPart:
+def _with_collectives(branch: Layer, collectives: Layer) -> Layer:
     """A branch with the collectives around it, which also belong to a module that is the whole branch."""
     part = branch + collectives
     added = tuple(range(len(branch.exchanges), len(part.exchanges)))
@@ -169,47 +128,47 @@ def _with_collectives(branch: LayerPart, collectives: LayerPart) -> LayerPart:
     return replace(part, modules=tuple(modules))
 
 
-def branch_collectives(stream: ActivationStream, axis: Axis = "tensor") -> LayerPart:
+def branch_collectives(stream: ActivationStream, axis: Axis = "tensor") -> Layer:
     """The collectives at the input and at the output of a branch whose matrices are shared."""
     return input_collectives(stream, axis) + output_collectives(stream, axis)
 
 
-def input_collectives(stream: ActivationStream, axis: Axis = "tensor") -> LayerPart:
+def input_collectives(stream: ActivationStream, axis: Axis = "tensor") -> Layer:
     """The collectives at an input of which all ranks need all tokens, and whose gradients are summed over ranks."""
     if stream.shard.tensor == 1:
-        return LayerPart()
+        return Layer()
     if stream.shard.sequence:
         # the weight gradients need all tokens again; their gathering overlaps the input gradient (arXiv 2205.05198, 4.2.2)
         regather = Exchange("all_gather", stream.full_elements, True, hidden=True, axis=axis)
         passes = (("all_gather", False), ("reduce_scatter", True))
         exchanges = (Exchange(op, stream.full_elements, backward, axis=axis) for op, backward in passes)
-        return LayerPart(exchanges=(*exchanges, regather))
-    return LayerPart(exchanges=(Exchange("all_reduce", stream.full_elements, True, axis=axis),))
+        return Layer(exchanges=(*exchanges, regather))
+    return Layer(exchanges=(Exchange("all_reduce", stream.full_elements, True, axis=axis),))
 
 
-def output_collectives(stream: ActivationStream, axis: Axis = "tensor") -> LayerPart:
+def output_collectives(stream: ActivationStream, axis: Axis = "tensor") -> Layer:
     """The collectives at an output of which each rank has a partial sum for all tokens."""
     if stream.shard.tensor == 1:
-        return LayerPart()
+        return Layer()
     if stream.shard.sequence:
         passes = (("reduce_scatter", False), ("all_gather", True))
-        return LayerPart(exchanges=tuple(Exchange(op, stream.full_elements, backward, axis=axis) for op, backward in passes))
-    return LayerPart(exchanges=(Exchange("all_reduce", stream.full_elements, False, axis=axis),))
+        return Layer(exchanges=tuple(Exchange(op, stream.full_elements, backward, axis=axis) for op, backward in passes))
+    return Layer(exchanges=(Exchange("all_reduce", stream.full_elements, False, axis=axis),))
 
 
-def residual(stream: ActivationStream, branches: int = 1) -> LayerPart:
+def residual(stream: ActivationStream, branches: int = 1) -> Layer:
     """Dropout, if any, and the residual addition in one kernel; its backward pass adds the gradients of trunk and branches."""
     n = stream.local_elements
     # a dropout mask has one byte per element, half of a 16-bit element
     mask = n // 2 if stream.dropout else 0
     dropped = n if stream.dropout else 0
     read = (1 + branches) * n
-    return dropout(stream) + LayerPart((MemoryBound("residual", read, n + mask, read + dropped + mask, n + dropped),))
+    return dropout(stream) + Layer(operators=(MemoryBound("residual", read, n + mask, read + dropped + mask, n + dropped),))
 
 
-def dropout(stream: ActivationStream) -> LayerPart:
+def dropout(stream: ActivationStream) -> Layer:
     """The activation that dropout keeps, if there is dropout: a mask of one byte per element."""
-    return LayerPart(kept=(SavedActivation("dropout mask", stream.local_elements, 1),)) if stream.dropout else LayerPart()
+    return Layer(kept=(SavedActivation("dropout mask", stream.local_elements, 1),)) if stream.dropout else Layer()
 
 
 def mlp(
@@ -218,7 +177,7 @@ def mlp(
     activation: Activation,
     bias: bool,
     module: Literal["mlp", "shared_experts"] = "mlp",
-) -> LayerPart:
+) -> Layer:
     """An MLP: two products and the activation function between them; if it is gated, the first product has twice the columns.
 
     module: name of the module that can be recomputed alone.
@@ -234,18 +193,18 @@ def activation_inputs(activation: Activation) -> int:
     return 2 if activation in ("swiglu", "geglu") else 1
 
 
-def activation_function(elements: int, activation: Activation) -> LayerPart:
+def activation_function(elements: int, activation: Activation) -> Layer:
     """An activation function with `elements` outputs. It keeps its input, which ReLU does not need, and its output, which the
     next product reads."""
     inputs = activation_inputs(activation) * elements
     kept_input = () if activation == "relu" else (SavedActivation("up", inputs),)
     kept = (*kept_input, SavedActivation("activation", elements))
-    part = LayerPart((MemoryBound(activation, inputs, elements, inputs + elements, inputs),), kept=kept)
+    part = Layer(operators=(MemoryBound(activation, inputs, elements, inputs + elements, inputs),), kept=kept)
     # it can be recomputed only from its input
     return part.module("activation", None, {"activation"}) if kept_input else part
 
 
-def embedding(stream: ActivationStream, rows: int, positions: int | None, types: int = 0) -> LayerPart:
+def embedding(stream: ActivationStream, rows: int, positions: int | None, types: int = 0) -> Layer:
     """The embedding of tokens, with learned positions and token types if there are any; it is not recomputed.
 
     rows: words of this rank's part of the table; ranks sum their results. positions, types: rows of these tables.
@@ -261,16 +220,20 @@ def embedding(stream: ActivationStream, rows: int, positions: int | None, types:
             )
         )
         tensors.append(table * stream.hidden)
-    return LayerPart(tuple(operators), tuple(tensors)) + output_collectives(stream) + never_recomputed(dropout(stream))
+    return (
+        Layer(operators=tuple(operators), tensors=tuple(tensors))
+        + output_collectives(stream)
+        + never_recomputed(dropout(stream))
+    )
 
 
-def output_head(stream: ActivationStream, rows: int, tied: bool) -> LayerPart:
+def output_head(stream: ActivationStream, rows: int, tied: bool) -> Layer:
     """The last norm, then the logits of `rows` words and the loss."""
     kept = (SavedActivation("input", stream.local_elements, group="input"),)
-    return LayerPart(kept=kept) + norm(stream) + logits_and_loss(stream, rows, tied)
+    return Layer(kept=kept) + norm(stream) + logits_and_loss(stream, rows, tied)
 
 
-def logits_and_loss(stream: ActivationStream, rows: int, tied: bool, bias: bool = False) -> LayerPart:
+def logits_and_loss(stream: ActivationStream, rows: int, tied: bool, bias: bool = False) -> Layer:
     """The logits of this rank's `rows` words, and the loss, which keeps them with four bytes each.
 
     Ranks that share the words reduce the largest logit, the sum of exponentials and the logit of the target. tied: whether the
@@ -281,15 +244,20 @@ def logits_and_loss(stream: ActivationStream, rows: int, tied: bool, bias: bool 
     tensors = (*(() if tied else (hidden * rows,)), *((rows,) if bias else ()))
     operators = (Matmul("head", tokens, rows, hidden), MemoryBound("loss", logits, logits, logits, logits))
     kept = (SavedActivation("head input", stream.local_elements, group="input"), SavedActivation("logits", logits, 4, "input"))
-    part = input_collectives(stream) + LayerPart(operators, tensors, kept)
+    part = input_collectives(stream) + Layer(operators=operators, tensors=tensors, kept=kept)
     if stream.shard.tensor > 1:
-        part += LayerPart(exchanges=(Exchange("all_reduce", tokens, False),) * 3)
+        part += Layer(exchanges=(Exchange("all_reduce", tokens, False),) * 3)
     return part
 
 
-def never_recomputed(part: LayerPart) -> LayerPart:
+def never_recomputed(part: Layer) -> Layer:
     """The part with all kept activations in the group "input", which recomputation does not drop."""
-    return LayerPart(part.operators, part.tensors, tuple(kept._replace(group="input") for kept in part.kept), part.exchanges)
+    return Layer(
+        operators=part.operators,
+        tensors=part.tensors,
+        kept=tuple(kept._replace(group="input") for kept in part.kept),
+        exchanges=part.exchanges,
+    )
 
 
 def even_share(name: str, number: int, ranks: int, field: str = "tensor") -> int:

@@ -21,16 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.captured.kernels import KernelTime, KernelTimes
-from scaleproof.simulator.captured.script import (
-    CapturedClass,
-    CapturedScript,
-    Event,
-    IssuedCollective,
-    IssuedMessage,
-    Operation,
-    RecordedEvent,
-    Wait,
-)
+from scaleproof.simulator.captured.record import NONE, EventKind
+from scaleproof.simulator.captured.script import LAUNCHES, CapturedClass, CapturedScript
 from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster.collectives.cost import rendezvous_s
 from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor, passed_bytes
@@ -62,6 +54,16 @@ _USUAL_MEMORY_BYTES: Final = 2.0
 _FIRST_GROUP_STREAM: Final = 64
 _MOST_GROUPS: Final = 63
 _STEPS: Final = 2
+# Phases of communication, and of waiting for it.
+_COMMUNICATES: Final = {
+    EventKind.COLLECTIVE: Phase.SYNCHRONISE, EventKind.SEND: Phase.SEND, EventKind.RECEIVE: Phase.RECEIVE,
+}  # fmt: skip
+# Events by which the host waits.
+_HOST_WAITS: Final = (EventKind.ITEM, EventKind.SYNCHRONIZE)
+# Events without a task.
+_NO_TASK: Final = (EventKind.ALLOCATE, EventKind.FREE, EventKind.STEP)
+# Tasks of communication or of recorded events by their numbers, with the phase of waiting for them if they communicate.
+_Known = dict[int, tuple[Sequence[int], Phase | None]]
 
 
 class HostCosts(NamedTuple):
@@ -76,7 +78,7 @@ class HostCosts(NamedTuple):
 
 class KernelBlock(NamedTuple):
     """A block of kernels: its task on its stream, the seconds of each kernel, their share that memory bandwidth bounds, whether
-    it is on the main stream, and the numbers of the class's events that launch them."""
+    it is on the main stream, and the rows of the class's events that launch them."""
 
     row: int
     seconds: Sequence[float]
@@ -133,68 +135,78 @@ class RankTasks:
     """Adds the tasks of a rank class to a program.
 
     kernels: times of the class's operators; scale: factor on their seconds. longer_s: seconds by which each block takes longer,
-    in order; none if empty. communicate: adds a collective or a message after some tasks, and returns its row. blocks: those
-    added so far; streams: numbers in the program of recorded streams.
+    in order; none if empty. communicate: adds the collective or message of a row after some tasks, and returns its task.
+    blocks: those added so far; streams: numbers in the program of recorded streams.
     """
 
     def __init__(
         self,
         builder: ProgramBuilder,
         rank: int,
+        of: CapturedClass,
         host: HostCosts,
         kernels: Sequence[KernelTime],
         scale: float,
         longer_s: Sequence[float],
-        communicate: Callable[[IssuedCollective | IssuedMessage, Sequence[int]], int],
+        communicate: Callable[[int, Sequence[int]], int],
     ) -> None:
         self._builder, self._rank, self._host, self._kernels, self._scale = builder, rank, host, kernels, scale
         self._communicate = communicate
         self._longer_s = itertools.chain(longer_s, itertools.repeat(0.0))
-        self.streams: dict[int, int] = {}
+        self._events, self._main = of.events, of.main_stream
+        self.streams: dict[int, int] = {self._main: MAIN_STREAM}
         self._chains: defaultdict[int, _Chain] = defaultdict(_Chain)
-        # of the open block: numbers and operators of the events, and their seconds
-        self._open: list[tuple[int, Operation, float]] = []
-        self._works: dict[int, tuple[list[int], Phase]] = {}
-        self._recorded: dict[int, tuple[list[int], Phase | None]] = {}
-        self._later: list[tuple[int, str, int]] = []
-        self._main = self._host_row = -1
+        # of the open block: rows of the events, and their seconds
+        self._open: list[tuple[int, float]] = []
+        self._works: _Known = {}
+        self._recorded: _Known = {}
+        self._later: list[tuple[int, _Known, int]] = []
+        self._host_row = -1
         self.blocks: list[KernelBlock] = []
 
-    def add(self, events: Sequence[Event], main_stream: int) -> None:
+    def add(self) -> None:
         """Adds the events of the class."""
-        self._main = main_stream
-        self.streams[main_stream] = MAIN_STREAM
+        events = self._events
+        update = events.first_update
         if not self._host.blocks:
             # follows the host's last task of the previous step
             self._host_row = self._builder.compute(self._rank, Phase.WAIT, 0.0, stream=HOST_STREAM)
-        for number, event in enumerate(events):
-            if isinstance(event, Operation):
-                self._launch(number, event)
-            else:
-                self._close()
-                self._add(event)
+        for row in range(len(events.kind)):
+            if row == update:
+                self._wait_for_sums(events.stream[row])
+            self._add(row)
+        if update == len(events.kind):
+            self._wait_for_sums(0)
         self._close()
         self._finish()
 
-    def _launch(self, number: int, event: Operation) -> None:
+    def _add(self, row: int) -> None:
+        kind = self._events.kind[row]
+        if kind in _NO_TASK:
+            return
+        if kind in LAUNCHES:
+            self._launch(row)
+            return
+        self._close()
+        if kind in _COMMUNICATES:
+            self._issue(row)
+        elif kind is EventKind.EVENT_RECORD:
+            chain = self._begun(self._events.stream[row])
+            self._recorded[self._events.event[row]] = list(chain.rows), chain.communicates
+        else:
+            self._wait(row)
+
+    def _launch(self, row: int) -> None:
         """Adds a kernel to the open block, or to a new one; nothing for operators that take no time."""
-        seconds = self._kernels[event.operator].seconds + (event.host_s if self._host.runs_script else 0.0)
+        events = self._events
+        seconds = self._kernels[events.operator[row]].seconds + (events.host_s[row] if self._host.runs_script else 0.0)
         if not seconds:
             return
         if self._open:
-            _, last, _ = self._open[-1]
-            if (self._stream(event.stream), event.phase) != (self._stream(last.stream), last.phase):
+            last, _ = self._open[-1]
+            if (self._stream(events.stream[row]), events.phase[row]) != (self._stream(events.stream[last]), events.phase[last]):
                 self._close()
-        self._open.append((number, event, seconds))
-
-    def _add(self, event: IssuedCollective | IssuedMessage | RecordedEvent | Wait) -> None:
-        if isinstance(event, RecordedEvent):
-            chain = self._begun(event.stream)
-            self._recorded[event.event] = list(chain.rows), chain.communicates
-        elif isinstance(event, Wait):
-            self._wait(event)
-        else:
-            self._issue(event)
+        self._open.append((row, seconds))
 
     def _stream(self, recorded: int) -> int:
         """The recorded stream that work runs on: a host that computes has one stream."""
@@ -205,23 +217,21 @@ class RankTasks:
         launches, self._open = self._open, []
         if not launches:
             return
-        _, first, _ = launches[0]
-        stream, kernel_s = self._stream(first.stream), self._host.kernel_s
-        seconds = [self._scale * work_s + kernel_s * self._host.blocks for _, _, work_s in launches]
+        events, rows = self._events, [row for row, _ in launches]
+        stream, phase, kernel_s = self._stream(events.stream[rows[0]]), events.phase[rows[0]], self._host.kernel_s
+        seconds = [self._scale * work_s + kernel_s * self._host.blocks for _, work_s in launches]
         total_s, longer_s = sum(seconds), next(self._longer_s)
         chain, begins = self._chains[stream], self._host_row
         after = self._announced(chain, stream)
-        row = self._task(stream, first.phase, total_s + longer_s, after)
-        moved_s = sum(
-            work_s for work_s, (_, event, _) in zip(seconds, launches, strict=True) if self._kernels[event.operator].moves
-        )
-        share, events = moved_s / total_s if total_s else 0.0, [number for number, _, _ in launches]
-        self.blocks.append(KernelBlock(row, seconds, share, self._number(stream) == MAIN_STREAM, events))
-        chain.rows, chain.communicates = [row], None
+        task = self._task(stream, phase, total_s + longer_s, after)
+        moved_s = sum(work_s for work_s, row in zip(seconds, rows, strict=True) if self._kernels[events.operator[row]].moves)
+        share = moved_s / total_s if total_s else 0.0
+        self.blocks.append(KernelBlock(task, seconds, share, self._number(stream) == MAIN_STREAM, rows))
+        chain.rows, chain.communicates = [task], None
         if not self._host.blocks:
             path_s, launches_s = longest_s(seconds, kernel_s) + longer_s, kernel_s * len(launches)
-            self._host_row = self._builder.compute(self._rank, first.phase, launches_s, [begins], stream=HOST_STREAM)
-            chain.rows.append(self._builder.background(self._rank, path_s, _NO_PATH, first.phase, [begins]))
+            self._host_row = self._builder.compute(self._rank, phase, launches_s, [begins], stream=HOST_STREAM)
+            chain.rows.append(self._builder.background(self._rank, path_s, _NO_PATH, phase, [begins]))
 
     def _begun(self, recorded: int) -> _Chain:
         """What the next task of a stream follows; at the beginning of a step, the stream's last task of the step before."""
@@ -247,44 +257,58 @@ class RankTasks:
             self.streams[stream] = min(_MOST_STREAMS, _FIRST_SIDE + len(self.streams))
         return self.streams[stream]
 
-    def _issue(self, event: IssuedCollective | IssuedMessage) -> None:
+    def _issue(self, row: int) -> None:
         """Issues communication, which follows the stream that it is issued on."""
-        after = list(self._begun(event.stream).rows)
+        events = self._events
+        after = list(self._begun(events.stream[row]).rows)
         if not self._host.blocks:
             self._host_row = self._builder.compute(
-                self._rank, event.phase, self._host.collective_s, [self._host_row], stream=HOST_STREAM
+                self._rank, events.phase[row], self._host.collective_s, [self._host_row], stream=HOST_STREAM
             )
             after.append(self._host_row)
-        row = self._communicate(event, after)
-        phase = Phase.SYNCHRONISE if isinstance(event, IssuedCollective) else Phase.SEND if event.sends else Phase.RECEIVE
-        rows, _ = self._works.get(event.work, ([], phase))
-        self._works[event.work] = [*rows, row], phase
+        task, phase = self._communicate(row, after), _COMMUNICATES[events.kind[row]]
+        tasks, _ = self._works.get(events.work[row], ((), phase))
+        self._works[events.work[row]] = [*tasks, task], phase
 
-    def _wait(self, event: Wait) -> None:
-        rows, phase, known = self._waited(event)
-        if event.stream is None:
-            self._host_waits(rows)
-            return
-        stream = self._stream(event.stream)
-        chain = self._chains[stream]
-        chain.rows = list(dict.fromkeys([*chain.rows, *rows]))
-        chain.communicates = phase if phase is not None else chain.communicates
-        if not known:
-            # it is the one of the step before, of communication: scripts have nothing else that lasts over steps
-            chain.rows.append(self._task(stream, Phase.SYNCHRONISE, 0.0, chain.rows))
-            self._later.append((chain.rows[-1], event.on, event.number))
-
-    def _waited(self, event: Wait) -> tuple[Sequence[int], Phase | None, bool]:
-        """Rows that a wait is for, the phase of the waiting if it is for communication, and whether they are known."""
-        if event.on == "work" and event.number in self._works:
-            return *self._works[event.number], True
-        if event.on == "event" and event.number in self._recorded:
-            return *self._recorded[event.number], True
-        if event.on == "stream":
-            chains = list(self._chains.values()) if event.number < 0 else [self._begun(event.number)]
+    def _wait(self, row: int) -> None:
+        """Adds a wait for communication, for an event, or for the work so far of a stream or, with NONE, of all streams."""
+        events = self._events
+        kind, stream = events.kind[row], events.stream[row]
+        waiting = None if kind in _HOST_WAITS else stream
+        if events.work[row] != NONE:
+            self._wait_for(waiting, self._works, events.work[row])
+        elif events.event[row] != NONE:
+            self._wait_for(waiting, self._recorded, events.event[row])
+        else:
+            awaited = stream if kind is EventKind.ITEM else events.other_stream[row]
+            chains = list(self._chains.values()) if awaited == NONE else [self._begun(awaited)]
             phases = [chain.communicates for chain in chains if chain.communicates is not None]
-            return [row for chain in chains for row in chain.rows], phases[0] if phases else None, True
-        return [], None, False
+            self._follow(waiting, [task for chain in chains for task in chain.rows], phases[0] if phases else None)
+
+    def _wait_for_sums(self, stream: int) -> None:
+        """Makes the optimizer wait for sums that the script never waits for itself."""
+        for work in self._events.never_waited:
+            self._close()
+            self._wait_for(stream, self._works, work)
+
+    def _wait_for(self, stream: int | None, known: _Known, number: int) -> None:
+        """Makes a stream, or the host if it is None, wait for communication or for a recorded event."""
+        tasks, phase = known.get(number, ((), None))
+        self._follow(stream, tasks, phase)
+        if number not in known and stream is not None:
+            # it is the one of the step before, of communication: scripts have nothing else that lasts over steps
+            chain = self._chains[self._stream(stream)]
+            chain.rows.append(self._task(self._stream(stream), Phase.SYNCHRONISE, 0.0, chain.rows))
+            self._later.append((chain.rows[-1], known, number))
+
+    def _follow(self, stream: int | None, tasks: Sequence[int], phase: Phase | None) -> None:
+        """Makes a stream, or the host if it is None, follow some tasks. phase: of the waiting, if it is for communication."""
+        if stream is None:
+            self._host_waits(tasks)
+            return
+        chain = self._chains[self._stream(stream)]
+        chain.rows = list(dict.fromkeys([*chain.rows, *tasks]))
+        chain.communicates = phase if phase is not None else chain.communicates
 
     def _host_waits(self, rows: Sequence[int]) -> None:
         """Makes the host wait, and with it all later launches."""
@@ -300,10 +324,9 @@ class RankTasks:
         for stream, chain in list(self._chains.items()):
             if chain.rows:
                 self._task(stream, chain.communicates or Phase.OPTIMIZER, 0.0, chain.rows)
-        for row, on, number in self._later:
-            found = self._works.get(number) if on == "work" else self._recorded.get(number)
-            if found is not None:
-                self._builder.carry(row, found[0])
+        for row, known, number in self._later:
+            if number in known:
+                self._builder.carry(row, known[number][0])
 
 
 def longest_s(kernels_s: Sequence[float], launch_s: float) -> float:
@@ -348,9 +371,10 @@ class Assembly:
         for number, rank_class in enumerate(classes):
             communicate = partial(self._communicate, number)
             tasks = RankTasks(
-                self._builder, ranks[number], host, kernels[number], job.slowest, longer_s.get(number, ()), communicate
-            )
-            tasks.add(rank_class.events, rank_class.main_stream)
+                self._builder, ranks[number], rank_class, host, kernels[number], job.slowest, longer_s.get(number, ()),
+                communicate,
+            )  # fmt: skip
+            tasks.add()
             self.tasks.append(tasks)
         self._check_messages()
         # kernels next to collectives depend on when they run, so that other prices need another program
@@ -367,32 +391,36 @@ class Assembly:
         """Number of a class's ranks on a node."""
         return sum(rank // self._devices == node for rank in rank_class.ranks)
 
-    def _communicate(self, number: int, event: IssuedCollective | IssuedMessage, after: Sequence[int]) -> int:
+    def _communicate(self, number: int, row: int, after: Sequence[int]) -> int:
         """Adds communication of a class, or what the class's part in it follows if another class has added it."""
-        if isinstance(event, IssuedCollective):
-            return self._collective(number, event, after)
-        return self._message(number, event, after)
+        if self._classes[number].events.kind[row] is EventKind.COLLECTIVE:
+            return self._collective(number, row, after)
+        return self._message(number, row, after)
 
-    def _collective(self, number: int, event: IssuedCollective, after: Sequence[int]) -> int:
-        classes = tuple(sorted({self._class_of[rank] for rank in event.ranks}))
-        kind = (event.op, classes, len(event.ranks), event.group if len(classes) == 1 else "")
+    def _collective(self, number: int, row: int, after: Sequence[int]) -> int:
+        events = self._classes[number].events
+        op, dimension, size_bytes = events.op[row], events.dimension[row], events.size_bytes[row]
+        assert op is not None, "a collective has an operation"
+        assert dimension is not None, "a collective has a dimension"
+        made = self._classes[number].groups[events.group[row]]
+        classes = tuple(sorted({self._class_of[rank] for rank in made.ranks}))
+        kind = (op, classes, len(made.ranks), made.name if len(classes) == 1 else "")
         key = (*kind, self._counts[(number, *kind)])
         self._counts[(number, *kind)] += 1
         if len(classes) > 1 and key in self._matched:
             self._builder.follow(self._matched[key], np.array(after, dtype=np.int64))
             return self._matched[key]
-        group = Group.of(list(event.ranks), self._devices)
+        group = Group.of(list(made.ranks), self._devices)
         nodes = sorted({self._classes[one].played // self._devices for one in classes})
-        meets = bool(self._job.framework.rendezvous and event.dimension in _INSIDE)
-        path = partial(_collective, event.op, group, event.size_bytes, nodes, self._concurrent(number, group), meets)
-        row = self._builder.collective(
-            classes, passed_bytes(event.op, group, event.size_bytes), path, Phase.SYNCHRONISE, after,
-            stream=self._group_stream(classes[0], event.group),
-            labels=Communication.of(event.dimension, event.op, event.size_bytes),
+        meets = bool(self._job.framework.rendezvous and dimension in _INSIDE)
+        path = partial(_collective, op, group, size_bytes, nodes, self._concurrent(number, group), meets)
+        task = self._builder.collective(
+            classes, passed_bytes(op, group, size_bytes), path, Phase.SYNCHRONISE, after,
+            stream=self._group_stream(classes[0], made.name), labels=Communication.of(dimension, op, size_bytes),
         )  # fmt: skip
-        self._matched[key] = row
-        self.issued.append(_Added(row, classes, event.op, event.size_bytes * bus_factor(event.op, group.size)))
-        return row
+        self._matched[key] = task
+        self.issued.append(_Added(task, classes, op, size_bytes * bus_factor(op, group.size)))
+        return task
 
     def _concurrent(self, number: int, group: Group) -> int:
         """Number of equivalent groups, of other ranks of the same nodes, that communicate at the same time."""
@@ -408,34 +436,38 @@ class Assembly:
             known[leader, group] = _FIRST_GROUP_STREAM + own % _MOST_GROUPS
         return known[leader, group]
 
-    def _message(self, number: int, event: IssuedMessage, after: Sequence[int]) -> int:
-        if event.peer not in self._class_of:
-            raise InputError(f"{self._classes[number].name} exchanges a message with rank {event.peer}, which no class has")
-        peer = self._class_of[event.peer]
-        ends = (number, peer) if event.sends else (peer, number)
-        side = (*ends, event.tag, event.sends)
-        key = (*ends, event.tag, self._counts[side])
+    def _message(self, number: int, row: int, after: Sequence[int]) -> int:
+        events = self._classes[number].events
+        sends, to, tag, size_bytes = (
+            events.kind[row] is EventKind.SEND, events.peer[row], events.tag[row], events.size_bytes[row],
+        )  # fmt: skip
+        if to not in self._class_of:
+            raise InputError(f"{self._classes[number].name} exchanges a message with rank {to}, which no class has")
+        peer = self._class_of[to]
+        ends = (number, peer) if sends else (peer, number)
+        side = (*ends, tag, sends)
+        key = (*ends, tag, self._counts[side])
         self._counts[side] += 1
-        self._ends[key].add(event.sends)
+        self._ends[key].add(sends)
         if key in self._matched:
             self._builder.follow(self._matched[key], np.array(after, dtype=np.int64))
             return self._matched[key]
         source, target = (self._place(self._classes[one].played) for one in ends)
         if ends[0] == ends[1]:
             played = self._classes[number].played
-            source, target = (self._place(rank) for rank in ((played, event.peer) if event.sends else (event.peer, played)))
+            source, target = (self._place(rank) for rank in ((played, to) if sends else (to, played)))
         concurrent = self._ranks_on(source[0], self._classes[ends[0]])
         stall_s = self._job.framework.stall_s(-(-len(self._class_of) // self._devices))
         path = partial(
-            ResourceMap.concurrent_messages, source=source, target=target, size_bytes=event.size_bytes, concurrent=concurrent,
+            ResourceMap.concurrent_messages, source=source, target=target, size_bytes=size_bytes, concurrent=concurrent,
             stall_s=stall_s,
         )  # fmt: skip
-        row = self._builder.transfer(
-            *ends, event.size_bytes, path, Phase.SEND, after,
-            labels=Communication.of(Dimension.PIPELINE, "sendrecv", event.size_bytes),
+        task = self._builder.transfer(
+            *ends, size_bytes, path, Phase.SEND, after,
+            labels=Communication.of(Dimension.PIPELINE, "sendrecv", size_bytes),
         )  # fmt: skip
-        self._matched[key] = row
-        return row
+        self._matched[key] = task
+        return task
 
     def _place(self, rank: int) -> tuple[int, int]:
         """Node and device of a rank."""

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.captured.script import CapturedClass, CapturedScript, Operation
+from scaleproof.simulator.captured.script import CapturedClass, CapturedScript
 from scaleproof.simulator.common.communication import label_of
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate_steady
@@ -75,7 +75,7 @@ class _Step:
         first = (_HOST, KERNELS)
         used = list(dict.fromkeys(span.stream for span in spans))
         streams = (*(name for name in first if name in used), *(name for name in used if name not in first))
-        return ClassStreams(one, streams, spans, self._reached_s(tasks, len(one.events)), self._step_s)
+        return ClassStreams(one, streams, spans, self._reached_s(tasks, len(one.events.kind)), self._step_s)
 
     def _of_streams(self, number: int, tasks: RankTasks, one: CapturedClass) -> Iterator[StreamSpan]:
         """Spans of the host and of kernels. Kernels between two waits are one span."""
@@ -87,9 +87,8 @@ class _Step:
         for block in tasks.blocks:
             stream = int(program.stream[block.row])
             name = KERNELS if stream == MAIN_STREAM else f"side stream {numbers[stream]}"
-            launched = [one.events[event] for event in block.events]
-            modules = [event.module for event in launched if isinstance(event, Operation)]
-            yield self._span(block.row, name, _modules(modules), len(launched))
+            modules = [one.events.module[event] for event in block.events]
+            yield self._span(block.row, name, _modules(modules), len(modules))
 
     def _collectives(self, number: int) -> Iterator[StreamSpan]:
         program = self._program

@@ -3,7 +3,6 @@ together, the layers of pipeline ranks that they belong to, and the collectives 
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.groups import Op
+from scaleproof.simulator.common.buckets import bucket_bounds
 from scaleproof.simulator.common.communication import Collective, Dimension, number_of
 from scaleproof.simulator.model.layers import Layer, block_range, copied_weights
 from scaleproof.simulator.parallelism.plan import Plan
@@ -38,21 +38,14 @@ class Gradients:
         return [self._ends[stage.stop], self._ends[stage.start]]
 
     def buckets(self, stage: range, element_bytes: int, first_bytes: float, bucket_bytes: float) -> tuple[list[int], list[int]]:
-        """Buckets of consecutive layers, as DistributedDataParallel fills them: the positions where each begins and the last
-        ends, and for each bucket the layer that completes it.
-
-        A bucket closes when it reaches its size limit; the first has a limit of its own, so that communication starts early.
-        """
+        """Buckets of consecutive layers: the positions where each begins and the last ends (`bucket_bounds`), and for each
+        bucket the layer that completes it. One that does not reach its limit is complete with the first layer."""
         cumulative, (begin, end) = self.filled, self.bounds(stage)
-        limit, next_limit = (math.ceil(min(size / element_bytes, cumulative[-1] + 1)) for size in (first_bytes, bucket_bytes))
-        bounds, layers = [begin], list[int]()
-        while cumulative[begin] < cumulative[end]:
-            begin = bisect.bisect_left(cumulative, cumulative[begin] + limit, begin + 1, end + 1)
-            if begin > end:
-                return [*bounds, end], [*layers, stage.start]
-            bounds.append(begin)
-            layers.append(self._owners[begin - 1])
-            limit = next_limit
+        limits = [math.ceil(min(size / element_bytes, cumulative[-1] + 1)) for size in (first_bytes, bucket_bytes)]
+        bounds = bucket_bounds(cumulative, begin, end, *limits)
+        layers = [self._owners[bound - 1] for bound in bounds[1:]]
+        if layers and cumulative[end] - cumulative[bounds[-2]] < limits[len(layers) > 1]:
+            layers[-1] = stage.start
         return bounds, layers
 
 
@@ -118,6 +111,11 @@ class RankLayers:
         """Numbers of trained parameters of a stage: those that all workers have, and those of experts."""
         begin, end = stage.start, stage.stop
         return self._trained[end] - self._trained[begin], self._experts[end] - self._experts[begin]
+
+    def by_group(self, *layers: range, trained: bool) -> dict[str, int]:
+        """Number of parameters of some layers, or of the trained ones only, by the group of ranks that have the same."""
+        counts = map(sum, zip(*map(self.trained if trained else self.parameters, layers), strict=True))
+        return {group: count for group, count in zip(REPLICA_GROUPS, counts, strict=True) if count}
 
     def has_backward(self, layers: range) -> bool:
         """Whether any of some layers has a backward pass."""

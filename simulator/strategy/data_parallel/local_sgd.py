@@ -46,7 +46,7 @@ def compile_local_sgd(strategy: LocalSgd, job: Job) -> Program:
         rank = builder.add_class(worker_class)
         begins.append(builder.wait(rank, Phase.SYNCHRONISE, []))
         builder.load(rank, worker_class.node, worker_class.each, worker_class.ranks)
-        ends.append(int(builder.computes(rank, np.tile(_PASSES, strategy.period), steps_s)[-1]))
+        ends.append(int(builder.compute(np.array([rank]), np.tile(_PASSES, strategy.period), steps_s)[-1]))
         ranks.append(rank)
     averages = []
     if strategy.workers > 1:

@@ -47,20 +47,19 @@ class GradientSync:
         for rank, rows in enumerate(sums):
             self._add_optimizers(rank, rows)
 
-    def _add_collectives(self, rank: int) -> list[int]:
+    def _add_collectives(self, rank: int) -> Rows:
         """Adds the collectives of a pipeline rank; returns the rows of its sums."""
-        if not self.plan.averages:
-            return []
-        issued = [*zero.gathers(self.context, rank), *self._sums(rank)]
+        gathers = zero.gathers(self.context, rank) if self.job.zero else ()
+        issued = [*gathers, *self._sums(rank)] if self.plan.averages else []
         if not issued:
-            return []
+            return np.array([], dtype=np.int64)
         issued.sort(key=lambda call: call.slot)
         slot, after, before, holds, first_layer = np.array(
             [(call.slot, call.after, call.before, call.holds, call.layers.start) for call in issued]
         ).T
         # sums that only optimizers wait for need no hint; several would have the same
         hints = slot if self.job.zero >= 2 else np.where(before >= 0, slot, -1)
-        rows = self._add(rank, [(call.collective, call.layers) for call in issued], self._rows[:, after].T, hints)
+        rows = self._add(rank, [(call.collective, call.layers) for call in issued], self._rows[:, after], hints)
         # collectives take longer next to passes whose own collectives use the same links
         direction = np.where((before >= 0) & (self.context.schedule.kind[before] == Pass.FORWARD), 0, 1)
         self.context.builder.delay(rows, partial(_replica_delay, self.job.samples_per_worker, direction, first_layer))
@@ -69,7 +68,7 @@ class GradientSync:
         for replica in self.replicas:
             sends = np.where(holds >= 0, replica.sends[holds], -1)
             self.context.builder.follow(sends[sends >= 0], rows[sends >= 0])
-        sums: list[int] = rows[~is_awaited].tolist()
+        sums: Rows = rows[~is_awaited]
         return sums
 
     def _sums(self, rank: int) -> Iterator[Issued]:
@@ -85,26 +84,28 @@ class GradientSync:
                     for collective in summed(self.context, self._group_size(rank, group), group, tensors):
                         yield Issued(collective, unit.layers, slot, task, before, holds)
 
-    def _add(self, rank: int, moved: Sequence[tuple[ReplicaCollective, range]], after: ArrayLike, slot: ArrayLike = -1) -> Rows:
+    def _add(self, rank: int, moved: Sequence[tuple[ReplicaCollective, range]], after: Rows, slot: ArrayLike = -1) -> Rows:
         """Adds collectives of a pipeline rank, each with the layers whose gradients or parameters it moves; returns their rows.
-        after: shape (collectives, tasks)."""
+        after: shape (tasks, collectives)."""
         if not moved:
             return np.array([], dtype=np.int64)
-        distinct = {
-            collective: number for number, collective in enumerate(dict.fromkeys(collective for collective, _ in moved))
-        }
+        collectives, layers = zip(*moved, strict=True)
+        known = {collective: self._moved(rank, collective) for collective in dict.fromkeys(collectives)}
+        moved_bytes, paths = zip(*(known[collective] for collective in collectives), strict=True)
         labels = Communication(
-            np.array([collective.number for collective, _ in moved]),
-            np.array([collective.size_bytes for collective, _ in moved]),
-            first_layer=np.array([layers.start for _, layers in moved]),
-            last_layer=np.array([layers.stop - 1 for _, layers in moved]),
+            np.array([collective.number for collective in collectives]),
+            np.array([collective.size_bytes for collective in collectives]),
+            first_layer=np.array([one.start for one in layers]),
+            last_layer=np.array([one.stop - 1 for one in layers]),
         )
-        sizes_bytes, paths = zip(*(self._moved(rank, collective) for collective in distinct), strict=True)
-        index = np.array([distinct[collective] for collective, _ in moved])
-        members = [replica.ranks[rank] for replica in self.replicas]
-        return self.context.builder.collectives(
-            members, sizes_bytes, paths, index, Phase.SYNCHRONISE, after, self._label(rank), slot, labels
-        )
+        return self.context.builder.collective(
+            [*self._members(rank)[:, None]], np.array(moved_bytes), np.array(paths, dtype=np.object_), Phase.SYNCHRONISE, after,
+            self._label(rank), slot=slot, labels=labels,
+        )  # fmt: skip
+
+    def _members(self, rank: int) -> Rows:
+        """Rank classes of a pipeline rank."""
+        return np.array([replica.ranks[rank] for replica in self.replicas])
 
     def _group_size(self, rank: int, name: str) -> int:
         """Number of ranks in each group of a pipeline rank."""
@@ -154,7 +155,7 @@ class GradientSync:
         """The label of the spans of a pipeline rank."""
         return rank if self.plan.stages > 1 else -1
 
-    def _sum_copies(self, sums: Sequence[list[int]]) -> None:
+    def _sum_copies(self, sums: list[Rows]) -> None:
         """Adds a sum of the gradients of weights that the first and the last stage both have, after replicas have summed theirs
         (Megatron-LM, arXiv 2104.04473). If gradients are sharded, each rank sums its shard."""
         pair, mesh, replicas = ends(self.plan), self.context.mesh, self.replicas
@@ -173,27 +174,26 @@ class GradientSync:
         moved_bytes = passed_bytes("all_reduce", groups[0], size_bytes)
         row = self.context.builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after, labels=labels)
         for rank in pair:
-            sums[rank].append(row)
+            sums[rank] = np.append(sums[rank], row)
 
-    def _add_optimizers(self, rank: int, sums: Sequence[int]) -> None:
+    def _add_optimizers(self, rank: int, sums: Rows) -> None:
         """Adds each replica's optimizer step, and afterwards the gather of sharded parameters unless the next step overlaps
         it."""
         context, plan, label = self.context, self.plan, self._label(rank)
         seconds = self._optimizer_seconds(rank)
-        members = [replica.ranks[rank] for replica in self.replicas]
-        rows = [context.builder.compute(member, Phase.OPTIMIZER, seconds, sums, label) for member in members]
+        members = self._members(rank)
+        rows = context.builder.compute(members, Phase.OPTIMIZER, seconds, sums[:, None], label)
         if plan.gathering(self.job.zero) == "after update":
             stages = [context.ranges[stage] for stage in plan.stage_of[rank]]
             moved = [(collective, layers) for layers in stages for collective in zero.gathers_of(context, layers)]
-            gathers = self._add(rank, moved, [rows]).tolist()
-            for member in members:
-                context.builder.wait(member, Phase.SYNCHRONISE, gathers, label)
+            gathers = self._add(rank, moved, rows[:, None])
+            context.builder.wait(members, Phase.SYNCHRONISE, gathers[:, None], label)
 
     def _optimizer_seconds(self, rank: int) -> Callable[[JobCosts], float]:
         """Function for the seconds of the optimizer's step over a rank's own shard of the parameters."""
         context, plan = self.context, self.plan
         stages = [context.ranges[stage] for stage in plan.stage_of[rank]]
-        parameters, ranks = zero.parameters_of(context, *stages, trained=True), self._group_size(rank, "replicas")
+        parameters, ranks = context.rank_layers.by_group(*stages, trained=True), self._group_size(rank, "replicas")
         updated = sum(count / (self._group_size(rank, group) if self.job.zero else 1) for group, count in parameters.items())
         tensors = [tensor for stage in stages for i in stage for tensor in context.rank_layers.layers[i].tensors]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.program import Rows
-from scaleproof.simulator.strategy.data_parallel.buckets import REPLICA_GROUPS, Issued, ReplicaCollective
+from scaleproof.simulator.strategy.data_parallel.buckets import Issued, ReplicaCollective
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.pipeline.replica import SLOTS, CompileContext
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
@@ -84,20 +84,13 @@ def gathers_of(context: CompileContext, layers: range) -> Iterator[ReplicaCollec
     """Collectives that gather the shards of some layers' parameters, or broadcast them from the ranks that own them: of all
     parameters where these are sharded, else of those that the optimizer has changed."""
     job, dimension = context.job, _dimension(context.job)
-    for group, parameters in parameters_of(context, layers, trained=job.zero < 3).items():
+    for group, parameters in context.rank_layers.by_group(layers, trained=job.zero < 3).items():
         size_bytes = float(parameters * job.gathered_bytes)
         if job.owns_tensors:
             count = job.broadcasts([context.rank_layers.layers[i] for i in layers], context.plan.sharing)
             yield from [ReplicaCollective("broadcast", group, size_bytes / count, dimension)] * count
         else:
             yield ReplicaCollective("all_gather", group, size_bytes, dimension)
-
-
-def parameters_of(context: CompileContext, *layers: range, trained: bool) -> dict[str, int]:
-    """Number of parameters of some layers, or of the trained ones only, by the group of ranks that have the same."""
-    count_of = context.rank_layers.trained if trained else context.rank_layers.parameters
-    counts = map(sum, zip(*map(count_of, layers), strict=True))
-    return {group: count for group, count in zip(REPLICA_GROUPS, counts, strict=True) if count}
 
 
 def _dimension(job: Job) -> Dimension:

@@ -19,7 +19,7 @@ from scaleproof.simulator.cluster.collectives.cost import (
     timing_constants,
 )
 from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_factor, passed_bytes
-from scaleproof.simulator.cluster.collectives.link_traffic import network_loads
+from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
 from scaleproof.simulator.cluster.collectives.nccl.timing import point_to_point
 from scaleproof.simulator.cluster.collectives.settings import MeasuredCollective
 from scaleproof.simulator.cluster.network.links import Link
@@ -416,8 +416,8 @@ def core_weight(link: Link | MeasuredCollective) -> float:
 
 
 class CollectiveLoad(NamedTuple):
-    """A collective whose link loads, shares of its size on the network's channels, are to be computed; arguments of
-    `network_loads`. node, network: with links of unit bandwidth, since loads do not depend on it."""
+    """A collective whose link loads, shares of its size on the network's channels, are to be computed. node, network: with
+    links of unit bandwidth, since loads do not depend on it."""
 
     algorithm: str
     op: Op
@@ -429,7 +429,7 @@ class CollectiveLoad(NamedTuple):
     @property
     def by_channel(self) -> Mapping[Channel, float]:
         """Share of the collective's size on each channel of the network."""
-        return network_loads(*self)
+        return GroupLinks(self.group, self.node, self.network).loads(self.algorithm, self.op, self.rotates)
 
     @property
     def endpoints_per_node(self) -> int:

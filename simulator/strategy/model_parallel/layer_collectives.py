@@ -14,7 +14,7 @@ from scaleproof.simulator.cluster.collectives.cost import (
     costing,
     rendezvous_s,
 )
-from scaleproof.simulator.cluster.collectives.groups import Group, LinkLevel, Op
+from scaleproof.simulator.cluster.collectives.groups import LinkLevel, Op
 from scaleproof.simulator.common.communication import Collective, Dimension, number_of
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Axis, Exchange
@@ -33,15 +33,6 @@ class LayerCollectives:
 
     plan: Plan
     mesh: DeviceMesh
-
-    def group(self, axis: Axis) -> Group:
-        """The ranks of a collective along an axis; the slowest of all such groups."""
-        mesh = self.mesh
-        if axis == "expert":
-            return mesh.expert_group()
-        if axis == "expert_tensor":
-            return mesh.along("tensor", mesh.expert_tensor or mesh.tensor)
-        return mesh.along(axis, mesh.tensor if axis == "tensor" else mesh.context)
 
     def exposed_s(self, layer: Layer, samples: float, job: Job) -> list[tuple[LayerPass, Exchange, float]]:
         """Exposed seconds of each of a layer's collectives, for `samples` samples; those that recomputation repeats come last.
@@ -75,7 +66,10 @@ class LayerCollectives:
         shape (levels, 2, passes). Hidden ones count for the passes that hide them."""
         result = np.zeros((len(LinkLevel), 2, len(LayerPass)))
         for pass_, exchange, exposed_s in self.exposed_s(layer, samples, job):
-            level, hidden_s = LinkLevel.of(self.group(exchange.axis)), self._collective_s(exchange, samples, job) - exposed_s
+            level, hidden_s = (
+                LinkLevel.of(self.mesh.passing(exchange.axis)),
+                self._collective_s(exchange, samples, job) - exposed_s,
+            )
             result[level, :, pass_] += exposed_s
             if exchange.routed is not None and self.plan.overlap_experts:
                 forward_s, backward_s, _ = job.layer_passes_s(layer, samples)
@@ -89,8 +83,8 @@ class LayerCollectives:
         """Seconds of a collective with no compute next to it."""
         size_bytes, routed = self.message_bytes(exchange, samples, job), exchange.routed
         if routed is not None:
-            return expert.all_to_all_s(self.plan, routed, size_bytes, self.group("expert"), job.cluster)
-        group, cost_of = self.group(exchange.axis), context.cost_of(exchange) if exchange.axis == "context" else costing
+            return expert.all_to_all_s(self.plan, routed, size_bytes, self.mesh.passing("expert"), job.cluster)
+        group, cost_of = self.mesh.passing(exchange.axis), context.cost_of(exchange) if exchange.axis == "context" else costing
         collective_s = concurrent_collective(cast(Op, exchange.op), group, job.cluster, cost_of)(size_bytes)
         return collective_s + (rendezvous_s(group, job.cluster) if job.framework.rendezvous else 0.0)
 
@@ -100,7 +94,7 @@ class LayerCollectives:
             return expert.overlap(pass_, self.plan, job)
         if exchange.axis == "context":
             return context.overlap(pass_, exchange, job)
-        pieces = self.group(exchange.axis).size if self.in_pieces(exchange) else 1
+        pieces = self.mesh.passing(exchange.axis).size if self.in_pieces(exchange) else 1
         return tensor.overlap(pass_, exchange, pieces, job)
 
     def in_pieces(self, exchange: Exchange) -> bool:

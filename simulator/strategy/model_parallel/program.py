@@ -9,7 +9,7 @@ from functools import partial
 from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.common.communication import Collective, Communication, Dimension
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.model.graph import inputs_of, owners_of
+from scaleproof.simulator.model.layers import inputs_of, owners_of
 from scaleproof.simulator.parallelism.model_parallel import ModelParallel, with_own_weights
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.strategy.job import Job

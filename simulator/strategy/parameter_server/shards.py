@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from scaleproof.simulator.common.buckets import bucket_bounds
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.parallelism.parameter_server import Sharding, Sparse, is_embedding
 
@@ -51,14 +53,12 @@ def buckets(
     sent_bytes = touched * (element_bytes + _INDEX_BYTES / row_elements)
     by_all = elements * np.minimum(1.0, workers * share)
     columns = [(column[:, None] * on_server) for column in (sent_bytes, touched * element_bytes, touched, by_all)]
-    result, end, filled_bytes = [], len(touched), 0.0
-    for begin in range(len(touched) - 1, -1, -1):
-        filled_bytes += sent_bytes[begin]
-        if filled_bytes >= limit_bytes or begin == 0:
-            layer = int(first_layer[begin]) if begin else 0
-            result.append(Bucket(layer, *(column[begin:end].sum(axis=0) for column in columns)))
-            end, filled_bytes = begin, 0.0
-    return result[::-1]
+    filled_bytes = [0.0, *np.cumsum(sent_bytes[::-1]).tolist()]
+    ends = [len(touched) - bound for bound in bucket_bounds(filled_bytes, 0, len(touched), limit_bytes, limit_bytes)]
+    return [
+        Bucket(int(first_layer[begin]) if begin else 0, *(column[begin:end].sum(axis=0) for column in columns))
+        for begin, end in itertools.pairwise(ends[::-1])
+    ]
 
 
 def _tensors(layers: Sequence[Layer], sparse: Sparse | None) -> Iterator[tuple[int, float, float, float]]:
@@ -78,10 +78,16 @@ def _server_shares(elements: NDArray[np.float64], servers: int, sharding: Shardi
     """Share of each tensor on each server, shape (tensors, servers)."""
     if sharding == "bytes":
         return np.full((len(elements), servers), 1.0 / servers)
-    owner = np.arange(len(elements)) % servers
+    return np.eye(servers)[tensor_owners(elements, servers, sharding)]
+
+
+def tensor_owners(elements: ArrayLike, servers: int, sharding: Sharding) -> NDArray[np.int64]:
+    """The server of each whole tensor: the next in turn, or the one with the fewest elements so far. elements: of tensors."""
+    sizes = np.asarray(elements, dtype=np.float64)
+    owner = np.arange(len(sizes)) % servers
     if sharding == "tensor":
         stored = np.zeros(servers)
-        for number, size in enumerate(elements):
+        for number, size in enumerate(sizes):
             owner[number] = stored.argmin()
             stored[owner[number]] += size
-    return np.eye(servers)[owner]
+    return owner

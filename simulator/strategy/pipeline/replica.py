@@ -1,29 +1,24 @@
-"""A replica: the schedule of its ranks in a step, as arrays of passes or pieces of passes, and the tasks that they have: these
-passes, and messages between pipeline stages."""
+"""A replica: the schedule of its ranks in a step, as arrays of passes or pieces of passes, and their tasks."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.cluster.collectives.cost import concurrent_collective
-from scaleproof.simulator.common.communication import UNKNOWN, Collective, Communication, Dimension, number_of
+from scaleproof.simulator.common.communication import UNKNOWN
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.parallelism.mesh import DeviceMesh, RankClass
 from scaleproof.simulator.parallelism.plan import Plan
-from scaleproof.simulator.program import Path, Rows
+from scaleproof.simulator.program import Rows
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers, SyncUnit
 from scaleproof.simulator.strategy.data_parallel.data_loading import FIRST_SLOT
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, PassTimes, order
 from scaleproof.simulator.strategy.step_builder import JobCosts, StepBuilder
 
@@ -35,10 +30,8 @@ SLOTS: Final = 4
 # Kinds of tasks without a pass: the begin of a step, and the turn from forward to backward.
 BEGIN: Final = -1
 TURN: Final = -2
-# Actions of a list after a stage has all its gradients: their reduction and the reshard of parameters, sharded or not.
-_ACTIONS_WHEN_COMPLETE: Final = 2
-_OTHER: Final = -1
-_BACKWARD: Final = (Pass.BACKWARD, Pass.INPUT)
+# Passes that compute gradients of inputs.
+BACKWARD: Final = (Pass.BACKWARD, Pass.INPUT)
 # Phases of the kinds of pass, then of TURN and BEGIN, whose negative values index from the end.
 _PHASES: Final = np.array([Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.SEND, Phase.WAIT])
 
@@ -62,11 +55,11 @@ class RankSchedule(NamedTuple):
     last: Flags
     slot: Numbers
 
-    def table(self, at: Flags, stages: int, microbatches: int, *kinds: Pass) -> Numbers:
+    def table(self, at: Flags, shape: tuple[int, int], *kinds: Pass) -> Numbers:
         """Row of the task that begins or ends (`at`: `first` or `last`) each stage's pass over each microbatch, of these kinds
-        of pass; shape (stages, microbatches)."""
+        of pass. shape: (stages, microbatches)."""
         tasks = np.flatnonzero(np.isin(self.kind, kinds) & at)
-        result = np.full((stages, microbatches), -1)
+        result = np.full(shape, -1)
         result[self.stage[tasks], self.microbatch[tasks]] = tasks
         return result
 
@@ -132,53 +125,6 @@ def _with_waits(tasks: RankSchedule, before: Numbers, kind: int, slot: Any) -> R
     return RankSchedule(**{name: np.insert(column, before, values[name]) for name, column in tasks._asdict().items()})
 
 
-def posting_tasks(schedule: RankSchedule, senders: Numbers, users: Numbers) -> Numbers:
-    """For each message, the receiver's task after which it posts the receive when torch's runtime runs the schedule.
-
-    A receive enters a rank's list of actions when the sending rank reaches the pass that produces the message. The lists of all
-    ranks are built concurrently, one entry per rank in turn; a rank whose next pass needs a message that has not been produced
-    yet is skipped (torch/distributed/pipelining/schedules.py, _add_send_recv).
-
-    senders: task that produces each message; users: task that uses it; all arrays have the same shape.
-    """
-    ends, number = np.flatnonzero(schedule.last), np.cumsum(schedule.first) - 1
-    sending_passes, receiving_passes = number[senders.ravel()].tolist(), number[users.ravel()].tolist()
-    receivers = schedule.rank[users.ravel()].tolist()
-    missing: defaultdict[int, int] = defaultdict(int)
-    sends: defaultdict[int, list[int]] = defaultdict(list)
-    for message, (sending, receiving) in enumerate(zip(sending_passes, receiving_passes, strict=True)):
-        missing[receiving] += 1
-        sends[sending].append(message)
-    lists = _lists(schedule, ends)
-    # the last task in each rank's list so far, initially the first of its schedule
-    posted_after = np.searchsorted(schedule.rank, np.arange(len(lists))).tolist()
-    result = np.empty(len(sending_passes), dtype=np.int64)
-    while any(lists):
-        for rank, remaining in enumerate(lists):
-            if not remaining or missing[remaining[0]]:
-                continue
-            entry = remaining.popleft()
-            if entry != _OTHER:
-                posted_after[rank] = int(ends[entry])
-            for message in sends[entry]:
-                result[message] = posted_after[receivers[message]]
-                missing[receiving_passes[message]] -= 1
-    return result.reshape(senders.shape)
-
-
-def _lists(schedule: RankSchedule, ends: Numbers) -> list[deque[int]]:
-    """Numbers of the passes of each rank in order, and _OTHER for other actions."""
-    gradient_passes = np.flatnonzero(np.isin(schedule.kind[ends], (Pass.BACKWARD, Pass.WEIGHT)))
-    # the last pass of each stage completes its gradients
-    completing = set(dict(zip(schedule.stage[ends[gradient_passes]].tolist(), gradient_passes.tolist(), strict=True)).values())
-    lists: list[deque[int]] = [deque() for _ in range(int(schedule.rank[-1]) + 1)]
-    for number, task in enumerate(ends.tolist()):
-        lists[schedule.rank[task]].append(number)
-        if number in completing:
-            lists[schedule.rank[task]].extend([_OTHER] * _ACTIONS_WHEN_COMPLETE)
-    return lists
-
-
 @dataclass(frozen=True, eq=False)
 class CompileContext:
     """Objects that the compilation of all replicas of a program shares.
@@ -205,16 +151,18 @@ class CompileContext:
         return self.plan.grid(self.job.cluster.node.devices)
 
     @cached_property
+    def has_backward(self) -> Flags:
+        """Whether each stage of the model, or one before it, has gradients to compute, shape (stages,)."""
+        return np.array([self.rank_layers.has_backward(range(layers.stop)) for layers in self.ranges])
+
+    @cached_property
     def builder(self) -> StepBuilder:
         """Collects the tasks of all replicas."""
         return StepBuilder(self.job)
 
 
 class Replica:
-    """Adds a class of equivalent workers to a program.
-
-    A receive is posted when its rank reaches it, and data move once both sides are ready, as in torch.distributed.pipelining
-    and Megatron-LM's 1F1B; or all receives are posted ahead, and transfers overlap with passes.
+    """Adds a class of equivalent workers to a program, without the messages between their stages.
 
     samples: per step, of one worker. ranks: rank classes by pipeline rank. rows: row in the program of each task of the
     schedule. sends: row of the message that each task sends, −1 for none. last_rows: by pipeline rank, the row that ends its
@@ -230,12 +178,8 @@ class Replica:
         node, _ = self.places[0]
         context.builder.load(self.ranks[0], node, workers.each, workers.ranks, self.samples)
         self.rows: Rows = self._add_tasks()
-        last = context.builder.computes(self.ranks, Phase.SEND, 0.0, stage=stages if plan.stages > 1 else -1)
         self.sends: Rows = np.full(len(self.rows), -1)
-        if plan.stages > 1:
-            self.sends = self._add_messages()
-            self._wait_for_sends(self.sends)
-            context.builder.follow(last[context.schedule.rank], self.sends)
+        last = context.builder.wait(np.array(self.ranks), Phase.SEND, [], stages if plan.stages > 1 else -1)
         self.last_rows: list[int] = last.tolist()
 
     @cached_property
@@ -261,7 +205,7 @@ class Replica:
         """Adds the passes of every stage in order; returns their rows."""
         schedule, context = self.context.schedule, self.context
         exchanges = (schedule.kind >= 0) & (schedule.kind != Pass.WEIGHT)
-        return context.builder.computes(
+        return context.builder.compute(
             np.array(self.ranks)[schedule.rank], _PHASES[schedule.kind], self._times_s,
             stage=schedule.stage if context.plan.stages > 1 else -1,
             microbatch=schedule.microbatch, slot=schedule.slot, first_layer=np.where(exchanges, schedule.begin, UNKNOWN),
@@ -276,7 +220,7 @@ class Replica:
         work_s = np.where(forward, _over(costs.forward_s, schedule), _over(costs.backward_s, schedule))
         first, last = schedule.microbatch == 0, schedule.microbatch == self.context.plan.microbatches - 1
         work_s += np.where(forward & first, _over(costs.first_forward_s, schedule), 0.0)
-        work_s += np.where(np.isin(schedule.kind, _BACKWARD) & last, _over(costs.last_backward_s, schedule), 0.0)
+        work_s += np.where(np.isin(schedule.kind, BACKWARD) & last, _over(costs.last_backward_s, schedule), 0.0)
         exchange_s = np.where(forward, _over(costs.forward_exchange_s, schedule), _over(costs.backward_exchange_s, schedule))
         if weight.any():
             weights_s = _over(job_costs.job_with(self.samples).weights_s(self.context.plan.microbatches), schedule)
@@ -294,141 +238,9 @@ class Replica:
         by_kind_s = np.array([host.forward_s, host.backward_s, host.inputs_s, host.weights_s])
         of_first_s = np.array([host.forward_s, host.backward_s, 0.0, host.backward_s])
         pass_s = np.where(schedule.stage == 0, of_first_s[schedule.kind], by_kind_s[schedule.kind])
-        pass_s = np.where((schedule.kind == Pass.FORWARD) | self._has_backward[schedule.stage], pass_s, 0.0)
+        pass_s = np.where((schedule.kind == Pass.FORWARD) | self.context.has_backward[schedule.stage], pass_s, 0.0)
         loss_s = host.loss_s * ((schedule.kind == Pass.FORWARD) & (schedule.stage == len(self.context.ranges) - 1))
         return framework.host_scale * np.where(schedule.first, pass_s + loss_s, 0.0)
-
-    @cached_property
-    def _has_backward(self) -> NDArray[np.bool_]:
-        """Whether each stage of the model, or one before it, has gradients to compute, shape (stages,)."""
-        return np.array([self.context.rank_layers.has_backward(range(layers.stop)) for layers in self.context.ranges])
-
-    def _add_messages(self) -> Rows:
-        """Adds messages with activations to the next stage and their gradients back.
-
-        Returns for each task of the schedule the row of the message that it sends, −1 for none.
-        """
-        plan, schedule = self.context.plan, self.context.schedule
-        is_gloo = self.context.job.cluster.library == "gloo"
-        stages, counts = plan.stages * plan.chunks, (plan.stages * plan.chunks, plan.microbatches)
-        rank_of = np.empty(stages, dtype=np.int64)
-        rank_of[np.array(plan.stage_of)] = np.arange(plan.stages)[:, None]
-        crossing = np.flatnonzero(rank_of[:-1] != rank_of[1:])
-        # stages below the first trained layer receive no gradients
-        back = crossing[self._has_backward[crossing]]
-        sends, to = np.full((2, len(schedule.rank)), -1)
-        directions = ((1, crossing, (Pass.FORWARD,)), (-1, back + 1, _BACKWARD))
-        all_senders = [schedule.table(schedule.last, *counts, *kinds)[sources] for _, sources, kinds in directions]
-        all_receivers = [schedule.table(schedule.first, *counts, *kinds)[sources + step] for step, sources, kinds in directions]
-        # a receive is posted right after the previous task of the receiver, or earlier
-        all_posted = [receivers - 1 for receivers in all_receivers]
-        if plan.overlap_sends and is_gloo:
-            arguments = np.concatenate(all_senders), np.concatenate(all_receivers)
-            earlier = posting_tasks(schedule, *arguments)
-            all_posted = np.split(np.minimum(earlier, arguments[1] - 1), [len(crossing)])
-        number, messages = number_of(Dimension.PIPELINE, Collective.SEND), []
-        # that each rank of a stage sends per microbatch, behind each layer
-        sent_bytes = self.context.job.boundary_bytes(self.samples / plan.microbatches) / (plan.tensor if plan.splits else 1)
-        for (step, sources, _), senders, receivers, posted in zip(
-            directions, all_senders, all_receivers, all_posted, strict=True
-        ):
-            if not len(sources):
-                continue
-            predecessors = (senders,) if plan.overlap_sends and not is_gloo else (senders, posted)
-            layers = np.array([self.context.ranges[boundary][-1] for boundary in np.minimum(sources, sources + step)])
-            sizes_bytes = sent_bytes[layers].tolist()
-            ends = list(zip(rank_of[sources].tolist(), rank_of[sources + step].tolist(), sizes_bytes, strict=True))
-            # with virtual stages the same ranks exchange several messages
-            index_of = {end: place for place, end in enumerate(dict.fromkeys(ends))}
-            index = np.array([index_of[end] for end in ends], dtype=np.int64)
-            paths = [partial(self._path, *end) for end in index_of]
-            ranks = np.array(self.ranks)
-            rows = self.context.builder.transfers(
-                ranks[rank_of[sources]][:, None], ranks[rank_of[sources + step]][:, None], [end[2] for end in index_of], paths,
-                index[:, None], Phase.SEND, [self.rows[end] for end in predecessors],
-                stage=sources[:, None], microbatch=np.arange(plan.microbatches),
-                slot=np.max([schedule.slot[end] for end in predecessors], axis=0) + 1,
-                labels=Communication(number, np.array(sizes_bytes)[:, None], 1, layers[:, None], layers[:, None]),
-            )  # fmt: skip
-            self.context.builder.follow(self.rows[receivers], rows)
-            sends[senders], to[senders] = rows, rank_of[sources + step][:, None]
-            messages.append(rows)
-        if plan.overlap_sends:
-            self._send_in_turn(sends, to)
-        if is_gloo:
-            sent = tuple(np.concatenate([part.ravel() for part in parts]) for parts in (messages, all_senders, all_posted))
-            self._pair(*sent)
-            if plan.overlap_sends:
-                self._announce_ready(*sent)
-        return sends
-
-    def _send_in_turn(self, sends: Rows, to: Rows) -> None:
-        """Makes messages from one rank to another follow each other, as on one stream."""
-        tasks = np.flatnonzero(sends >= 0)
-        pair = self.context.schedule.rank[tasks] * self.context.plan.stages + to[tasks]
-        order = np.argsort(pair, kind="stable")
-        rows, same = sends[tasks[order]], np.diff(pair[order]) == 0
-        self.context.builder.follow(rows[1:][same], rows[:-1][same])
-
-    def _pair(self, rows: Rows, senders: Rows, posted: Rows) -> None:
-        """Pairs messages of gloo: a receiver announces that it is ready on the connection on which it also sends, behind its
-        earlier sends (gloo/transport/tcp/pair.cc). If two ranks each send and then receive, one message follows the other.
-
-        rows: of messages. senders: tasks that send them. posted: tasks after which their receives are posted.
-        """
-        row_of = {(a, b): row for a, b, row in zip(senders.tolist(), posted.tolist(), rows.tolist(), strict=True)}
-        pairs = [(row, row_of[b, a]) for (a, b), row in row_of.items() if a < b and (b, a) in row_of]
-        if pairs:
-            self.context.builder.pair(*np.array(pairs).T)
-
-    def _announce_ready(self, rows: Rows, senders: Rows, posted: Rows) -> None:
-        """Without waiting for sends, a receiver's announcement may be queued behind the last message that it sent in the
-        opposite direction. Arguments as in `_pair`."""
-        rank = self.context.schedule.rank
-        messages = sorted(zip(senders.tolist(), posted.tolist(), rows.tolist(), strict=True))
-        sent: defaultdict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
-        for message in messages:
-            sent[rank[message[0]], rank[message[1]]].append(message)
-        announcements = []
-        for task, receives, row in messages:
-            other_way = sent[rank[receives], rank[task]]
-            place = bisect_right(other_way, receives, key=lambda message: message[0])
-            sent_after, awaited_by, before = other_way[place - 1] if place else (-1, task, -1)
-            # of two that follow the same tasks, the one that is awaited later is assumed to move later
-            is_before = awaited_by < task or (awaited_by == task and sent_after < receives)
-            announcements.append((row, int(self.rows[receives]), before if is_before else -1))
-        self.context.builder.announce_ready(*np.array(announcements).T)
-
-    def _path(self, source: int, target: int, size_bytes: float, links: ResourceMap) -> Path:
-        """Path of the concurrent messages of all equivalent ranks between two pipeline ranks."""
-        plan, places = self.context.plan, self.places
-        stall_s = self.context.job.framework.stall_s(self.context.mesh.nodes)
-        path = links.concurrent_messages(places[source], places[target], size_bytes, self.concurrent_senders, stall_s)
-        path = replace(path, uses=links.of_class(path.uses, self.workers.nodes))
-        if plan.splits:
-            # the shards are gathered on the receiving stage
-            group = self.context.mesh.along("tensor", plan.tensor)
-            together_s = concurrent_collective("all_gather", group, links.cluster)(size_bytes * plan.tensor)
-            path = replace(path, latency_s=path.latency_s + together_s)
-        return path
-
-    def _wait_for_sends(self, sends: Rows) -> None:
-        """Makes ranks wait for their sends if these do not overlap with passes: in gpipe at the turn from forward to backward,
-        in 1f1b at every turn."""
-        plan, schedule, builder = self.context.plan, self.context.schedule, self.context.builder
-        same = schedule.rank[1:] == schedule.rank[:-1]
-        if plan.overlap_sends:
-            return
-        if plan.schedule == "gpipe":
-            turns = np.flatnonzero(schedule.kind == TURN)
-            forward = np.where(schedule.kind == Pass.FORWARD, sends, -1)
-            row_of = np.full(plan.stages, -1)
-            row_of[schedule.rank[turns]] = self.rows[turns]
-            given = row_of[schedule.rank] >= 0
-            builder.follow(row_of[schedule.rank][given], forward[given])
-        elif plan.schedule == "1f1b":
-            turned = same & (schedule.kind[1:] != schedule.kind[:-1])
-            builder.follow(self.rows[1:][turned], sends[:-1][turned])
 
 
 def _over(values: NDArray[np.float64], schedule: RankSchedule) -> NDArray[np.float64]:

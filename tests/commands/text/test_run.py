@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from scaleproof.commands.text.run import describe, out_of_memory
+from scaleproof.commands.text.run import describe
+from scaleproof.reports.descriptions.runs import out_of_memory
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.bottleneck import bound, limit
 from scaleproof.simulator.run.records import Distribution

@@ -12,12 +12,16 @@ from pathlib import Path
 import pytest
 
 from scaleproof.proof.elastic import launching
-from scaleproof.proof.elastic.faults import KINDS, inject_faults, workers_job
+from scaleproof.proof.elastic.events.experiment import Experiment
+from scaleproof.proof.elastic.events.injector import train_along
 from scaleproof.proof.elastic.job import Job
+from scaleproof.proof.elastic.launchers import Torchrun
 from scaleproof.proof.elastic.rendezvous import Settings
 from scaleproof.simulator.common.errors import RunError
+from scaleproof.simulator.scenario.load import load
 from scaleproof.validator.netlab.compatibility import lab_cluster as cluster_of
 from scaleproof.validator.netlab.lab import Netlab
+from tests.proof.elastic import made
 from tests.validator.netlabs import lab_cluster, needs_netlab
 from tests.validator.processes import children, descendants, is_running, kill, wait_until
 
@@ -30,20 +34,20 @@ _PROCESSES = 8
 @needs_netlab
 def test_a_process_that_cannot_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Job, "write", lambda job: job.folder.mkdir())
-    job = workers_job(tmp_path / "job")
+    job = replace(made.job(), folder=tmp_path / "job")
     with Netlab(cluster_of(job.scenario)) as lab, pytest.raises(RunError, match="cannot start: FileNotFoundError"):
         launching.alone(job, lab, 0)
 
 
 @needs_netlab
 def test_a_torchrun_timeout_is_reported_and_leaves_no_process(tmp_path: Path) -> None:
-    job = replace(workers_job(tmp_path / "job"), patience_s=0.05)
+    job = replace(made.job(), folder=tmp_path / "job", patience_s=0.05)
     before = children(os.getpid())
     with (
         Netlab(cluster_of(job.scenario)) as lab,
         pytest.raises(RunError, match=r"torchrun cannot be started on host \d: .*; try: "),
     ):
-        launching.under_torchrun(job, lab, Settings(hosts=(2, 3)))
+        train_along(job, lab, Torchrun(Settings(hosts=(2, 3))), job.ranks)
     assert children(os.getpid()) == before
 
 
@@ -64,21 +68,18 @@ def test_links_of_a_closed_lab_cannot_be_slowed() -> None:
 
 @needs_netlab
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", KINDS)
-def test_cost_of_each_fault_is_the_sum_of_its_parts(kind: str, tmp_path: Path) -> None:
-    reported: list[str] = []
-    (outcome,) = inject_faults([kind], tmp_path, reported.append)
-    assert outcome.right, outcome.state
-    assert reported
-    rows = {row.name.strip(): row.measured_s for row in outcome.rows}
-    assert rows["step before"] > 0
-    if kind == "link":
-        assert rows["step after"] > 1.3 * rows["step before"], "the link is at two fifths of its rate"
-        return
-    assert rows["lost in all"] == pytest.approx(rows["detection"] + rows["restart"] + rows["lost work"])
-    assert rows["whole run"] > rows["lost in all"]
-    if kind != "node":
-        assert outcome.state == "the same to the last bit as without the fault"
+@pytest.mark.parametrize("name", ["netlab-rank-killed", "netlab-host-lost", "netlab-server-killed", "netlab-link-slowed"])
+def test_training_goes_on_rightly_after_one_event(name: str, tmp_path: Path) -> None:
+    outcome = Experiment(load(name), "netlab").run(tmp_path, lambda _: None)
+    assert outcome.state.is_right, outcome.state.words
+    assert outcome.follows
+    (change,), (before, after) = outcome.measured.changes, outcome.measured.stretches
+    if "link" in name:
+        assert after.step_s > 1.3 * before.step_s, "the link is at two fifths of its rate"
+        assert (change.pause_s, change.resumed_step) == (0, 7)
+    else:
+        assert change.resumed_step == 8
+        assert change.pause_s > 1
 
 
 @needs_netlab

@@ -19,7 +19,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration import gpu_sizes
 from scaleproof.validator.calibration.fit.gpu import machine
 from scaleproof.validator.kernels.devices import shipped
-from scaleproof.validator.launch.preflight.checks import check_trainable
+from scaleproof.validator.preflight.checks import check_trainable
 from scaleproof.validator.verify.verify import check_verifiable
 from tests.validator.calibration.fit.test_gpu import facts
 from tests.validator.verdicts import in_bulk

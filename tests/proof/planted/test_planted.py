@@ -17,7 +17,7 @@ from scaleproof.proof.planted.plant import measured, spinning
 from scaleproof.simulator.cluster.network.links import EndpointLink
 from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.run.run import Run
-from scaleproof.validator.measure import check
+from scaleproof.validator.preflight.checks import check
 from tests.validator.netlabs import needs_netlab
 from tests.validator.reconciliation.runs import as_measured
 

@@ -9,7 +9,7 @@ import html
 import json
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import scaleproof
 from scaleproof.reports.pages.page import build
 from scaleproof.simulator.common.errors import InputError, RunError
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.explanation import Divergence
 from scaleproof.simulator.run.files import save
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
@@ -325,7 +326,7 @@ def test_a_folder_that_cannot_be_written_gives_a_one_line_error(tmp_path: Path) 
 @pytest.mark.usefixtures("not_drawn")
 def test_the_explanation_of_a_difference_is_above_its_timelines(tmp_path: Path) -> None:
     folder = write_results(tmp_path, CASES[:1])
-    parting = {"rank": 0, "measured_ranks": [0, 1], "phase": "backward", "predicted_s": 0.01, "measured_s": 0.02}
+    parting = asdict(Divergence(0, (0, 1), "backward", stage=-1, microbatch=-1, predicted_s=0.01, measured_s=0.02))
     expected = {"sentences": ["backward takes <twice> as long"], "parts": [], "partings": [parting]}
 
     def explained(plain: dict[str, Any]) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from scaleproof.reports.charts.style import Drawn
-from scaleproof.reports.read.results import Case, Explanation, SpanDifference
+from scaleproof.reports.read.results import Case
 from scaleproof.reports.timeline import side_by_side as module
 from scaleproof.reports.timeline.side_by_side import side_by_side
 from scaleproof.reports.timeline.step import Step, typical_step
 from scaleproof.reports.timeline.timeline import draw
+from scaleproof.simulator.run.explanation import Divergence, Explanation
 from tests.reports.example import CASES, make_run
 from tests.reports.sized import size_px
 
@@ -27,12 +29,12 @@ def steps() -> tuple[Step, Step]:
     return above, below
 
 
-def parting(**changes: object) -> SpanDifference:
-    plain = {"rank": 1, "measured_ranks": (1,), "phase": "backward", "stage": 1, "predicted_s": 0.1, "measured_s": 0.2}
-    return SpanDifference.model_validate(plain | changes)
+def parting(**changes: Any) -> Divergence:
+    known = Divergence(1, (1,), "backward", stage=1, microbatch=-1, predicted_s=0.1, measured_s=0.2)
+    return replace(known, **changes)
 
 
-def case(*partings: SpanDifference) -> Case:
+def case(*partings: Divergence) -> Case:
     runs = make_run("predicted", PIPELINE), make_run("measured", PIPELINE)
     return Case("a", "", "", 2, 2, *runs, explanation=Explanation(partings=partings))
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from scaleproof.simulator.captured.record import (
-    COLUMNS,
-    NONE,
     Capture,
     Category,
     EventKind,
+    EventWriter,
     ModelInput,
     ProcessGroup,
+    RecordedEvents,
     RecordedRanks,
     Signature,
     TrainingPass,
@@ -26,21 +26,14 @@ Tensor = tuple[tuple[int, ...], str]
 
 
 class Step:
-    """Rows of the events of a rank class, in order."""
+    """Events of a rank class, in order."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self.strings: list[str] = []
-        self.signatures: list[Signature] = []
+        self._events = EventWriter()
 
     def add(self, kind: EventKind, **columns: Any) -> Step:
-        """Adds an event; texts and signatures are numbered."""
-        for name in ("name", "module", "node", "line"):
-            if isinstance(columns.get(name), str):
-                columns[name] = self._number(self.strings, columns[name])
-        if isinstance(columns.get("signature"), Signature):
-            columns["signature"] = self._number(self.signatures, columns["signature"])
-        self.rows.append({"kind": kind, **columns})
+        """Adds an event."""
+        self._events.add(kind, **columns)
         return self
 
     def operator(
@@ -63,19 +56,9 @@ class Step:
         """Adds an allocation."""
         return self.add(EventKind.ALLOCATE, allocation=number, size=size, category=category, stream=0, **more)
 
-    def columns(self) -> dict[str, Any]:
+    def recorded(self) -> RecordedEvents:
         """The columns of all rows."""
-        result = {name: np.full(len(self.rows), NONE, column.dtype) for name, column in COLUMNS.items()}
-        for place, row in enumerate(self.rows):
-            for name, value in row.items():
-                result[name][place] = value
-        return result
-
-    @staticmethod
-    def _number(known: list[Any], value: Any) -> int:
-        if value not in known:
-            known.append(value)
-        return known.index(value)
+        return self._events.part(range(len(self._events)))
 
 
 def size_bytes(tensor: Tensor) -> int:
@@ -96,8 +79,7 @@ def rank_class(
     return RecordedRanks(
         name=name, ranks=(ranks,), played=ranks[0], why="", groups=tuple(groups), parameters=4096 * 4096,
         local_parameters=4096 * 4096, inputs=(ModelInput("Model", (batch,), calls),), optimizers=(UsedOptimizer("AdamW", 1),),
-        kept_step=1, steps=3, peak_bytes=(0, 0), operators_hash="", decisions=(), columns=step.columns(), strings=step.strings,
-        signatures=step.signatures,
+        kept_step=1, steps=3, peak_bytes=(0, 0), operators_hash="", decisions=(), **step.recorded()._asdict(),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scaleproof.commands.text.run import out_of_memory
+from scaleproof.reports.descriptions.runs import out_of_memory
 from scaleproof.simulator.analysis.planner.search import plan
 from scaleproof.simulator.analysis.study.study import read as read_study
 from scaleproof.simulator.analysis.study.sweep import sweep

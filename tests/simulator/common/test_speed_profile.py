@@ -133,7 +133,7 @@ def perturbed_programs(draw: st.DrawFn) -> Program:
     for number, rank in enumerate(ranks):
         work = [builder.compute(rank, Phase.FORWARD, draw(work_s)) for _ in range(draw(st.integers(1, 3)))]
         times_s = np.array([draw(work_s)]), draw(work_s)
-        rows = builder.computes(rank, Phase.BACKWARD, lambda _, times_s=times_s: times_s, [np.array([work[-1]])])
+        rows = builder.compute(np.full(1, rank), Phase.BACKWARD, lambda _, times_s=times_s: times_s, [np.array([work[-1]])])
         served = []
         for server in servers:
             path = Path(draw(work_s) + len(served) / 7 + number / 97, 1.0)

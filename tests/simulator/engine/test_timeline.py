@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
+import numpy as np
 import pytest
 
 from scaleproof.simulator.common.errors import FieldError
@@ -22,7 +23,7 @@ def run(builder: ProgramBuilder) -> Run:
 def test_model_parallel_exchanges_precede_work_and_are_exposed() -> None:
     builder = ProgramBuilder()
     rank = builder.rank("rank", multiplicity=8, model_parallel_size=8)
-    builder.computes([rank, rank], [Phase.FORWARD, Phase.BACKWARD], lambda _: ([2.0, 4.0], [0.5, 1.0]))
+    builder.compute(np.array([rank, rank]), [Phase.FORWARD, Phase.BACKWARD], lambda _: ([2.0, 4.0], [0.5, 1.0]))
     result = run(builder)
     assert result.step_time_s == pytest.approx(7.5)
     assert result.breakdown_s["compute"] == pytest.approx(6.0)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.model import T5, Gpt, Layer, Mlp, ResNet, Siamese
-from scaleproof.simulator.model.graph import boundary_elements, branches, graph_of, place_branches
-from scaleproof.simulator.model.layers import Shard
+from scaleproof.simulator.model.graph import branches, graph_of, place_branches
+from scaleproof.simulator.model.layers import Shard, boundary_elements
 from scaleproof.simulator.model.operators import Matmul
 
 TOWER = Mlp(layers=3, inputs=4, hidden=5, outputs=2)

@@ -14,8 +14,7 @@ import scaleproof
 from scaleproof.simulator.common.errors import PluginError, ScenarioError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.schema import Scenario, json_schema
-from scaleproof.simulator.scenario.strategies import KINDS
+from scaleproof.simulator.scenario.schema import KINDS, Scenario, json_schema
 from scaleproof.simulator.strategy import COMPILERS
 from tests.conftest import SMALL
 

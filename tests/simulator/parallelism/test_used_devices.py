@@ -43,7 +43,7 @@ def on_racks(small: Make, numbers: str, *more: str) -> Scenario:
 def groups_nodes(scenario: Scenario, axis: Literal["tensor", "context", "expert"]) -> int:
     """Number of nodes of the group of an axis that spans the most."""
     collectives = cast(LayerCollectives, with_collectives(scenario.strategy.plan, job_of(scenario)).exchange)
-    return collectives.group(axis).nodes
+    return collectives.mesh.passing(axis).nodes
 
 
 @pytest.mark.parametrize(

@@ -51,15 +51,17 @@ def test_a_block_of_tasks_equals_separately_added_ones() -> None:
         return result, Path(0.5, 5.0, (Use(link),))
 
     blocks, path = builder()
-    rows = blocks.computes(
+    rows = blocks.compute(
         np.array([[0], [1]]), Phase.FORWARD, np.array([0.0, 1.0, 2.0]), stage=np.array([[0], [1]]), microbatch=np.arange(3)
     )
-    sent = blocks.transfers(
-        0, 1, [10.0], [path], np.zeros(3, dtype=np.int64), Phase.SEND, (rows[0], np.array([-1, 3, 4])), microbatch=np.arange(3)
+    sent = blocks.transfer(
+        np.array([0]), np.array([1]), 10.0, path, Phase.SEND, (rows[0], np.array([-1, 3, 4])), microbatch=np.arange(3)
     )
     blocks.follow(rows[1], sent)
-    moved = (3.0, 0.0), (path, path)
-    summed = blocks.collectives([0, 1], *moved, np.array([0, 1, 0]), Phase.SYNCHRONISE, np.array([[0, 3], [1, 4], [2, 5]]), 7)
+    after = np.array([[0, 1, 2], [3, 4, 5]])
+    summed = blocks.collective(
+        np.array([[0], [1]]), np.array([3.0, 0.0, 3.0]), np.array([path] * 3), Phase.SYNCHRONISE, after, 7
+    )
     assert rows.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert sent.tolist() == [6, 7, 8]
     assert summed.tolist() == [9, 10, 11]

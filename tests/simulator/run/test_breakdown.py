@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.communication import Collective, Dimension, label_of, layers_label, named, number_of
-from scaleproof.simulator.common.intervals import TimeIntervals
+from scaleproof.simulator.common.spans import TimeIntervals
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.records import CommunicationPart
 from scaleproof.simulator.run.run import Run

@@ -17,8 +17,7 @@ from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.units import Unit
 from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.scenario.fields import Value, fields_of
-from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.scenario.strategies import KINDS
+from scaleproof.simulator.scenario.schema import KINDS, Scenario
 
 # Keys of attributes and items from a scenario down to a part.
 Path = tuple[str | int, ...]

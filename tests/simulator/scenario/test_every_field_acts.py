@@ -104,6 +104,8 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "Input.prefetch": ("input", 0),
     "HostFailure.*": "events",
     "HostFailure.step": "elastic/netlab-host-returns",
+    "ProcessCrash.*": "elastic/netlab-rank-killed",
+    "LinkChange.*": "elastic/netlab-link-slowed",
     "MessageStall.*": "stalls",
     "MessageStall.step_s": "stalls-replicas",
     "Checkpoint.asynchronous": ("failures", False, {"copy_bandwidth_Bps": None, "slowdown": 0.0}),

@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.pairwise import RatioInterval, is_tie, of_log_ratios, order_words, ratio_interval
-from scaleproof.simulator.uncertainty.priors import common, joint_errors
+from scaleproof.simulator.uncertainty.pairwise import (
+    RatioInterval,
+    common,
+    is_tie,
+    joint_errors,
+    of_log_ratios,
+    order_words,
+    ratio_interval,
+)
 from tests.simulator.programs import ONLY_COMPUTE
 
 Make = Callable[..., Scenario]

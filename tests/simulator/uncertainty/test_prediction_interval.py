@@ -22,14 +22,8 @@ from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.draws import drawn, interval, normal_draws
 from scaleproof.simulator.uncertainty.error_model import RAW, ErrorCase
-from scaleproof.simulator.uncertainty.prediction_interval import (
-    DRAWS,
-    PredictionInterval,
-    linear_response,
-    of_closed_form,
-    of_response,
-    spread,
-)
+from scaleproof.simulator.uncertainty.linear_response import linear_response, of_closed_form
+from scaleproof.simulator.uncertainty.prediction_interval import DRAWS, PredictionInterval, of_response, spread
 from scaleproof.simulator.uncertainty.priors import Priors
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
 from tests.simulator.clusters import plain

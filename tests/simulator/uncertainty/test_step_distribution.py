@@ -11,7 +11,7 @@ import pytest
 
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.files import load_run, save
-from scaleproof.simulator.run.records import StepDistribution
+from scaleproof.simulator.run.step_times import StepDistribution
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.response import response_of_scenario

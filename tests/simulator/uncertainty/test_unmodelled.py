@@ -6,7 +6,7 @@ import pytest
 
 from scaleproof.commands.text import compare as compare_text
 from scaleproof.commands.text import run as run_text
-from scaleproof.reports.pages.plan_text import optimality
+from scaleproof.reports.descriptions.plan_sentences import optimality
 from scaleproof.simulator.analysis.compare import compare
 from scaleproof.simulator.analysis.planner.record import record_of
 from scaleproof.simulator.analysis.planner.search import plan

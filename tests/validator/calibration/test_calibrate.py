@@ -26,10 +26,10 @@ from scaleproof.validator.calibration.sites import site as placed
 from scaleproof.validator.launch import rank
 from scaleproof.validator.launch.launch import JobOptions, RankResult
 from scaleproof.validator.launch.rank_environment import ContactLostError
-from scaleproof.validator.launch.status_board import Board, Status
 from scaleproof.validator.measure import MeasureOptions
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.record.provenance import Usage, disturbance
+from scaleproof.validator.record.status_board import Board, Status
 from tests.validator.calibration.made import BASE, all_pairs, facts, sends, sums
 
 TINY = Mlp(name="tiny", layers=3, inputs=32, hidden=64, outputs=16)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.capture.policies import Policy, policy_of
+from scaleproof.validator.capture.backend.policies import Policy, policy_of
 
 
 @given(st.integers(1, 200), st.integers(1, 8), st.integers(8, 64), st.floats(0, 3))

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.captured.record import EventKind, ProcessGroup, RecordedRanks, TrainingPass
-from scaleproof.validator.capture.differences import with_differences
-from scaleproof.validator.capture.rank_classes import axes_of, find_classes, ranges
+from scaleproof.validator.capture.rank_classes import axes_of, find_classes, ranges, with_differences
 from tests.simulator.captured.records import Step, rank_class
 
 

@@ -109,7 +109,7 @@ def _change_scenarios(module: Any) -> None:
 
 _CHANGES: Final[dict[str, Callable[[Any], None]]] = {
     "scaleproof.validator.launch.rank": _change_ranks,
-    "scaleproof.validator.train.train": _change_training,
+    "scaleproof.validator.strategy.train": _change_training,
     "scaleproof.validator.calibration.gpu_sizes": _change_sizes,
     "scaleproof.proof.gpu_check.scenarios": _change_scenarios,
 }

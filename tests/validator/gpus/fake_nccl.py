@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from scaleproof.simulator.captured.record import EventKind
+from scaleproof.validator.capture.communication.c10d_group import CollectiveCall
 from scaleproof.validator.capture.communication.distributed_api import DistributedApi
 from scaleproof.validator.capture.communication.process_group import RecordedGroup
 from scaleproof.validator.capture.communication.recording import RecordedWork
@@ -115,11 +116,6 @@ class LoggedGroup(RecordedGroup):
     # names of gloo's groups
     on_hosts: set[str]
 
-    def allreduce(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
-        # before it sums values
-        self._refuse("all_reduce", [tensors] if isinstance(tensors, torch.Tensor) else tensors)
-        return super().allreduce(tensors, opts)
-
     def barrier(self, opts: Any = None) -> Any:
         work = super().barrier(opts)
         work.wait()
@@ -137,21 +133,22 @@ class LoggedGroup(RecordedGroup):
     def recv_anysource(self, *_: Any) -> Any:
         raise RuntimeError("NCCL cannot receive from any rank")
 
-    def _collective(self, name: str, inputs: _Tensors, outputs: _Tensors, root: int = -1) -> Any:
+    def collective(self, call: CollectiveCall) -> Any:
+        name, inputs, outputs, root = call.collective, call.read, call.written, call.root
         self._refuse(name, [*inputs, *outputs])
-        work = super()._collective(name, inputs, outputs, root)
+        work = super().collective(call)
         if self._is_on_hosts:
             return work
         given = outputs if name == "scatter" else inputs
         size_bytes = 0 if name == _UNEVEN else sum(tensor.nbytes for tensor in given)
-        peer = self._global(root) if root >= 0 else EVERYBODY
+        peer = self.ranks[root] if root >= 0 else EVERYBODY
         number = self.log.launch(self, Operation(name, peer, size_bytes))
         return LoggedWork(self._recording, self.log, number, list(outputs or inputs))
 
     def _logged(self, work: Any, kind: str, peer: int, tensors: _Tensors) -> Any:
         if self._is_on_hosts:
             return work
-        number = self.log.launch(self, Operation(kind, self._global(peer), sum(tensor.nbytes for tensor in tensors)))
+        number = self.log.launch(self, Operation(kind, self.ranks[peer], sum(tensor.nbytes for tensor in tensors)))
         return LoggedWork(self._recording, self.log, number, tensors)
 
     @property
@@ -191,7 +188,7 @@ class LoggedApi(DistributedApi):
 
     def _make_group(self, *arguments: Any, **keywords: Any) -> Any:
         group = super()._make_group(*arguments, **keywords)
-        if keywords.get("backend") == "gloo":
+        if self._signature.bind(*arguments, **keywords).arguments.get("backend") == "gloo":
             LoggedGroup.on_hosts.add(distributed_c10d._world.pg_names.get(group, ""))
         return group
 

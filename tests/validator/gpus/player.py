@@ -30,7 +30,7 @@ _LIMIT_S: Final = 120.0
 servers: Final = multiprocessing.get_context("forkserver")
 servers.set_forkserver_preload(
     ["torch._dynamo", "torch.distributed.pipelining", "torch.distributed.fsdp", "torch.nn.parallel",
-     "scaleproof.validator.train.train", "scaleproof.validator.capture.rank_device", "tests.validator.gpus.fake_nccl"]
+     "scaleproof.validator.strategy.train", "scaleproof.validator.capture.rank_device", "tests.validator.gpus.fake_nccl"]
 )  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def joined(job: Job, rank: int, folder: Path) -> tuple[RankDevice, type[LoggedAp
 def _played(job: Job, rank: int, folder: Path) -> PlayedRank:
     import torch
 
-    from scaleproof.validator.train.train import train
+    from scaleproof.validator.strategy.train import train
 
     device, api = joined(job, rank, folder)
     built_bytes: list[int] = []
@@ -182,7 +182,7 @@ def in_another_thread(call: Callable[[], Any]) -> Any:
 
 def phases_on_gloo(scenario: Scenario) -> dict[str, int]:
     """Phases of a scenario trained on this rank's CPU; run on ranks by `validator.launch`."""
-    from scaleproof.validator.train.train import train
+    from scaleproof.validator.strategy.train import train
 
     spans: list[bytes] = []
     train(scenario, spans.append, None)

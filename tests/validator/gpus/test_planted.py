@@ -21,13 +21,13 @@ from tests.validator.verdicts import in_bulk
 
 def one_queue(_: int) -> None:
     """Both directions between a worker and a server share a group."""
-    from scaleproof.validator.strategy.parameter_server import links, strategy
+    from scaleproof.validator.strategy.parameter_server import links, trainer
 
     class Shared(links.Links):
         def __init__(self, leaders: Any, servers: Any, own: bool) -> None:
             super().__init__(leaders, servers, own=False)
 
-    strategy.Links = Shared  # type: ignore[attr-defined]
+    trainer.Links = Shared  # type: ignore[attr-defined]
 
 
 def swapped_sends(rank: int) -> None:
@@ -60,7 +60,7 @@ def missing_member(rank: int) -> None:
 
 def wrong_device(_: int) -> None:
     """Marks are taken on the current GPU of a thread."""
-    from scaleproof.validator.train import train
+    from scaleproof.validator.strategy import train
 
     replaced: Any = train
     clock = replaced.CudaClock

@@ -77,7 +77,7 @@ def test_ranks_without_progress_are_ended() -> None:
 def test_kill_9_of_any_rank_is_reported(rank: int, for_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """And that the kernel killed something meanwhile because there was no memory left."""
     killed = itertools.count(step=int(for_memory))
-    monkeypatch.setattr("scaleproof.validator.launch.preflight.memory_check.ended_for_memory", lambda: next(killed))
+    monkeypatch.setattr("scaleproof.validator.launch.launch.ended_for_memory", lambda: next(killed))
 
     def strike() -> None:
         assert processes.wait_until(lambda: len(processes.own_ranks()) == 3)

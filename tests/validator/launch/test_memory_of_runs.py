@@ -23,7 +23,7 @@ from scaleproof.simulator.memory.peak import fullest_passes
 from scaleproof.simulator.model import cut_into_stages
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.launch.preflight.checks import check_trainable
+from scaleproof.validator.preflight.checks import check_trainable
 from scaleproof.validator.train.models import models
 from scaleproof.validator.train.optimizers import build_optimizer
 from tests.validator.conftest import MakeScenario

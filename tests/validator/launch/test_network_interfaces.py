@@ -7,11 +7,10 @@ import socket
 import pytest
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.launch import network_interfaces, rendezvous
+from scaleproof.validator.launch import namespaces, network_interfaces, rendezvous
 from scaleproof.validator.launch.job import LOOPBACK
 from scaleproof.validator.launch.launch import run_on_ranks
 from scaleproof.validator.launch.rank_environment import MeetingPoint, RankEnvironment
-from scaleproof.validator.netlab import namespaces
 from scaleproof.validator.netlab.lab import Netlab
 from tests.validator.netlabs import lab_cluster, needs_netlab
 

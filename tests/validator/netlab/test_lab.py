@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from scaleproof.simulator.common.errors import InputError, RunError
+from scaleproof.validator.launch.namespaces import inside
 from scaleproof.validator.netlab import lab as netlab
 from scaleproof.validator.netlab import wiring
 from scaleproof.validator.netlab.lab import Netlab
-from scaleproof.validator.netlab.namespaces import inside
 from tests.validator.netlabs import lab_cluster, namespace_numbers, needs_netlab, still_open
 from tests.validator.processes import children, is_running, kill, wait_until
 from tests.validator.verdicts import in_bulk

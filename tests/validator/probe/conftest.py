@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from scaleproof.validator.launch import rank
-from scaleproof.validator.launch.status_board import Board, Status
 from scaleproof.validator.probe import adaptive
+from scaleproof.validator.record.status_board import Board, Status
 
 
 class Hands:

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.explanation import GROUPS, ErrorPart, Explanation
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.reconciliation.explain import Explanation, explain, times
+from scaleproof.validator.reconciliation.explain import explain, times
 from scaleproof.validator.reconciliation.match import match
-from scaleproof.validator.reconciliation.parts import GROUPS, ErrorPart, volume_ratio
+from scaleproof.validator.reconciliation.parts import volume_ratio
 from tests.validator.reconciliation.runs import as_measured
 
 Make = Callable[..., Scenario]
@@ -214,7 +215,7 @@ def test_parts_of_any_two_runs_add_up_and_are_printed(
     assert sum(one.difference_s for one in reported.parts) == pytest.approx(reported.difference_s, abs=1e-9)
     assert [one.name for one in reported.parts] == [name for names in GROUPS.values() for name in names]
     assert 1 <= len(reported.sentences) <= 2
-    assert reported.plain()["difference_s"] == reported.difference_s
+    assert reported.to_dict()["difference_s"] == reported.difference_s
 
 
 def test_waiting_for_the_slowest_device_counts_as_waiting_for_ranks() -> None:

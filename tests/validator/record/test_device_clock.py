@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from scaleproof.simulator.common.spans import Phase, Stream
-from scaleproof.validator.launch.status_board import Board, Status
 from scaleproof.validator.record import device_clock
 from scaleproof.validator.record.clock_correction import Correction
 from scaleproof.validator.record.device_clock import CpuClock, CudaClock
 from scaleproof.validator.record.recorder import END_OF_STEP, RAW_SPAN, Recorder
+from scaleproof.validator.record.status_board import Board, Status
 
 DRIFT = 80e-6
 CALL_S = 2e-6

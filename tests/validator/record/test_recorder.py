@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.common.spans import Phase, Stream
-from scaleproof.validator.launch.status_board import BETWEEN_PHASES, NO_STEP, STARTING, Activity, Board, Status
 from scaleproof.validator.record.recorder import END_OF_STEP, RAW_SPAN, Recorder
+from scaleproof.validator.record.status_board import BETWEEN_PHASES, NO_STEP, STARTING, Activity, Board, Status
 
 
 def recorder_into(steps: list[bytes], status: Status | None = None) -> Recorder:
@@ -121,7 +121,7 @@ def test_a_reader_never_sees_a_partial_record(tmp_path: Path) -> None:
     begin_s = time.monotonic()
     board = Board.create(tmp_path / "board", ranks=1)
     code = (
-        "import sys, time; from pathlib import Path; from scaleproof.validator.launch.status_board import Board, Status\n"
+        "import sys, time; from pathlib import Path; from scaleproof.validator.record.status_board import Board, Status\n"
         "status = Status(Board.open(Path(sys.argv[1])), 0); until_s = time.monotonic() + 0.5\n"
         "while time.monotonic() < until_s: status.enter(0); status.enter(6)"
     )

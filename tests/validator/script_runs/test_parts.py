@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 from scaleproof.simulator.captured.groups import Replicas  # noqa: E402
 from scaleproof.simulator.common.allocations import Allocation, Free  # noqa: E402
 from scaleproof.simulator.memory.captured import LiveMemory, replayed  # noqa: E402
-from scaleproof.validator.capture.host_clock import HostClock  # noqa: E402
 from scaleproof.validator.capture.steps import shortest_period  # noqa: E402
+from scaleproof.validator.capture.trace import HostClock  # noqa: E402
 from scaleproof.validator.script_runs.cuda_on_cpu import on_cpu  # noqa: E402
 from scaleproof.validator.script_runs.memory_profile import peaks_between  # noqa: E402
-from scaleproof.validator.script_runs.processor_operators import on_processor  # noqa: E402
+from scaleproof.validator.script_runs.operator_times import on_processor  # noqa: E402
 
 
 @pytest.mark.parametrize(

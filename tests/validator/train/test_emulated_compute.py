@@ -20,11 +20,13 @@ from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.measure import MeasureOptions, measure, train_here
-from scaleproof.validator.train import emulated_compute, emulation_lateness, train
+from scaleproof.validator.preflight.checks import check_trainable
+from scaleproof.validator.record import emulation_lateness
+from scaleproof.validator.record.emulation_lateness import MOST_LATE_S
+from scaleproof.validator.strategy import train
+from scaleproof.validator.train import emulated_compute
 from scaleproof.validator.train.emulated_compute import Pace
-from scaleproof.validator.train.emulation_lateness import MOST_LATE_S
 from scaleproof.validator.train.perturbed import RankPerturbations
 from tests.validator.conftest import CLUSTER, GPT
 from tests.validator.verdicts import in_bulk

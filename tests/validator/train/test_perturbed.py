@@ -13,10 +13,11 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import measure
-from scaleproof.validator.train import emulated_compute, emulation_lateness, perturbed
+from scaleproof.validator.record import emulation_lateness
+from scaleproof.validator.record.steps import warmup_steps
+from scaleproof.validator.train import emulated_compute, perturbed
 from scaleproof.validator.train.emulated_compute import Pace
 from scaleproof.validator.train.perturbed import RankPerturbations
-from scaleproof.validator.train.steps import warmup_steps
 from tests.validator.conftest import CLUSTER
 from tests.validator.train.test_emulated_compute import RING, FakeTime
 from tests.validator.train.test_emulated_compute import scenario as even_scenario

@@ -17,8 +17,8 @@ from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.model import Gpt
 from scaleproof.simulator.model.operators import Matmul
 from scaleproof.simulator.model.recompute import again
-from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.measure import MeasureOptions, measure
+from scaleproof.validator.preflight.checks import check_trainable
 from scaleproof.validator.train.models import models
 from scaleproof.validator.train.models.transformer import Block
 from scaleproof.validator.train.recompute import prepare

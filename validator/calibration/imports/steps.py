@@ -13,7 +13,7 @@ import numpy as np
 
 from scaleproof.simulator.cluster.collectives.groups import OPS, Op
 from scaleproof.simulator.common.atomic_file import write_atomically
-from scaleproof.simulator.common.intervals import TimeIntervals
+from scaleproof.simulator.common.spans import TimeIntervals
 from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.scenario.dump import written
 from scaleproof.validator.calibration.cluster_file.section import seconds_text

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from scaleproof.simulator.cluster.network.topology import HybridCubeMesh
+from scaleproof.simulator.cluster.network.topology_kinds import HybridCubeMesh
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.cluster_file.section import rate_text
 from scaleproof.validator.calibration.gpu_links import ASSUMED_LATENCY, GpuLinks, links_of

@@ -10,10 +10,10 @@ from typing import Any, Final
 import torch
 
 from scaleproof.simulator.captured.record import EventKind
+from scaleproof.validator.capture.backend import replace_functions
 from scaleproof.validator.capture.backend.memory import Arena
 from scaleproof.validator.capture.backend.streams import on_stream, stream_types
 from scaleproof.validator.capture.job import DeviceProperties
-from scaleproof.validator.capture.replaced import replace_functions
 from scaleproof.validator.capture.trace import RankTrace
 
 _SEED: Final = 0

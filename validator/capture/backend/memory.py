@@ -15,7 +15,7 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.validator.capture.replaced import replace_functions
+from scaleproof.validator.capture.backend import replace_functions
 
 CPU_KEYS: Final = DispatchKeySet(DispatchKey.CPU)
 # Sizes are those of the caching allocator's blocks.

@@ -11,14 +11,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from scaleproof.simulator.captured.record import ALLOW_TF32, Signature
+from scaleproof.simulator.model.torch_operators import base_name, looks_up, looks_up_bags
 
-# Operators that read as many elements of their first tensor as they write.
-_LOOKS_UP: Final = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather", "aten::select", "aten::slice"}
-# The operator that looks up the rows of all indices, and writes sums of groups of them.
-_BAG: Final = "aten::_embedding_bag"
 # Operators that write without reading what was there.
 FILLS: Final = {"aten::zero_", "aten::fill_", "aten::random_", "aten::copy_"}
 _PLAIN: Final = (int, float, bool)
+
+
+_base_name: Final = functools.cache(base_name)
 
 
 class OperatorSchema(NamedTuple):
@@ -100,9 +100,10 @@ def _is_plain(value: Any) -> bool:
 def moved_bytes(name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> tuple[int, int]:
     """Bytes that an operator reads and writes; elements that a stride of zero repeats count once."""
     read, written = [_bytes(tensor) for tensor in inputs], sum(_bytes(tensor) for tensor in outputs)
-    if name in _LOOKS_UP and read:
+    base = _base_name(name)
+    if looks_up(base) and read:
         read[0] = min(read[0], written)
-    elif name == _BAG:
+    elif looks_up_bags(base):
         table, indices = inputs[:2]
         read[0] = min(read[0], indices.numel() * table[0].numel() * table.element_size())
     return sum(read), written

@@ -9,8 +9,8 @@ import torch
 from torch.utils._pytree import tree_map
 
 from scaleproof.validator.capture.backend.memory import Arena, Content
+from scaleproof.validator.capture.backend.policies import Policy
 from scaleproof.validator.capture.backend.schemas import FILLS, OperatorSchema, tensors_of
-from scaleproof.validator.capture.policies import Policy
 
 # Most elements of floats and of integers that are computed, and of floats that get an invented value.
 COMPUTED_FLOATS: Final = 1 << 14

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -12,11 +11,11 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from scaleproof.validator.capture.backend.values import Values
+from scaleproof.validator.capture.communication.c10d_group import GroupsOfBackend
 from scaleproof.validator.capture.communication.mailbox import Mailbox
 from scaleproof.validator.capture.communication.process_group import RecordedGroup
 from scaleproof.validator.capture.communication.recording import Recording
 
-_BACKEND: Final = "scaleproof"
 _ALL: Final = -1
 
 
@@ -31,31 +30,25 @@ class NcclGroup:
             self.config = SimpleNamespace()
 
 
-class DistributedApi:
+class DistributedApi(GroupsOfBackend):
     """The functions of `torch.distributed` that are replaced."""
 
+    name = "scaleproof"
+
     def __init__(self, recording: Recording, values: Values, mailbox: Mailbox, world_size: int) -> None:
+        super().__init__()
         self._recording, self._values, self._mailbox, self._world = recording, values, mailbox, world_size
-        self._init, self._new_group = dist.init_process_group, distributed_c10d._new_group_with_tag
-        self._signature = inspect.signature(self._new_group)
 
     def install(self) -> None:
         """Replaces them."""
-        dist.Backend.register_backend(_BACKEND, self._group, devices=["cpu", "cuda"])
-        replaced: dict[str, Callable[..., Any]] = {
-            "init_process_group": self._init_process_group, "new_group": self._make_group, "split_group": _no_split,
-            "is_nccl_available": lambda: True, "is_gloo_available": lambda: True, "is_torchelastic_launched": lambda: True,
-            "get_backend": lambda group=None: "nccl", "all_gather_object": self._all_gather_object,
-            "gather_object": self._gather_object, "broadcast_object_list": self._broadcast_object_list,
-            "scatter_object_list": self._scatter_object_list, "send_object_list": self._send_object_list,
-            "recv_object_list": self._recv_object_list, "monitored_barrier": lambda *_, **__: dist.barrier(),
-            "ProcessGroupNCCL": NcclGroup,
-        }  # fmt: skip
-        for module in (dist, distributed_c10d):
-            for name, function in replaced.items():
-                setattr(module, name, function)
-        # new_group, which others have imported by name, calls it
-        distributed_c10d._new_group_with_tag = self._make_group
+        super().install()
+        self.replace(
+            split_group=_no_split, is_gloo_available=lambda: True, is_torchelastic_launched=lambda: True,
+            all_gather_object=self._all_gather_object, gather_object=self._gather_object,
+            broadcast_object_list=self._broadcast_object_list, scatter_object_list=self._scatter_object_list,
+            send_object_list=self._send_object_list, recv_object_list=self._recv_object_list,
+            monitored_barrier=lambda *_, **__: dist.barrier(), ProcessGroupNCCL=NcclGroup,
+        )  # fmt: skip
         # the reducer has no timer of a device without kernels
         logger: Any = torch._C._distributed_c10d.Logger
         logger.set_runtime_stats_and_log = lambda _: None
@@ -63,19 +56,13 @@ class DistributedApi:
     def _group(self, store: Any, rank: int, size: int, timeout: Any = None) -> RecordedGroup:
         return RecordedGroup(rank, size, self._recording, self._values, self._mailbox)
 
-    def _init_process_group(self, *_: Any, **__: Any) -> None:
-        self._init(_BACKEND, store=torch._C._distributed_c10d.HashStore(), rank=self._recording.rank, world_size=self._world)
-        self._recording.add_group(_name_of(None), range(self._world), "world")
-
-    def _make_group(self, *arguments: Any, pg_options: Any = None, **keywords: Any) -> Any:
-        call = self._signature.bind(*arguments, **keywords)
-        call.arguments |= {"backend": _BACKEND, "backend_options": None, "device_id": None}
-        group = self._new_group(*call.args, **call.kwargs)
-        ranks = call.arguments.get("ranks")
+    def _made(self, group: Any, ranks: Any, description: str) -> None:
         members = sorted(ranks) if ranks is not None else range(self._world)
-        name = distributed_c10d._world.pg_names.get(group, "")
-        self._recording.add_group(name, members, str(call.arguments.get("group_desc") or ""))
-        return group
+        self._recording.add_group(distributed_c10d._world.pg_names.get(group, ""), members, description)
+
+    def _init_process_group(self, *_: Any, **__: Any) -> None:
+        store = torch._C._distributed_c10d.HashStore()
+        super()._init_process_group(store=store, rank=self._recording.rank, world_size=self._world)
 
     def _ranks(self, group: Any) -> list[int]:
         return distributed_c10d.get_process_group_ranks(group or dist.group.WORLD)

@@ -15,6 +15,8 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from scaleproof.simulator.model.torch_operators import is_view
+
 _ATEN: Final = torch.ops.aten
 # Operators without a tag that compilers generate code for, element by element.
 _ELEMENTWISE: Final = {
@@ -219,7 +221,7 @@ def _is_view(node: fx.Node) -> bool:
         return True
     return isinstance(target, torch._ops.OpOverload) and (
         any(each.alias_info is not None and not each.alias_info.is_write for each in target._schema.returns)
-        or operator_name(node) in ("_unsafe_view", "_reshape_alias", "detach")
+        or is_view(operator_name(node))
     )
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import fx, nn
 
 from scaleproof.simulator.captured.record import EventKind, Signature
+from scaleproof.simulator.model.torch_operators import looks_up
 from scaleproof.validator.capture.backend.memory import Arena
 from scaleproof.validator.capture.backend.schemas import moved_bytes, tensor_text, tensors_of
 from scaleproof.validator.capture.compiled.fusion import Kernel, kernels_of, operator_name, size_bytes
@@ -27,7 +28,6 @@ _NAMESPACE: Final = "inductor"
 _NOTE: Final = "compiles: products are AOTAutograd's, and what is between them is fused by a rule like TorchInductor's"
 # Options of torch.compile that decide how code is generated, and of no meaning where none is.
 _IGNORED: Final = ("backend", "mode", "options")
-_LOOKS_UP: Final = ("embedding", "index", "index_select", "gather")
 
 
 def prepare_compiler() -> None:
@@ -169,7 +169,7 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _is_look_up(node: fx.Node) -> bool:
-    return operator_name(node) in _LOOKS_UP
+    return looks_up(operator_name(node))
 
 
 def _module_of(node: fx.Node) -> str:

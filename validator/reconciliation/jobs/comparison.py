@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.units import format_bytes, format_time_s
+from scaleproof.simulator.run.explanation import WAITING, DetectedFault
 from scaleproof.simulator.run.records import CommunicationPart
 from scaleproof.simulator.run.run import Run
 from scaleproof.validator.reconciliation.explain import times
-from scaleproof.validator.reconciliation.faults import DetectedFault, listed
-from scaleproof.validator.reconciliation.parts import WAITING, split
+from scaleproof.validator.reconciliation.faults import listed
+from scaleproof.validator.reconciliation.parts import split
 
 # Differences below this share of the measured step need no sentence.
 _NAMED: Final = 0.02

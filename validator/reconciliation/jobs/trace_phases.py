@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.intervals import TimeIntervals
-from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.common.spans import Phase, TimeIntervals
 from scaleproof.validator.calibration.imports.kineto import DeviceWork, Trace, TraceSpan
 from scaleproof.validator.calibration.imports.reading import as_number
 from scaleproof.validator.reconciliation.jobs.trace_steps import OPTIMIZER, is_optimizer_kernel

@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from scaleproof.simulator.cluster.collectives.groups import bus_factor
-from scaleproof.simulator.common.intervals import TimeIntervals
-from scaleproof.simulator.common.spans import SPAN_COLUMNS, Phase, Stream
+from scaleproof.simulator.common.spans import SPAN_COLUMNS, Phase, Stream, TimeIntervals
 from scaleproof.validator.calibration.imports.kineto import DeviceWork, TracedCollective
 from scaleproof.validator.reconciliation.jobs.dimensions import Dimensions
 from scaleproof.validator.reconciliation.jobs.trace_phases import Phases

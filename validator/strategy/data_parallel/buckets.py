@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.futures import Future
 
+from scaleproof.simulator.common.buckets import bucket_bounds
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator
@@ -155,12 +157,7 @@ def _bucket(parameters: Sequence[nn.Parameter], number: dict[int, int], dtype: t
 
 def fill(parameters: Sequence[nn.Parameter], first_bucket_bytes: float, bucket_bytes: float) -> list[list[nn.Parameter]]:
     """The parameters in reverse order, cut into buckets that close once they reach their limit."""
-    buckets: list[list[nn.Parameter]] = [[]]
-    filled_bytes, limit_bytes = 0.0, first_bucket_bytes
-    for parameter in reversed(parameters):
-        buckets[-1].append(parameter)
-        filled_bytes += parameter.numel() * parameter.element_size()
-        if filled_bytes >= limit_bytes:
-            buckets.append([])
-            filled_bytes, limit_bytes = 0.0, bucket_bytes
-    return [bucket for bucket in buckets if bucket]
+    backward = list(reversed(parameters))
+    filled_bytes = list(accumulate((parameter.nbytes for parameter in backward), initial=0))
+    bounds = bucket_bounds(filled_bytes, 0, len(backward), first_bucket_bytes, bucket_bytes)
+    return [backward[begin:end] for begin, end in pairwise(bounds)]

@@ -9,18 +9,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Final
 
 import torch
 from torch import Tensor
 
-from scaleproof.simulator.parallelism.compression import Bf16, Compression, Fp16, PowerSgd, TopK
+from scaleproof.simulator.parallelism.compression import WORTHWHILE, Bf16, Compression, Fp16, PowerSgd, TopK
 from scaleproof.validator.strategy.data_parallel.buckets import Bucket
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.flat import pack, views
-
-# Factors are sent if they have less than this share of the tensor's elements, as in PyTorch's hook.
-_WORTHWHILE: Final = 0.5
 
 
 class Method(ABC):
@@ -110,7 +106,7 @@ class Factors(Method):
         return min(rows, columns, self._rank)
 
     def _pays(self, matrix: Tensor) -> bool:
-        return sum(matrix.shape) * self._columns(matrix) < _WORTHWHILE * matrix.numel()
+        return sum(matrix.shape) * self._columns(matrix) < WORTHWHILE * matrix.numel()
 
 
 class Largest(Method):

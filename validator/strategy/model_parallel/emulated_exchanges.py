@@ -26,7 +26,7 @@ from scaleproof.simulator.strategy.model_parallel.layer_collectives import Layer
 from scaleproof.simulator.strategy.plan_costs import with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.strategy.layout.team import Team
-from scaleproof.validator.strategy.model_parallel.expert_parallel import wire_of
+from scaleproof.validator.strategy.model_parallel.expert import wire_of
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives, both_ways, identity
 
 
@@ -88,7 +88,7 @@ class EmulatedExchanges:
         if not plan.deduplicated:
             return [self._begin_on("expert", "alltoall", exchange.elements * samples, wire)]
         copy = exchange.elements * samples / routed.active
-        copies = zip(("between", "inside"), expert.copies(plan, routed, self._layout.group("expert")), strict=True)
+        copies = zip(("between", "inside"), expert.copies(plan, routed, self._layout.mesh.passing("expert")), strict=True)
         return [self._begin_on(hop, "alltoall", math.ceil(copy * count), wire) for hop, count in copies]
 
     def _begin_others(self, exchange: Exchange, samples: int) -> list[_PendingExchange]:

@@ -29,7 +29,7 @@ class _Mask(NamedTuple):
 
 
 class RingAttention:
-    """Causal attention of a rank's queries to all tokens. Ranks have tokens as in `context_parallel.own_positions`."""
+    """Causal attention of a rank's queries to all tokens. Ranks have tokens as in `context.own_positions`."""
 
     def __init__(self, collectives: PassCollectives, sequence: int) -> None:
         self._collectives, self.team = collectives, collectives.team

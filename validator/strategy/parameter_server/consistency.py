@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
-from scaleproof.simulator.common.parameter_server import Bsp, Clocks, ConsistencyModel, Ssp
+from scaleproof.simulator.common.parameter_server import Bsp, Clocks, ConsistencyModel, Rounds, Ssp
 
 
 class PushOrder(ABC):
@@ -47,7 +47,7 @@ class PushOrder(ABC):
         self.left.pop(pusher, None)
 
 
-class Rounds(PushOrder):
+class RoundReplies(PushOrder):
     """Bulk synchronous: an update takes the pushes of all pushers but `backups`. Late pushers join the round that is then open.
 
     Once a pusher has made its last push, every push is an update: the remaining pushes may be too few for a round here while
@@ -57,33 +57,30 @@ class Rounds(PushOrder):
     def __init__(self, pushes: Mapping[int, float], backups: int) -> None:
         super().__init__(pushes)
         self._pushers, self._needed = len(pushes), len(pushes) - backups
-        self._round = 0
-        self._round_of = dict.fromkeys(pushes, 0)
-        self._waiting: list[int] = []
+        self._rounds = Rounds()
 
     def is_late(self, pusher: int) -> bool:
         """Whether the pusher's round is over."""
-        return self._round_of[pusher] < self._round
+        return self._rounds.is_late(pusher)
 
     def add(self, pusher: int) -> None:
         """Adds the pusher to those of the open round."""
-        self._waiting.append(pusher)
+        self._rounds.add(pusher)
 
     def is_due(self) -> bool:
         """Whether the open round has enough pushes; one suffices once a pusher has made its last push."""
-        return len(self._waiting) >= (self._needed if len(self.left) == self._pushers else 1)
+        return self._rounds.has(self._needed if len(self.left) == self._pushers else 1)
 
     def release(self) -> list[int]:
         """Ends the round; its pushers get a reply."""
-        self._round += 1
-        done, self._waiting = self._waiting, []
+        done = self._rounds.end()
         for pusher in done:
             self.replied(pusher)
         return done
 
     def replied(self, pusher: int) -> None:
         """Notes the reply; the pusher joins the open round."""
-        self._round_of[pusher] = self._round
+        self._rounds.join(pusher)
         super().replied(pusher)
 
 
@@ -133,7 +130,7 @@ def push_order(model: ConsistencyModel, pushes: Mapping[int, float]) -> PushOrde
     """The decisions of a consistency model over one bucket. pushes: total number of pushes by pusher, infinite if not known."""
     match model:
         case Bsp():
-            return Rounds(pushes, model.backups)
+            return RoundReplies(pushes, model.backups)
         case Ssp():
             return ClockReplies(pushes, model.bound)
         case _:

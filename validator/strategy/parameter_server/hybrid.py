@@ -12,13 +12,14 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.validator.strategy.base import Context, Trainer
+from scaleproof.validator.strategy.hybrid.replica import Replica
 from scaleproof.validator.strategy.layout.flat import pack, replace_values, views
 from scaleproof.validator.strategy.layout.mesh import build_mesh, holdings
 from scaleproof.validator.strategy.layout.messages import wait_all
 from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard, load_kernels
 from scaleproof.validator.strategy.parameter_server.links import Arrivals, Links
 from scaleproof.validator.strategy.parameter_server.server import note_push
-from scaleproof.validator.strategy.replica import Replica
+from scaleproof.validator.strategy.parameter_server.shards import equal_bounds
 
 
 class HybridWorker(Replica):
@@ -38,7 +39,7 @@ class HybridWorker(Replica):
         self.gradient = torch.zeros_like(self.values)
         for parameter, slope in zip(parameters, views(self.gradient, parameters), strict=True):
             parameter.grad = slope
-        bounds = [len(self.values) * number // self.plan.servers for number in range(self.plan.servers + 1)]
+        bounds = equal_bounds(len(self.values), self.plan.servers)
         self.parts = {self.plan.ranks + n: slice(*bounds[n : n + 2]) for n in range(self.plan.servers)}
         if context.rank == groups[self.holding][0]:
             self._send_initial()

@@ -15,14 +15,14 @@ from scaleproof.simulator.common.parameter_server import SYNCHRONOUS
 from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.validator.record.recorder import Recorder
+from scaleproof.validator.record.steps import steps_of_worker, warmup_steps
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard, TableShard, load_kernels
 from scaleproof.validator.strategy.parameter_server.consistency import PushOrder, push_order
 from scaleproof.validator.strategy.parameter_server.links import Arrivals, Leave, Links, Listener, Push
-from scaleproof.validator.strategy.parameter_server.parameter_layout import has_final_parameters, lay_out
+from scaleproof.validator.strategy.parameter_server.shards import has_final_parameters, lay_out
 from scaleproof.validator.strategy.parameter_server.sparse_rows import RowMessages
 from scaleproof.validator.strategy.parameter_server.work_units import UnitGrants, rounds
-from scaleproof.validator.train.steps import steps_of_worker, warmup_steps
 
 Pushers = Sequence[Sequence[int]]
 

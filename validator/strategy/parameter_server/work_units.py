@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.record.steps import steps_of_worker, warmup_steps
 from scaleproof.validator.strategy.layout import messages
-from scaleproof.validator.train.steps import steps_of_worker, warmup_steps
 
 
 class UnitRequests:

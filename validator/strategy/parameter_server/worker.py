@@ -13,19 +13,19 @@ from torch import Tensor, nn
 
 from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.parallelism import ParameterServer
+from scaleproof.validator.record.steps import steps_of_worker, warmup_steps
 from scaleproof.validator.strategy.base import Context, WholeModel
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.flat import replace_values
 from scaleproof.validator.strategy.layout.messages import wait_all
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.parameter_server.links import Links
-from scaleproof.validator.strategy.parameter_server.parameter_layout import has_final_parameters, lay_out
+from scaleproof.validator.strategy.parameter_server.shards import has_final_parameters, lay_out
 from scaleproof.validator.strategy.parameter_server.sparse_rows import RowMessages, RowsReply
 from scaleproof.validator.strategy.parameter_server.work_units import UnitRequests
 from scaleproof.validator.train.data import Batch
 from scaleproof.validator.train.layer_graph import Values, as_tuple, data_name
 from scaleproof.validator.train.models.wiring import DATA, Wire
-from scaleproof.validator.train.steps import steps_of_worker, warmup_steps
 
 # What is waited for: a message, or one whose rows are then put in place.
 Message = dist.Work | RowsReply

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scaleproof.simulator.model import AlexNet, InceptionV3, Vgg
-from scaleproof.simulator.model.convolutional.chain import VGG_CONVOLUTIONS
+from scaleproof.simulator.model.convolutional.vgg import VGG_CONVOLUTIONS
 from scaleproof.validator.train.models.resnet import unit
 from scaleproof.validator.train.models.transformer import cross_entropy
 from scaleproof.validator.train.models.wiring import Wire, Wiring, wiring_of

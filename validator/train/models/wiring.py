@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from scaleproof.simulator.model.graph import inputs_of
-from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.layers import Layer, inputs_of
 
 # The layer number of input data, whose outputs are the tensors of a batch.
 DATA: Final = -1

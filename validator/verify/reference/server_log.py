@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from scaleproof.simulator.common.parameter_server import Bsp, Ssp
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.record.steps import quota_of, steps_of_worker, warmup_steps
 from scaleproof.validator.train.data import worker_batches
-from scaleproof.validator.train.steps import quota_of, steps_of_worker, warmup_steps
 from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 # Part of a tensor: its number, first element and end.
@@ -32,8 +32,7 @@ def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str
     """
     strategy = cast(ParameterServer, scenario.strategy)
     process = SingleProcess.of(scenario)
-    size = scenario.cluster.node.devices if strategy.two_level else 1
-    groups = [range(first, min(first + size, strategy.workers)) for first in range(0, strategy.workers, size)]
+    groups = strategy.pushers(scenario.cluster.node.devices)
     server_notes = notes[strategy.workers :]
     _check_ranges([tuple(part) for note in server_notes for ranges in note["ranges"].values() for part in ranges], process)
     pushers = [_PusherReplay(process, workers, sum(len(note["ranges"]) for note in server_notes)) for workers in groups]

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.record.steps import total_steps
 from scaleproof.validator.strategy.base import name_parameters
 from scaleproof.validator.train.data import Batch, share_of
 from scaleproof.validator.train.layer_graph import LayerGraph
 from scaleproof.validator.train.models.models import DTYPES
-from scaleproof.validator.train.steps import total_steps
 from scaleproof.validator.train.trained_model import TrainedModel
 
 _ROUNDS: Final = ContextVar("whether rounding differs", default=False)

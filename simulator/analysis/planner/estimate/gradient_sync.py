@@ -126,7 +126,7 @@ class SyncTimes:
         grid = self._layers.grid(values)
         concurrent = grid.on_first_node([grid.rank(0, 0) + i * grid.stride("tensor") for i in range(grid.tensor)])
         groups = {"replicas": (grid.replicas_of(0), concurrent)}
-        if grid.expert > 1 or (grid.expert_tensor or grid.tensor) < grid.tensor:
+        if grid.expert > 1 or grid.expert_shards < grid.tensor:
             groups["experts"] = _expert_replicas(grid)
         return _Groups(groups, self._transfers.sharing(grid, concurrent), {})
 

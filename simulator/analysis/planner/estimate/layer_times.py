@@ -16,7 +16,7 @@ from scaleproof.simulator.parallelism.mesh import DeviceMesh
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.strategy.job import Job, exposed_exchanges_s
-from scaleproof.simulator.strategy.layout.folding import worker_classes
+from scaleproof.simulator.strategy.layout.worker_classes import worker_classes
 from scaleproof.simulator.strategy.plan_costs import with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
 

@@ -281,7 +281,7 @@ class Case:
     @functools.cached_property
     def traffic(self) -> Traffic:
         """Traffic of the algorithm on the links. Both directions over a switch that reduces are one step, as NCCL counts."""
-        found = self.links.traffic(self.algorithm, self.op)
+        found = self.links.traffic(self.algorithm, self.op, rotate=True)
         if self.is_nvls:
             found = replace(found, inside_steps=min(1, found.inside_steps))
         if self.uses_network_switches:

@@ -95,27 +95,24 @@ class SerialCosts(Spec):
 
 def forward_work(operators: Iterable[Operator], samples: float) -> Work:
     """Work of the forward pass over `samples` samples."""
-    work: Work = Counter()
-    for operator in operators:
-        if isinstance(operator, MemoryBound):
-            _move(work, MEMORY_CALLS, operator.name, (operator.read + operator.written) * samples)
-        elif isinstance(operator, Attention):
-            _attend(work, CALLS, operator, samples, 1.0, FLASH_FORWARD_FLOPS)
-        else:
-            _multiply(work, CALLS, operator, operator.forward(samples), samples)
-    return work
+    return _work(operators, samples, backward=False)
 
 
 def backward_work(operators: Iterable[Operator], samples: float) -> Work:
     """Work of the backward pass over `samples` samples."""
+    return _work((operator for operator in operators if operator.has_backward), samples, backward=True)
+
+
+def _work(operators: Iterable[Operator], samples: float, backward: bool) -> Work:
     work: Work = Counter()
-    for operator in (operator for operator in operators if operator.has_backward):
+    for operator in operators:
         if isinstance(operator, MemoryBound):
-            _move(work, MEMORY_BACKWARD_CALLS, operator.name, (operator.backward_read + operator.backward_written) * samples)
+            _move(work, operator, samples, backward)
         elif isinstance(operator, Attention):
-            _attend(work, BACKWARD_CALLS, operator, samples, _FLASH_BACKWARD, FLASH_BACKWARD_FLOPS)
+            _attend(work, operator, samples, backward)
         else:
-            _multiply(work, BACKWARD_CALLS, operator, operator.backward(samples), samples)
+            products = operator.backward(samples) if backward else operator.forward(samples)
+            _multiply(work, BACKWARD_CALLS if backward else CALLS, operator, products, samples)
     return work
 
 
@@ -128,13 +125,15 @@ def weights_work(operators: Iterable[Operator], samples: float) -> Work:
     return work
 
 
-def _move(work: Work, calls: str, name: str, elements: float) -> None:
-    kind = _KIND_OF.get(name, name)
+def _move(work: Work, operator: MemoryBound, samples: float, backward: bool) -> None:
+    kind = _KIND_OF.get(operator.name, operator.name)
     if kind not in KINDS:
         kind = "norm" if kind.endswith("norm") else "other"
-    if kind == "rms_norm" and calls == MEMORY_BACKWARD_CALLS:
-        kind = "rms_norm_backward"
-    work.update({calls: 1, kind: elements})
+    if not backward:
+        work.update({MEMORY_CALLS: 1, kind: (operator.read + operator.written) * samples})
+        return
+    kind = "rms_norm_backward" if kind == "rms_norm" else kind
+    work.update({MEMORY_BACKWARD_CALLS: 1, kind: (operator.backward_read + operator.backward_written) * samples})
 
 
 def _multiply(work: Work, calls: str, operator: Matmul | Convolution, products: Iterable[Product], samples: float) -> None:
@@ -147,16 +146,17 @@ def _multiply(work: Work, calls: str, operator: Matmul | Convolution, products: 
         work.update({calls: 1, FLOPS: product.flops, "product": moved, "packed": packed})
 
 
-def _attend(work: Work, calls: str, operator: Attention, samples: float, times: float, flops: str) -> None:
+def _attend(work: Work, operator: Attention, samples: float, backward: bool) -> None:
     """Adds the work of attention: one call that skips masked scores if it is flash attention, else a call for each product and
-    for the softmax. times: products per product of the forward pass."""
+    for the softmax."""
+    calls = BACKWARD_CALLS if backward else CALLS
     work.update({ATTENTION_CALLS: 1})
     if operator.flash:
+        times, flops = (_FLASH_BACKWARD, FLASH_BACKWARD_FLOPS) if backward else (1.0, FLASH_FORWARD_FLOPS)
         rows = operator.heads * operator.queries + operator.key_heads * operator.keys
         moved = rows * (operator.width + operator.value_width) * samples * times
         work.update({calls: 1, flops: operator.forward_flops * operator.seen * samples * times, "product": moved})
         return
-    backward = flops == FLASH_BACKWARD_FLOPS
     for product in operator.backward(samples) if backward else operator.forward(samples):
         work.update({calls: 1, FLOPS: product.flops, "product": _matrices(product), "packed": _packed(product)})
     work.update({calls: 1, "other": (3 if backward else 2) * operator.scores * samples})

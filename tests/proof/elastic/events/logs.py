@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from scaleproof.proof.elastic.events.injector import LOGGED
 from scaleproof.proof.elastic.records import INJECTOR, LoggedEvent
 from scaleproof.simulator.analysis.elastic.pauses import Saving
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
 from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline, HostChange, TrainingStretch
-from scaleproof.simulator.scenario.reliability import AnyHostEvent, HostFailure, HostJoin
+from scaleproof.simulator.scenario.reliability import AnyHostEvent, HostFailure, HostJoin, LinkChange, SpotInterruption
 
 BEGAN_S = 100.0
 
@@ -24,8 +25,12 @@ def log_of(job: EventJob, timeline: ElasticTimeline, saving: Saving, every: int)
             events = [by_words[words] for words in change.causes]
             log += _injected(change, events)
             for event in events:
-                hosts = hosts | {event.host} if isinstance(event, HostJoin) else hosts - {event.host}
-            log += _regrouped(change, hosts)
+                if isinstance(event, HostJoin):
+                    hosts = hosts | {event.host}
+                elif isinstance(event, HostFailure | SpotInterruption):
+                    hosts = hosts - {event.host}
+            if change.pause_s:
+                log += _regrouped(change, hosts)
     first = range(job.first_hosts)
     ready = [_note(0.0, host, "trainer", "ready", step=0, rank=rank, ranks=len(first)) for rank, host in _ranks(first)]
     return sorted([*ready, *log], key=lambda event: event.at_s)
@@ -51,9 +56,9 @@ def _trained(
 
 def _injected(change: HostChange, events: list[AnyHostEvent]) -> Iterator[LoggedEvent]:
     for number, event in enumerate(events):
-        what = "killed" if isinstance(event, HostFailure) else "available" if isinstance(event, HostJoin) else "notified"
-        yield _note(change.at_s + number * 1e-9, INJECTOR, "injector", what, rank=event.host, text=event.words)
-        if not isinstance(event, HostJoin) and not change.handed_over:
+        fields = {"rank": event.host, "text": event.words, "step": change.done_step}
+        yield _note(change.at_s + number * 1e-9, INJECTOR, "injector", LOGGED[type(event)], **fields)
+        if not isinstance(event, HostJoin | LinkChange) and not change.handed_over:
             yield _note(change.stopped_s, INJECTOR, "injector", "gone", rank=event.host)
 
 

@@ -15,13 +15,12 @@ from scaleproof.proof.elastic import launching
 from scaleproof.proof.elastic.events import experiment
 from scaleproof.proof.elastic.events.experiment import Experiment
 from scaleproof.proof.elastic.events.outcome import ElasticOutcome
+from scaleproof.proof.elastic.events.probed_times import TorchrunTimes
 from scaleproof.proof.elastic.events.state_check import StateCheck
-from scaleproof.proof.elastic.events.torchrun_times import TorchrunTimes
-from scaleproof.proof.elastic.hosts import Hosts
 from scaleproof.proof.elastic.job import Job
-from scaleproof.proof.elastic.launching import ProcessTimes
+from scaleproof.proof.elastic.launchers import Torchrun
+from scaleproof.proof.elastic.launching import Hosts, ProcessTimes
 from scaleproof.proof.elastic.records import LoggedEvent
-from scaleproof.proof.elastic.rendezvous import Settings
 from scaleproof.simulator.analysis.elastic import elastic
 from scaleproof.simulator.analysis.elastic.pauses import Saving
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
@@ -33,7 +32,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.launch import run_on_ranks
 from tests.proof.elastic.events import signalling
 from tests.proof.elastic.events.logs import log_of
-from tests.proof.elastic.made import Timeline
+from tests.proof.elastic.made import undisturbed
 
 
 @pytest.mark.parametrize(
@@ -54,6 +53,11 @@ from tests.proof.elastic.made import Timeline
         ("netlab-host-added", ["reliability.events=[{kind: join, host: 3, step: 2}]", "steps=3"], "steps: 3 is too few"),
         ("netlab-host-added", ["training={zero: 2}"], "cannot be restored"),
         ("netlab-ddp-after", [], "reliability.events: missing"),
+        (
+            "netlab-server-killed",
+            ["reliability.events=[{kind: failure, host: 2, step: 9}]"],
+            "failure changes the hosts, which jobs with parameter servers keep; give crash or link",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_refused(name: str, overrides: list[str], why: str) -> None:
@@ -66,6 +70,7 @@ def test_what_cannot_be_run_is_refused(name: str, overrides: list[str], why: str
     [
         (["netlab-host-returns", "--only", "rank"], "--only is for faults without a scenario"),
         (["--on", "local"], "--on local needs a scenario with reliability.events"),
+        (["netlab-link-slowed", "--on", "local"], "links of this machine's processes are not limited; use --on netlab"),
         (["netlab-host-added", "--set", "reliability.events=[{kind: join, host: 77, step: 9}]"], "there is no host 77"),
     ],
 )
@@ -93,14 +98,15 @@ def test_an_experiment_probes_predicts_runs_and_compares(tmp_path: Path, monkeyp
         assert (times.agent_s, times.saving.stall_s) == (4.0, pytest.approx(0.06))
         return predictions[-1]
 
-    def train_along(job: Job, hosts: Hosts, _: Settings, first: int, events: Sequence[AnyHostEvent]) -> list[LoggedEvent]:
+    def train_along(job: Job, hosts: Hosts, _: Torchrun, first: int, events: Sequence[AnyHostEvent] = ()) -> list[LoggedEvent]:
+        if not events:
+            return undisturbed(job, 0.9, 0.06)
         assert (job.ranks, job.steps, job.every, first, len(events)) == (3, 40, 10, 3, 2)
         assert [hosts.address(host) for host in range(2)] == ["127.0.0.1", "127.0.0.2"]
         return log_of(EventJob(scenario), predictions[-1], Saving(0.06), every=10)
 
     monkeypatch.setattr(launching, "alone", alone)
     monkeypatch.setattr(launching, "agent_alone", lambda *_: 4.0)
-    monkeypatch.setattr(launching, "under_torchrun", lambda job, *_: Timeline(job, 0.9, 0.06).undisturbed())
     monkeypatch.setattr(experiment, "elastic", predicted)
     monkeypatch.setattr(experiment, "train_along", train_along)
     monkeypatch.setattr(experiment, "check_state", lambda *_: StateCheck(True, 1e-6, 5e-4, 1e-7, (1.0,)))

@@ -9,35 +9,48 @@ import pytest
 
 from scaleproof.proof.elastic.events.measured_timeline import measured
 from scaleproof.proof.elastic.events.outcome import ElasticOutcome
+from scaleproof.proof.elastic.events.probed_times import SupervisorTimes, TorchrunTimes
 from scaleproof.proof.elastic.events.state_check import StateCheck
-from scaleproof.proof.elastic.events.torchrun_times import TorchrunTimes
 from scaleproof.proof.elastic.job import Job
 from scaleproof.proof.elastic.launching import ProcessTimes
-from scaleproof.proof.elastic.measured import Pieces
 from scaleproof.proof.elastic.records import LoggedEvent
 from scaleproof.proof.elastic.rendezvous import Settings
+from scaleproof.proof.elastic.undisturbed import Pieces
 from scaleproof.simulator.analysis.elastic.event_simulation import EventSimulation
-from scaleproof.simulator.analysis.elastic.pauses import Saving
+from scaleproof.simulator.analysis.elastic.pauses import RecoveryTimes
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
 from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline
 from scaleproof.simulator.common.errors import RunError
+from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from tests.proof.elastic.events.logs import log_of
 
-NAMES = ("netlab-host-returns", "netlab-host-added", "netlab-spot-notice", "netlab-spot-no-notice")
+NAMES = (
+    "netlab-host-returns",
+    "netlab-host-added",
+    "netlab-spot-notice",
+    "netlab-spot-no-notice",
+    "netlab-rank-killed",
+    "netlab-host-lost",
+    "netlab-server-killed",
+    "netlab-link-slowed",
+)
 STATE = StateCheck(True, 1e-6, 5e-4, 1e-7, (1.0, 0.5))
 
 
 def predicted(name: str) -> tuple[EventJob, ElasticTimeline, list[LoggedEvent]]:
     job = EventJob(load(name))
     sizes = range(min(job.hosts), job.most_hosts + 1)
-    pieces = Pieces(start_s=6.0, meet_s=0.5, save_s=0.06, digests={}, restore_s=0.02)
+    pieces = Pieces(start_s=6.0, meet_s=0.5, save_s=0.06, restore_s=0.02)
     by_ranks = {hosts: job.scenario_on(hosts) for hosts in sizes}
-    own = Job(Path("nowhere"), by_ranks, every=10)
-    settings = Settings((min(job.hosts), job.most_hosts))
-    times = TorchrunTimes(own, settings, pieces, ProcessTimes(3.0, 0.03), agent_s=4.0)
+    every = job.reliability.checkpoint.steps
+    assert every is not None
+    probed = Job(Path("nowhere"), by_ranks, every), pieces, ProcessTimes(3.0, 0.03)
+    times: RecoveryTimes = SupervisorTimes(*probed)
+    if job.scenario.strategy.kind == "data_parallel":
+        times = TorchrunTimes(*probed, Settings((min(job.hosts), job.most_hosts)), agent_s=4.0)
     timeline = EventSimulation(job, times).timeline()
-    return job, timeline, log_of(job, timeline, Saving(0.06), every=10)
+    return job, timeline, log_of(job, timeline, times.saving, every)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -61,6 +74,25 @@ def test_spot_hosts_lose_work_only_without_notice() -> None:
     (_, noticed, _), (_, lost, _) = predicted("netlab-spot-notice"), predicted("netlab-spot-no-notice")
     assert (noticed.changes[0].lost_steps, lost.changes[0].lost_steps) == (0, 6)
     assert noticed.total_s < lost.total_s
+
+
+def test_one_event_of_each_kind_costs_what_it_is_expected_to() -> None:
+    rank, host, server, link = (predicted(name)[1] for name in NAMES[4:])
+    for timeline, hosts in ((rank, 3), (host, 2), (server, 3)):
+        (change,) = timeline.changes
+        assert (change.done_step, change.resumed_step, change.hosts_after) == (11, 8, hosts)
+        outcome = ElasticOutcome(timeline, timeline, STATE, "netlab")
+        rows = {row.name.strip(): row.measured_s for row in outcome.rows}
+        assert rows["lost in all"] == pytest.approx(rows["lost work"] + rows["pause 1"])
+    assert rank.total_s < host.total_s, "nobody waits for the heartbeats of a host that is there"
+    assert server.changes[0].group_s == 0, "there is no rendezvous"
+    (change,) = link.changes
+    assert (change.pause_s, change.lost_s, change.resumed_step) == (0, 0, 7)
+    before, after = link.stretches
+    slow = load("netlab-link-slowed", ["cluster.network.exceptions=[{at: [1], bandwidth: 200 Mbit/s}]"])
+    assert after.step_s == pytest.approx(predict(slow, interval=False).step_time_s)
+    assert after.step_s > 1.5 * before.step_s
+    assert ElasticOutcome(link, link, STATE, "netlab").rows[-1].predicted_s == pytest.approx(7 * (before.step_s + after.step_s))
 
 
 def test_other_changes_than_predicted_are_shown_as_such() -> None:

@@ -9,11 +9,12 @@ import pytest
 from scaleproof.reports.charts.chart import Boxes
 from scaleproof.reports.charts.runs.waterfall import waterfall
 from scaleproof.reports.charts.style import COMPUTE, EXPOSED_COMMUNICATION
-from scaleproof.reports.read.results import Case, Explanation, Part
+from scaleproof.reports.read.results import Case
+from scaleproof.simulator.run.explanation import ErrorPart, Explanation
 from tests.reports.example import CASES, make_run
 
 
-def _case(*parts: Part) -> Case:
+def _case(*parts: ErrorPart) -> Case:
     predicted, measured = make_run("predicted", CASES[0]), make_run("measured", CASES[0])
     case = Case("ring-2", "data_parallel", "ring", 2, 2, predicted, measured)
     return replace(case, explanation=Explanation(parts=parts))
@@ -21,9 +22,9 @@ def _case(*parts: Part) -> Case:
 
 def test_bars_lead_from_measured_to_predicted() -> None:
     case = _case(
-        Part(name="rate", group="communication", difference_s=-0.002),
-        Part(name="forward", group="compute", difference_s=0.005),
-        Part(name="backward", group="compute", difference_s=1e-9),
+        ErrorPart("rate", -0.002),
+        ErrorPart("forward", 0.005),
+        ErrorPart("backward", 1e-9),
     )
     assert case.predicted is not None
     assert case.measured is not None

@@ -108,7 +108,11 @@ def test_a_third_strategy_that_wins_between_two_points_is_found(path: Path, monk
         rate = rates[strategy](x)
         return Point(x=x, y=y, strategy=strategy, samples_per_s=rate, step_time_s=1 / rate, fits=True)
 
-    monkeypatch.setattr("scaleproof.simulator.analysis.crossover.crossover._Predictions._point", predicted)
+    def grid(_: object) -> tuple[Point, ...]:
+        return tuple(predicted(_, name, x_Bps, 8) for x_Bps in (1e5, 1e11) for name in rates)
+
+    monkeypatch.setattr("scaleproof.simulator.analysis.crossover.crossover._Predictions.point", predicted)
+    monkeypatch.setattr("scaleproof.simulator.analysis.crossover.crossover._Predictions.grid", grid)
     wide = "cluster.network.bandwidth=100 kB/s..100 GB/s"
     found = crossover(path, wide, "workers=8", ["ring", "ps-1", "ps-2"], 2, ALONE)
     assert [(one.below, one.above) for one in found.borders] == [("ring", "ps-2"), ("ps-2", "ps-1")]

@@ -129,6 +129,57 @@ def test_a_failure_in_a_pause_begins_it_again() -> None:
     assert once.changes[0].lost_s == twice.changes[0].lost_s
 
 
+def crash(host: int = 3, **when: Any) -> dict[str, Any]:
+    return {"kind": "crash", "host": host, **when}
+
+
+def slow_link(host: int, bandwidth: str, **when: Any) -> dict[str, Any]:
+    return {"kind": "link", "host": host, "bandwidth": bandwidth, **when}
+
+
+def slow_step_s(workers: int, host: int) -> float:
+    exceptions = f"cluster.network.exceptions=[{{at: [{host}], bandwidth: 100 Mbit/s}}]"
+    slow = load("netlab-ddp-after", [f"strategy.workers={workers}", "batch={per_worker: 8}", exceptions])
+    return predict(slow, False).step_time_s
+
+
+def test_a_crash_costs_a_failure_whose_host_is_there_again() -> None:
+    crashed, failed = timeline(crash(step=13)), timeline(failure(step=13))
+    assert [stretch.hosts for stretch in crashed.stretches] == [4, 4]
+    assert crashed.changes[0].pause_s == pytest.approx(failed.changes[0].pause_s)
+    assert crashed.parts_s["lost work"] == pytest.approx(failed.parts_s["lost work"])
+    twice = timeline(crash(step=13), crash(2, at="10 s"))
+    assert twice.changes[1].resumed_s == pytest.approx(10 + 1 + 2 + 3 + SAVED_S), "the pause begins again"
+
+
+def test_a_slow_link_slows_steps_from_then_on_and_loses_nothing() -> None:
+    for when, step in (({"step": 20}, 20), ({"step": 23}, 23), ({"at": f"{22.5 * step_s(4) + 4 * SAVED_S} s"}, 23)):
+        found = timeline(slow_link(1, "100 Mbit/s", **when))
+        (change,) = found.changes
+        assert (change.pause_s, change.lost_s, change.resumed_step) == (0, 0, step)
+        assert [stretch.step_s for stretch in found.stretches] == pytest.approx([step_s(4), slow_step_s(4, 1)])
+        expected_s = step * step_s(4) + (STEPS - step) * slow_step_s(4, 1) + (STEPS // EVERY - 1) * SAVED_S
+        assert found.total_s == pytest.approx(expected_s)
+        assert found.ratio == pytest.approx(found.parts_s["useful"] / found.total_s)
+
+
+def test_work_that_was_not_saved_before_a_link_changed_is_lost_with_a_host() -> None:
+    found = timeline(slow_link(1, "100 Mbit/s", step=13), failure(step=14))
+    assert (found.changes[1].done_step, found.changes[1].resumed_step) == (14, 10)
+    assert sum(found.parts_s.values()) == pytest.approx(found.total_s)
+    assert sum(stretch.kept_step - stretch.first_step for stretch in found.stretches) == STEPS
+    assert found.stretches[-1].step_s == pytest.approx(slow_step_s(3, 1)), "the slow link is still that of host 1"
+    without = timeline(slow_link(3, "100 Mbit/s", step=13), failure(step=14))
+    assert without.stretches[-1].step_s == pytest.approx(step_s(3)), "its link goes with a host"
+
+
+def test_a_link_that_changes_in_a_pause_is_a_cause_of_the_next_speed() -> None:
+    found = timeline(failure(step=13), slow_link(1, "100 Mbit/s", at="8 s"))
+    (change,) = found.changes
+    assert change.causes == ("host 3 fails after step 13", "the link of host 1 has 100 Mbit/s at 8.00 s")
+    assert found.stretches[-1].step_s == pytest.approx(slow_step_s(3, 1))
+
+
 def test_a_larger_host_count_is_predicted_as_by_predict() -> None:
     found = timeline(join(4, step=7))
     assert [stretch.step_s for stretch in found.stretches] == pytest.approx([step_s(4), step_s(5)])
@@ -143,6 +194,8 @@ def test_a_larger_host_count_is_predicted_as_by_predict() -> None:
         ([failure(step=5), failure(step=9)], "events.1.host", "does not train then; give one of 0, 1, 2"),
         ([failure(host, step=5) for host in range(4)], "events.3.host", "no host is left"),
         ([failure(step=60)], "events.0.step", "training ends with step 60"),
+        ([failure(step=5), crash(step=9)], "events.1.host", "does not train then; give one of 0, 1, 2"),
+        ([slow_link(5, "1 Gbit/s", step=9)], "events.0.host", "does not train then; give one of 0, 1, 2, 3"),
         ([failure(step=9), join(step=5)], "events.1.step", "list events in the order"),
     ],
 )
@@ -174,7 +227,7 @@ def test_events_after_the_end_are_refused() -> None:
         ("events: [{kind: failure, host: 3, step: 5, at: 3 s}]", "give at, such as 30 s, or step, not both"),
         ("events: [{kind: failure, host: 3, step: 5}], mtbf: {host: 1 d}", "events, not both"),
         ("events: []", "give mtbf for random failures, or events"),
-        ("events: [{kind: crash, host: 3, step: 5}]", "unknown kind 'crash'; give one of failure, interruption, join"),
+        ("events: [{kind: fire, host: 3, step: 5}]", "unknown kind 'fire'; give one of failure, interruption, join"),
     ],
 )
 def test_wrong_descriptions_are_refused(fields: str, why: str) -> None:

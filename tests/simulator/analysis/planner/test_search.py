@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from scaleproof import main
-from scaleproof.commands.text.plan import describe, plain
-from scaleproof.reports.pages.plan_text import risk
+from scaleproof.commands.text.plan import describe
+from scaleproof.reports.descriptions.plan_sentences import risk
 from scaleproof.simulator.analysis.planner.estimate import every, memory_bytes
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
 from scaleproof.simulator.analysis.planner.record import record_of
@@ -27,7 +27,7 @@ from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.load import build, load
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.priors import common_error_share
+from scaleproof.simulator.uncertainty.pairwise import common_error_share
 from tests.validator.verdicts import in_bulk
 
 SMALL = ("strategy={kind: hybrid, workers: 8, overlap: true}", "batch=64")
@@ -154,7 +154,7 @@ def test_plan_uncertainty_follows_from_the_clusters_uncertainty() -> None:
 def test_the_plan_is_printed_as_text_and_json() -> None:
     found = planned()
     record = record_of(found, "0")
-    text, data = describe([record]), plain([record])["plans"][0]
+    text, data = describe([record]), record.to_dict()
     assert "optimal: no configuration that fits is faster (by bounds, replay and prediction)" in text
     assert "CP 1, EP 1" in text
     assert {"configurations", "estimate_seconds", "replayed", "best", "front", "too_large"} <= data.keys()
@@ -303,7 +303,7 @@ def test_the_best_servers_are_reported_as_scenario_fields() -> None:
     record = record_of(found, "0")
     text = describe([record])
     assert "(by bounds, replay and prediction)" in text
-    assert "a step by number of dedicated servers (estimated): 1: " in text
+    assert "a step by number of dedicated servers (estimated): " in text
     result = yaml.safe_load("\n".join(record.fields))
     chosen = f"strategy={json.dumps(result['strategy'])}", f"training={json.dumps(result['training'])}"
     again = load("resnet50-servers-p100", [*SERVERS, *chosen])

@@ -10,8 +10,9 @@ import pytest
 
 from scaleproof import main
 from scaleproof.commands.text.plan import describe
+from scaleproof.reports.descriptions.plan_sentences import against_runner_up, headline, tie_sentence
+from scaleproof.reports.descriptions.plan_settings import settings
 from scaleproof.reports.pages.page import build
-from scaleproof.reports.pages.plan_text import Settings, against_runner_up, headline, tie_sentence
 from scaleproof.simulator.analysis.planner import sizes
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.record import PlanRecord
@@ -144,9 +145,9 @@ def test_inline_models_have_a_name(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_settings_that_are_equal_in_all_rows_are_named_once() -> None:
     rows = [{"workers": 4, "tensor": 2, "recompute": "none", "framework": "x", "zero": zero} for zero in (0, 1)]
-    settings = Settings.of(rows)
-    assert list(settings.differing) == ["ZeRO"]
-    assert settings.equal_words == "DP 4, TP 2, PP 1, VPP 1, CP 1, EP 1, MBS 1, GA 1, recompute none"
+    differing, equal = settings(rows)
+    assert [column.head for column in differing] == ["ZeRO"]
+    assert equal == "DP 4, TP 2, PP 1, VPP 1, CP 1, EP 1, MBS 1, GA 1, recompute none"
 
 
 def test_words_of_plans(plans: list[PlanRecord]) -> None:

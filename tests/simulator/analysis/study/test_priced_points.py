@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.analysis.study.evaluate import RESULTS, rows
-from scaleproof.simulator.analysis.study.numeric_axes import NUMBERS, with_numbers
+from scaleproof.simulator.analysis.study.grid import NUMBERS, with_numbers
 from scaleproof.simulator.analysis.study.priced_points import timed_together
 from scaleproof.simulator.analysis.study.study import read
 from scaleproof.simulator.cluster import Cluster, Device

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
-from scaleproof.simulator.cluster.collectives.link_traffic import Traffic, network_loads, traffic, traffic_by_round
+from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks, Traffic
 from scaleproof.simulator.cluster.network.links import Link, Node
 from scaleproof.simulator.common.errors import InputError
 
@@ -41,7 +41,7 @@ def link(bandwidth_Bps: float, kind: str = "switch", duplex: str = "full", excep
 def on_one_node(devices: int, algorithm: str, op: Op, ranks: int | list[int] | None = None, **fields: object) -> Traffic:
     """Traffic on one node, by default over all its devices."""
     node = Node(devices=devices, link=link(INSIDE_Bps, **fields))  # type: ignore[arg-type]
-    return traffic(algorithm, op, Group.of(ranks or devices, devices), node, None, rotate=False)
+    return GroupLinks(Group.of(ranks or devices, devices), node, None).traffic(algorithm, op, rotate=False)
 
 
 def on_nodes(
@@ -50,7 +50,7 @@ def on_nodes(
     """Traffic over all devices of several nodes."""
     node = Node(devices=devices, cards=cards, link=link(INSIDE_Bps))
     network = link(BETWEEN_Bps, **fields)  # type: ignore[arg-type]
-    return traffic(algorithm, op, Group.of(nodes * devices, devices), node, network, rotate)
+    return GroupLinks(Group.of(nodes * devices, devices), node, network).traffic(algorithm, op, rotate)
 
 
 @pytest.mark.parametrize("devices", [2, 4, 5, 8])
@@ -124,7 +124,7 @@ def test_busy_time_is_the_sum_of_the_messages(ranks: int, devices: int, name: st
             for way, end in (("out", a), ("in", b)):
                 load[way, end // devices if load is between else end] += share * step.times
     node = Node(devices=devices, link=link(INSIDE_Bps))
-    found = traffic(name, op, group, node, link(BETWEEN_Bps), rotate=False)
+    found = GroupLinks(group, node, link(BETWEEN_Bps)).traffic(name, op, rotate=False)
     assert found.inside_s * INSIDE_Bps == pytest.approx(max(inside.values(), default=0))
     assert found.between_s * BETWEEN_Bps == pytest.approx(max(between.values(), default=0))
 
@@ -269,7 +269,9 @@ def test_nodes_without_a_switch_reject_in_switch_reduction() -> None:
         for kind in ("mesh", "hybrid_cube_mesh"):
             node, network = Node(devices=4, link=link(INSIDE_Bps, kind)), link(BETWEEN_Bps, "torus", dimensions=[2])
             with pytest.raises(InputError, match="needs a switch that all ranks are attached to; use another"):
-                traffic(name, "all_reduce", Group.of(8, 4) if name == "in_network" else Group.of(4, 4), node, network, False)
+                GroupLinks(Group.of(8, 4) if name == "in_network" else Group.of(4, 4), node, network).traffic(
+                    name, "all_reduce", False
+                )
 
 
 def test_in_switch_reduction_works_in_networks_of_several_switches() -> None:
@@ -333,7 +335,7 @@ def test_all_rings_of_a_node_share_the_root() -> None:
 @pytest.mark.parametrize("devices", [2, 8])
 def test_a_root_transfers_all_data_itself(op: Op, devices: int) -> None:
     node = Node(devices=devices, link=link(INSIDE_Bps))
-    found = traffic("ring", op, Group.of(devices, devices), node, None, rotate=True)
+    found = GroupLinks(Group.of(devices, devices), node, None).traffic("ring", op, rotate=True)
     assert found.inside_s * INSIDE_Bps >= 1 - 1e-9
 
 
@@ -356,8 +358,8 @@ def test_the_busy_time_of_the_busiest_link_follows_from_network_loads(
     pair: tuple[str, Op], fields: dict[str, object], nodes: int
 ) -> None:
     group, node, network = Group.of(nodes, 1), Node(), link(BETWEEN_Bps, **fields)  # type: ignore[arg-type]
-    loads, wiring = network_loads(*pair, group, node, network, rotate=False), network.wiring(nodes)
-    found = traffic(*pair, group, node, network, rotate=False)
+    loads, wiring = GroupLinks(group, node, network).loads(*pair, rotate=False), network.wiring(nodes)
+    found = GroupLinks(group, node, network).traffic(*pair, rotate=False)
     assert max(load / wiring.capacity_Bps(channel) for channel, load in loads.items()) == pytest.approx(found.between_s)
 
 
@@ -367,8 +369,8 @@ def test_traffic_by_round_adds_up_to_at_least_the_total(pair: tuple[str, Op], no
     group, node = Group.of(nodes * devices, devices), Node(devices=devices, link=link(INSIDE_Bps))
     if group.size == 1:
         return
-    whole = traffic(*pair, group, node, link(BETWEEN_Bps), rotate=False)
-    rounds = traffic_by_round(*pair, group, node, link(BETWEEN_Bps))
+    whole = GroupLinks(group, node, link(BETWEEN_Bps)).traffic(*pair, rotate=False)
+    rounds = GroupLinks(group, node, link(BETWEEN_Bps)).traffic_by_round(*pair)
     assert sum(part.inside_s for part in rounds) >= whole.inside_s * (1 - 1e-9)
     assert sum(part.between_s for part in rounds) >= whole.between_s * (1 - 1e-9)
     assert sum(map(further_s, rounds)) == further_s(whole) == 0

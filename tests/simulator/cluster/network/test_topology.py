@@ -12,7 +12,8 @@ import networkx as nx
 import pytest
 from pydantic import TypeAdapter
 
-from scaleproof.simulator.cluster.network.topology import AnyTopology, Topology
+from scaleproof.simulator.cluster.network.topology import Topology
+from scaleproof.simulator.cluster.network.topology_kinds import AnyTopology
 from scaleproof.simulator.cluster.network.wiring import Wiring
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.scenario.load import load

@@ -22,8 +22,7 @@ from scaleproof.simulator.model.convolutional.image_steps import (
     layers_of,
     max_pool,
 )
-from scaleproof.simulator.model.graph import boundary_elements
-from scaleproof.simulator.model.layers import Shard
+from scaleproof.simulator.model.layers import Shard, boundary_elements
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound
 from scaleproof.simulator.model.traced import Traced, trace
 from scaleproof.simulator.model.tracing import torch_module

@@ -132,8 +132,8 @@ def test_folded_expert_groups_stay_inside_a_node(small: Make) -> None:
     slow = "cluster.network.bandwidth=100 Mbit/s"
     unfolded, folded = (hybrid(small, f"{numbers}{more}", slow) for more in ("", ", expert_tensor: 1"))
     assert delays_s(folded)[0] < delays_s(unfolded)[0] / 10
-    assert with_collectives(folded.strategy.plan, job_of(folded)).exchange.group("expert").nodes == 1  # type: ignore[union-attr]
-    assert with_collectives(unfolded.strategy.plan, job_of(unfolded)).exchange.group("expert").nodes == 4  # type: ignore[union-attr]
+    assert with_collectives(folded.strategy.plan, job_of(folded)).exchange.mesh.passing("expert").nodes == 1  # type: ignore[union-attr]
+    assert with_collectives(unfolded.strategy.plan, job_of(unfolded)).exchange.mesh.passing("expert").nodes == 4  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])

@@ -12,7 +12,7 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import events
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
+from scaleproof.simulator.strategy.plan_costs import stage_layers
 from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.programs import ONLY_COMPUTE, compiled, moved_bytes, separate_workers, step_s, work_s
 

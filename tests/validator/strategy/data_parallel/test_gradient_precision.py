@@ -14,8 +14,8 @@ from torch import nn
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.training import Training
-from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.measure import measure
+from scaleproof.validator.preflight.checks import check_trainable
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision
 from scaleproof.validator.verify.verify import tolerance_of
 from tests.validator import conftest

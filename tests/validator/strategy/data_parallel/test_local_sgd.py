@@ -10,7 +10,7 @@ import pytest
 from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.simulator.predict import predict
 from scaleproof.validator.measure import MeasureOptions, measure, train_here
-from scaleproof.validator.train.emulation_lateness import MOST_LATE_S
+from scaleproof.validator.record.emulation_lateness import MOST_LATE_S
 from tests.validator import faults_data_parallel as faults
 from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
 from tests.validator.verdicts import deviation, in_bulk, paced

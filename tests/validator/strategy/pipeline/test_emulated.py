@@ -12,11 +12,11 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
+from scaleproof.simulator.strategy.plan_costs import stage_layers
 from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.measure import measure
+from scaleproof.validator.record.emulation_lateness import MOST_LATE_S
 from scaleproof.validator.train import emulated_compute
-from scaleproof.validator.train.emulation_lateness import MOST_LATE_S
 from tests.validator.conftest import CLUSTER, GPT
 
 pytestmark = pytest.mark.full

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model import AnyModel, ModelSpec
-from scaleproof.validator.launch.preflight.checks import check_trainable
+from scaleproof.validator.preflight.checks import check_trainable
 from scaleproof.validator.train.layer_graph import LayerGraph
 from scaleproof.validator.train.models import models
 from scaleproof.validator.train.models.attention import Attend, rotary_table, rotated

@@ -9,7 +9,7 @@ import torch
 
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.model import Traced
-from scaleproof.validator.launch.preflight.checks import check_trainable
+from scaleproof.validator.preflight.checks import check_trainable
 from scaleproof.validator.train.layer_graph import LayerGraph
 from scaleproof.validator.train.trained_model import RealModel
 from tests.validator.conftest import MakeScenario

@@ -16,7 +16,7 @@ from scaleproof.simulator.model import Gpt, cut_into_stages
 from scaleproof.simulator.model.layers import Counted
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.stage_partition import stage_layers
+from scaleproof.simulator.strategy.plan_costs import stage_layers
 from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
 from tests.simulator.programs import rank_layers

@@ -15,7 +15,7 @@ from scaleproof.simulator.cluster import Cluster, Link, Node
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS
 from scaleproof.simulator.cluster.collectives.cost import collective_cost, timing_constants
 from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op
-from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks, traffic, traffic_by_round
+from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of, priors, replaced
 from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, choices, nccl_choice, point_to_point
 from scaleproof.simulator.cluster.collectives.settings import Adjust, Nccl
@@ -106,7 +106,7 @@ def test_a_collective_in_chunks_agrees_with_its_messages_one_by_one(
         "device": device, "collectives": {"library": "fastest"},
     }  # fmt: skip
     known, group = Cluster.model_validate(description), Group.of(nodes * devices, devices)
-    rounds = traffic_by_round(algorithm, op, group, known.node, known.network)
+    rounds = GroupLinks(group, known.node, known.network).traffic_by_round(algorithm, op)
     latency_s = GroupLinks(group, known.node, known.network).rounds_latency_s(rounds)
     # a switch that reduces is half of the way from a rank to another
     to_switches = [(np.minimum(step.source, step.target) < 0).all() for step in ALGORITHMS[algorithm].rounds(op, group)]
@@ -114,7 +114,7 @@ def test_a_collective_in_chunks_agrees_with_its_messages_one_by_one(
     each_s = [size_bytes * max(part.inside_s, part.between_s) for part in rounds]
     if op in ALGORITHMS[algorithm].pipelined:
         # the first piece passes all rounds, and the busiest link carries the others behind it
-        whole = traffic(algorithm, op, group, known.node, known.network, rotate=False)
+        whole = GroupLinks(group, known.node, known.network).traffic(algorithm, op, rotate=False)
         busiest_s = size_bytes * max(whole.inside_s, whole.between_s)
         step_s = latency_s / len(rounds)
         pieces = max(1, min(64, round(math.sqrt(busiest_s / step_s))))

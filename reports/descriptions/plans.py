@@ -1,0 +1,264 @@
+"""Plans as sections: the best plan of each number of GPUs, its rivals, its time and memory, and what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Final
+
+from scaleproof.reports.charts import plan_curves
+from scaleproof.reports.charts.runs import breakdown as run_charts
+from scaleproof.reports.descriptions import plan_sentences as sentences
+from scaleproof.reports.descriptions.plan_settings import settings
+from scaleproof.reports.sections import Column, Description, Section, Table
+from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
+from scaleproof.simulator.analysis.planner.words import degrees, fits_words, layout
+from scaleproof.simulator.common.units import (
+    format_bytes,
+    format_energy_J,
+    format_number,
+    format_percent,
+    format_range,
+    format_time_s,
+    format_USD,
+)
+
+_NONE: Final = "–"
+_LARGEST_HOLDERS: Final = 3
+
+
+def describe(plans: Sequence[PlanRecord]) -> Description:
+    """The description of the plan of one number of GPUs, or of the best plans of several."""
+    planned = [plan for plan in plans if not plan.problem]
+    one = planned[0] if len(plans) == len(planned) == 1 else None
+    return Description(
+        _title(plans),
+        sentences.headline(plans),
+        list(_summary(plans, one)),
+        list(_figures(planned[-1])) if planned else [],
+        list(_of_one(one) if one else _of_several(plans, planned)) if planned else [],
+    )
+
+
+def _title(plans: Sequence[PlanRecord]) -> str:
+    if not plans:
+        return "plans"
+    first = plans[0]
+    if len(plans) == 1:
+        return f"{first.model} on {first.gpus:,} GPUs of {first.cluster}, global batch {first.samples:,}"
+    return f"{first.model} on {first.cluster}, global batch {first.samples:,} at each number of GPUs"
+
+
+def _summary(plans: Sequence[PlanRecord], one: PlanRecord | None) -> Iterator[str]:
+    """Yields how plans were found. one: the only plan."""
+    yield from (sentences.nodes_note(plan) for plan in plans if plan.added_nodes and not plan.problem)
+    if one:
+        yield sentences.search(one)
+        yield f"framework{'s' if len(one.frameworks) > 1 else ''}: {sentences.frameworks(one)}"
+        yield sentences.optimality(one)
+        yield from sentences.risk(one)
+
+
+def _figures(plan: PlanRecord) -> Iterator[tuple[str, str]]:
+    """Yields the key figures of a plan."""
+    row = plan.best[0]
+    per_gpu = format_number(plan.per_second(row.step_time_s) / plan.gpus)
+    yield per_gpu, f"{plan.unit}/s per GPU on {plan.gpus:,} GPUs"
+    if row.mfu and row.flops_per_gpu:
+        yield format_percent(row.mfu), f"MFU, {row.flops_per_gpu / 1e12:.3g} TFLOP/s per GPU"
+    yield format_time_s(row.step_time_s), f"per step ({_between(row)})"
+    if row.cost_USD:
+        yield f"{row.cost_USD[f'per_million_{plan.unit}']:,.3g} USD", f"per million {plan.unit}"
+    fits = "" if row.fits_probability is None else f"; fits with a probability of {fits_words(row.fits_probability)}"
+    yield format_bytes(row.memory_bytes), f"memory of the fullest rank, of {format_bytes(plan.device_bytes)}{fits}"
+
+
+def _of_one(plan: PlanRecord) -> Iterator[Section]:
+    """Yields the sections of one number of GPUs."""
+    columns, _, notes, groups = _ranking(plan)
+    yield _best(Table(columns, notes=notes, groups=groups), notes=list(sentences.comparisons(plan)))
+    yield _time([plan])
+    yield _trade_offs([plan], sentences.front(plan))
+    yield _memory([plan], sentences.too_large(plan))
+    if counts := list(sentences.server_counts(plan)):
+        yield Section("Servers", "How many servers", notes=counts)
+    yield Section("Scenario", f"No. 1, for a scenario file{_minor_choices(plan.best[0])}", code=plan.fields)
+
+
+def _of_several(plans: Sequence[PlanRecord], planned: Sequence[PlanRecord]) -> Iterator[Section]:
+    """Yields the sections of several numbers of GPUs. planned: those that have a plan."""
+    problems = [f"{plan.gpus:,} GPUs: no plan: {plan.problem}" for plan in plans if plan.problem]
+    yield Section(
+        "Scaling",
+        "How the best plan scales",
+        tables=[_sizes(planned)],
+        charts=lambda: [plan_curves.scaling(planned)],
+        notes=problems,
+    )
+    yield _best(*(_ranking_of_several(plan, is_folded=plan is not planned[-1]) for plan in planned), notes=_sure(planned))
+    yield _time(planned)
+    yield _memory(planned)
+    yield _trade_offs(planned)
+
+
+def _best(*tables: Table, notes: Sequence[str]) -> Section:
+    intro = "Configurations that differ in bucket size or rank order alone are one row, the best of them."
+    return Section("Ranking", "The best configurations", intro, tables=tables, notes=notes)
+
+
+def _trade_offs(plans: Sequence[PlanRecord], brief: Iterable[str] = ()) -> Section:
+    return Section("Trade-offs", "Less memory for more time", charts=lambda: [plan_curves.pareto(plans)], brief=list(brief))
+
+
+def _memory(plans: Sequence[PlanRecord], brief: Iterable[str] = ()) -> Section:
+    """What fits. brief: on what does not."""
+    tables = [_too_large(plan, brief, is_folded=plan is not plans[-1]) for plan in plans if plan.too_large]
+    return Section("Memory", "What fits", _intro(plans), tables=tables, charts=lambda: [run_charts.memory(_bars(plans))])
+
+
+def _time(plans: Sequence[PlanRecord]) -> Section:
+    return Section("Time", "Where the time goes", _intro(plans), charts=lambda: [run_charts.breakdown(_bars(plans))])
+
+
+def _intro(plans: Sequence[PlanRecord]) -> str:
+    return "The best plan of each number of GPUs." if len(plans) > 1 else "The best plan."
+
+
+def _bars(plans: Sequence[PlanRecord]) -> list[run_charts.Bar]:
+    return [run_charts.Bar(f"{plan.gpus:,} GPUs", degrees(plan.best[0].configuration), plan.run) for plan in plans]
+
+
+def _sure(plans: Sequence[PlanRecord]) -> list[str]:
+    """Whether plans are optimal, with their sizes where that differs."""
+    sizes: dict[str, list[str]] = {}
+    for plan in plans:
+        sizes.setdefault(sentences.optimality(plan), []).append(f"{plan.gpus:,}")
+    if len(sizes) == 1:
+        return list(sizes)
+    return [f"{', '.join(gpus)} GPUs: {sentence}" for sentence, gpus in sizes.items()]
+
+
+def _sizes(plans: Sequence[PlanRecord]) -> Table:
+    """The best plan of each number of GPUs."""
+    best, first = [plan.best[0] for plan in plans], plans[0]
+    rates = [plan.per_second(row.step_time_s) for plan, row in zip(plans, best, strict=True)]
+    ends = [
+        format_range(*(format_number(plan.per_second(end_s)) for end_s in (row.high_s, row.low_s)))
+        for plan, row in zip(plans, best, strict=True)
+    ]
+    rate = f"{first.unit}/s"
+    columns = [
+        Column("GPUs", [f"{plan.gpus:,}" for plan in plans]),
+        Column(rate, list(map(format_number, rates))),
+        Column("90 %", ends, is_text=True, under=rate),
+        Column("scaling", [f"{one / rates[0]:.2f}x" for one in rates]),
+        Column("step", [format_time_s(row.step_time_s) for row in best]),
+        Column("90 %", list(map(_between, best)), under="step", is_detail=True),
+        *_per_gpu(plans, best),
+    ]
+    if all(row.cost_USD for row in best):
+        unit = f"per_million_{first.unit}"
+        columns.append(Column(f"USD/M {first.unit}", [f"{(row.cost_USD or {})[unit]:,.3g}" for row in best]))
+    layouts = [layout(row.configuration) for row in best]
+    return Table([*columns, *_fit(best), Column("best plan", layouts, is_text=True, under="GPUs")])
+
+
+def _ranking(plan: PlanRecord) -> tuple[list[Column], str, list[str], list[tuple[str, int]]]:
+    """Columns, heading, notes and groups of the table of the best configurations of one size."""
+    best = plan.best
+    differing, equal = settings([row.configuration for row in best])
+    objectives = [_objective(row, plan) for row in best]
+    better = [_NONE if row.best_is_better is None else format_percent(row.best_is_better, 0) for row in best]
+    columns = [
+        Column("No.", [f"{number}" for number in range(1, len(best) + 1)]),
+        *differing,
+        Column("step", [format_time_s(row.step_time_s) for row in best]),
+        Column("90 %", list(map(_between, best)), is_text=True, under="step"),
+        *([Column(plan.objective, objectives)] if any(objectives) else []),
+        *_per_gpu([plan] * len(best), best),
+        *_fit(best),
+        Column(f"P(No. 1 {sentences.is_better(plan.objective)})", better, is_detail=True),
+    ]
+    groups = [(_group(plan, is_tied), len(list(rows))) for is_tied, rows in groupby(best, lambda row: row.is_tied)]
+    return columns, f"{plan.gpus:,} GPUs", [f"all: {equal}"] if equal else [], groups if len(best) > 1 else []
+
+
+def _group(plan: PlanRecord, is_tied: bool) -> str:
+    """The title of configurations that are a tie with the best, or of others."""
+    if is_tied:
+        return "Best, and ties with it" if plan.ties else "Best"
+    return "Slower" if plan.objective == "time" else "Others"
+
+
+def _ranking_of_several(plan: PlanRecord, is_folded: bool) -> Table:
+    """The best configurations of one of several sizes."""
+    columns, heading, notes, groups = _ranking(plan)
+    margin = sentences.against_runner_up(plan)
+    risk = list(sentences.risk(plan))
+    brief = [f"{plan.gpus:,} GPUs: {sentence}" for sentence in filter(None, (margin, *risk))]
+    return Table(columns, heading, [*risk, *sentences.comparisons(plan), *notes], groups, brief, is_folded)
+
+
+def _per_gpu(plans: Sequence[PlanRecord], rows: Sequence[PlanRow]) -> Iterator[Column]:
+    """Yields throughput per GPU and utilisation, where they are known of all rows."""
+    rates = [format_number(plan.per_second(row.step_time_s) / plan.gpus) for plan, row in zip(plans, rows, strict=True)]
+    yield Column(f"{plans[0].unit}/s/GPU", rates)
+    if all(row.mfu for row in rows):
+        yield Column("MFU", [format_percent(row.mfu or 0.0) for row in rows])
+    if all(row.flops_per_gpu for row in rows):
+        yield Column("TFLOP/s/GPU", [f"{(row.flops_per_gpu or 0.0) / 1e12:.3g}" for row in rows])
+
+
+def _fit(rows: Sequence[PlanRow]) -> Iterator[Column]:
+    """Yields the memory of the fullest rank, and the probability that it fits."""
+    yield Column("memory", [format_bytes(row.memory_bytes) for row in rows])
+    if any(row.fits_probability for row in rows):
+        yield Column("fits", [fits_words(row.fits_probability) for row in rows])
+
+
+def _between(row: PlanRow) -> str:
+    return format_range(format_time_s(row.low_s), format_time_s(row.high_s))
+
+
+def _objective(row: PlanRow, plan: PlanRecord) -> str:
+    """Objective value of a step, if the objective is not its time."""
+    if plan.objective == "energy" and row.energy_J:
+        return format_energy_J(row.energy_J["per_step"])
+    if plan.objective == "cost" and row.cost_USD:
+        return format_USD(row.cost_USD["per_step"])
+    if plan.objective == "tokens-per-dollar" and row.cost_USD:
+        return f"{1e6 / row.cost_USD['per_million_tokens']:,.0f}"
+    return ""
+
+
+def _too_large(plan: PlanRecord, brief: Iterable[str], is_folded: bool) -> Table:
+    """Faster configurations that do not fit."""
+    faster = plan.too_large
+    count = plan.configurations - plan.fitting
+    note = (
+        f"{count:,} of {plan.configurations:,} configurations need more than {format_bytes(plan.capacity_bytes)}. The fastest "
+        f"of those that need more than {format_bytes(plan.device_bytes)}, by estimate, one for each combination of degrees"
+    )
+    columns = [
+        Column("degrees", [degrees(one.configuration) for one in faster]),
+        Column("step, estimated", [format_time_s(one.estimated_s) for one in faster]),
+        Column("memory", [format_bytes(one.memory_bytes) for one in faster]),
+        Column("largest holders", [_holders(one.holders_bytes) for one in faster], is_text=True),
+        Column("configuration", [layout(one.configuration) for one in faster], is_text=True),
+    ]
+    heading = f"Faster but too large on {plan.gpus:,} GPUs"
+    return Table(columns, heading, [note], brief=list(brief), is_folded=is_folded)
+
+
+def _holders(sizes_bytes: Mapping[str, float]) -> str:
+    largest = sorted(sizes_bytes, key=lambda name: -sizes_bytes[name])[:_LARGEST_HOLDERS]
+    return ", ".join(f"{name.replace('_', ' ')} {format_bytes(sizes_bytes[name])}" for name in largest)
+
+
+def _minor_choices(row: PlanRow) -> str:
+    """' (with bucket 25.0 MiB, rank order tensor-workers-stages)': choices with effect that have no column."""
+    config = row.configuration
+    parts = [f"bucket {format_bytes(config['bucket_bytes'])}"] if "bucket_bytes" in config and row.sums_buckets else []
+    order = [axis for axis in config.get("order", ()) if config.get(axis, 1) > 1]
+    parts += [f"rank order {'-'.join(order)}"] if len(order) > 1 else []
+    return f" (with {', '.join(parts)})" if parts else ""

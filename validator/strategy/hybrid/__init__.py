@@ -1,0 +1,1 @@
+"""Hybrids on a rank: replicas whose ranks share layers, tokens and experts, and keep their parameters identical."""

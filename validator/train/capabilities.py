@@ -1,0 +1,53 @@
+"""Capabilities of real training: what ranks can be given, and how they train it.
+
+Does not import torch, so that scenarios are refused before anything starts.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from scaleproof.simulator.parallelism import ParameterServer
+from scaleproof.simulator.parallelism.plan import Plan
+from scaleproof.simulator.parallelism.stages import WHOLE
+from scaleproof.simulator.scenario.schema import Scenario
+
+# Kinds of strategy that are trained; captured scripts train by themselves.
+KINDS: Final = (
+    "data_parallel", "local_sgd", "gather_average", "model_parallel", "parameter_server", "pipeline", "hybrid",
+)  # fmt: skip
+PRECISIONS: Final = ("fp64", "fp32", "bf16", "fp16")
+# Optimizers that update each element by itself.
+OPTIMIZERS: Final = ("sgd", "momentum", "adam")
+ALGORITHMS: Final = ("ring",)
+# Schedules in which torch posts a receive when a rank reaches the pass that needs it; 1f1b can be run either way.
+NEVER_AHEAD: Final = ("gpipe", "looped_bfs")
+
+
+def splits_backward(plan: Plan) -> bool:
+    """Whether gradients of weights have backward passes of their own."""
+    return plan.stages > 1 and plan.schedule not in WHOLE
+
+
+def trains_by_layers(scenario: Scenario) -> bool:
+    """Whether ranks train layers that can be separated: those of stages, of shards, of recomputation and of buckets."""
+    strategy, training = scenario.strategy, scenario.training
+    staged = strategy.kind in ("pipeline", "hybrid", "model_parallel")
+    pushes_buckets = isinstance(strategy, ParameterServer) and strategy.overlap
+    return staged or pushes_buckets or training.zero > 0 or training.recompute.kind != "none"
+
+
+def uses_gpus(scenario: Scenario) -> bool:
+    """Whether ranks use GPUs: not if the cluster gives the cores of a node, nor with emulated compute."""
+    return scenario.cluster.node.cores is None and scenario.compute == "real"
+
+
+def supports_v_shape() -> bool:
+    """Whether torch's pipelines support neighbouring stages on one rank, as V-shaped schedules have (not in 2.11, in 2.13)."""
+    try:
+        major, minor, *_ = version("torch").split(".")
+    except PackageNotFoundError:
+        # a missing torch is reported when it is needed
+        return True
+    return (int(major), int(minor)) >= (2, 13)
