@@ -21,7 +21,7 @@ from scaleproof.validator.capture.job import DeviceProperties, Script, set_envir
 from scaleproof.validator.capture.player import folder_of, run_script
 from scaleproof.validator.launch import rank
 from scaleproof.validator.record import provenance as environment
-from scaleproof.validator.record.provenance import Usage
+from scaleproof.validator.record.cpu_usage import Usage
 from scaleproof.validator.script_runs import cuda_on_cpu
 from scaleproof.validator.script_runs.gloo_group import GlooGroups
 from scaleproof.validator.script_runs.memory_profile import MemoryProfile
