@@ -12,8 +12,9 @@ from typing import Any, Final
 from pydantic import BaseModel, FiniteFloat, TypeAdapter, ValidationError
 
 from scaleproof.reports.claims.result import verdict_words
-from scaleproof.reports.pages.sections import Page, Section, Sources, slug
+from scaleproof.reports.pages.sections import Page, Section, Sources
 from scaleproof.reports.read import csv_tables, origins
+from scaleproof.reports.sections import slug
 from scaleproof.reports.text import percent, spaced
 from scaleproof.simulator.common.errors import InputError, one_line
 from scaleproof.simulator.common.units import format_Bps, format_bytes, format_number, format_time_s
