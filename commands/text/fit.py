@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 
 def describe(record: FitRecord, out: Path | None) -> str:
     """Console text of a fit. out: the file that it was written to."""
-    return by_section(fit.describe(record), [] if out is None else [f"{out}: use it with --set framework={out}"])
+    return by_section(fit.describe(record)) + ("" if out is None else f"\n\n{out}: use it with --set framework={out}")

@@ -23,9 +23,9 @@ def facts_text(parts: Iterable[Section]) -> list[str]:
     return sections({name: _lines(lines) for part in parts for name, lines in part.facts.items()})
 
 
-def by_section(found: Description, more: Iterable[str] = ()) -> str:
-    """Console text of a result, with an empty line between sections, whose contents are indented. more: as in `described`."""
-    paragraphs = [[found.title], *map(section_lines, found.sections), *map(wrapped, more)]
+def by_section(found: Description) -> str:
+    """Console text of a result, with an empty line between sections, whose contents are indented."""
+    paragraphs = [[found.title], *map(section_lines, found.sections)]
     return "\n\n".join("\n".join(lines) for lines in paragraphs if lines)
 
 
