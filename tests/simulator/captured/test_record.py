@@ -12,6 +12,7 @@ from scaleproof.simulator.captured.record import (
     NONE,
     Capture,
     EventKind,
+    EventWriter,
     ProcessGroup,
     RecordedRanks,
     Signature,
@@ -83,3 +84,18 @@ def test_evenly_spaced_ranks_are_a_range() -> None:
     assert compact([1, 5, 9]) == range(1, 13, 4)
     assert compact([1, 5, 8]) == (1, 5, 8)
     assert compact([7]) == range(7, 8)
+
+
+def test_a_part_of_written_events_has_the_texts_that_it_refers_to() -> None:
+    writer = EventWriter()
+    for name in ("aten::mm", "aten::add", "aten::mm"):
+        writer.add(EventKind.OPERATOR, name=name, module="", line="", signature=Signature((), (), {"name": name}))
+    writer.set(2, "module", "fc")
+    part = writer.part([2, 0])
+    assert list(part.strings) == ["aten::mm", "fc", ""]
+    assert part.columns["name"].tolist() == [0, 0]
+    assert [part.strings[index] for index in part.columns["module"]] == ["fc", ""]
+    # only modules may be empty
+    assert part.columns["line"].tolist() == [NONE, NONE]
+    assert [signature.arguments["name"] for signature in part.signatures] == ["aten::mm"]
+    assert (writer.value(1, "name"), writer.value(1, "work")) == ("aten::add", None)

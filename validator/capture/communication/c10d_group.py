@@ -19,7 +19,7 @@ from scaleproof.validator.capture.backend import replace_functions
 _ProcessGroup: Any = dist.ProcessGroup
 
 
-class Method(NamedTuple):
+class CollectiveMethod(NamedTuple):
     """A method of process groups. collective: its name in records. in_place: whether its first argument is what it reads and
     writes; otherwise it writes the first and reads the second. rooted: whether its options name a root. split: whether lengths
     of the parts that are received and sent come before its options."""
@@ -30,14 +30,14 @@ class Method(NamedTuple):
     split: bool = False
 
 
-_GATHER: Final = Method("all_gather")
-_REDUCE_SCATTER: Final = Method("reduce_scatter")
+_GATHER: Final = CollectiveMethod("all_gather")
+_REDUCE_SCATTER: Final = CollectiveMethod("reduce_scatter")
 # PyTorch 2.13 renamed some; groups have the names of before too.
-METHODS: Final[Mapping[str, Method]] = {
-    "allreduce": Method("all_reduce", in_place=True),
-    "allreduce_coalesced": Method("all_reduce", in_place=True),
-    "reduce": Method("reduce", in_place=True, rooted=True),
-    "broadcast": Method("broadcast", in_place=True, rooted=True),
+METHODS: Final[Mapping[str, CollectiveMethod]] = {
+    "allreduce": CollectiveMethod("all_reduce", in_place=True),
+    "allreduce_coalesced": CollectiveMethod("all_reduce", in_place=True),
+    "reduce": CollectiveMethod("reduce", in_place=True, rooted=True),
+    "broadcast": CollectiveMethod("broadcast", in_place=True, rooted=True),
     "allgather": _GATHER,
     "allgather_coalesced": _GATHER,
     "_allgather_base": _GATHER,
@@ -50,11 +50,11 @@ METHODS: Final[Mapping[str, Method]] = {
     "reduce_scatter_single": _REDUCE_SCATTER,
     "reduce_scatter_tensor_coalesced": _REDUCE_SCATTER,
     "reduce_scatter_single_coalesced": _REDUCE_SCATTER,
-    "scatter": Method("scatter", rooted=True),
-    "gather": Method("gather", rooted=True),
-    "alltoall_base": Method("alltoall", split=True),
-    "all_to_all_single": Method("alltoall", split=True),
-    "alltoall": Method("alltoall"),
+    "scatter": CollectiveMethod("scatter", rooted=True),
+    "gather": CollectiveMethod("gather", rooted=True),
+    "alltoall_base": CollectiveMethod("alltoall", split=True),
+    "all_to_all_single": CollectiveMethod("alltoall", split=True),
+    "alltoall": CollectiveMethod("alltoall"),
 }
 
 
@@ -149,7 +149,7 @@ class C10dGroup(_ProcessGroup):  # type: ignore[misc]
         return 0
 
 
-def _calling(name: str, method: Method) -> Callable[..., Any]:
+def _calling(name: str, method: CollectiveMethod) -> Callable[..., Any]:
     """The method that calls `collective`."""
 
     def call(group: C10dGroup, outputs: Any, *arguments: Any, opts: Any = None) -> Any:
