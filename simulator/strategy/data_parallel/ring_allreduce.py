@@ -99,13 +99,13 @@ class GradientSync:
             last_layer=np.array([one.stop - 1 for one in layers]),
         )
         return self.context.builder.collective(
-            [*self._members(rank)[:, None]], np.array(moved_bytes), np.array(paths, dtype=np.object_), Phase.SYNCHRONISE, after,
-            self._label(rank), slot=slot, labels=labels,
+            [np.array([member]) for member in self._members(rank)], np.array(moved_bytes), np.array(paths, dtype=np.object_),
+            Phase.SYNCHRONISE, after, self._label(rank), slot=slot, labels=labels,
         )  # fmt: skip
 
-    def _members(self, rank: int) -> Rows:
+    def _members(self, rank: int) -> list[int]:
         """Rank classes of a pipeline rank."""
-        return np.array([replica.ranks[rank] for replica in self.replicas])
+        return [replica.ranks[rank] for replica in self.replicas]
 
     def _group_size(self, rank: int, name: str) -> int:
         """Number of ranks in each group of a pipeline rank."""
@@ -182,12 +182,13 @@ class GradientSync:
         context, plan, label = self.context, self.plan, self._label(rank)
         seconds = self._optimizer_seconds(rank)
         members = self._members(rank)
-        rows = context.builder.compute(members, Phase.OPTIMIZER, seconds, sums[:, None], label)
+        rows = [context.builder.compute(member, Phase.OPTIMIZER, seconds, sums, label) for member in members]
         if plan.gathering(self.job.zero) == "after update":
             stages = [context.ranges[stage] for stage in plan.stage_of[rank]]
             moved = [(collective, layers) for layers in stages for collective in zero.gathers_of(context, layers)]
-            gathers = self._add(rank, moved, rows[:, None])
-            context.builder.wait(members, Phase.SYNCHRONISE, gathers[:, None], label)
+            gathers = self._add(rank, moved, np.array(rows)[:, None])
+            for member in members:
+                context.builder.wait(member, Phase.SYNCHRONISE, gathers, label)
 
     def _optimizer_seconds(self, rank: int) -> Callable[[JobCosts], float]:
         """Function for the seconds of the optimizer's step over a rank's own shard of the parameters."""
