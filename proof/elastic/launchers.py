@@ -31,7 +31,7 @@ class Torchrun:
     settings: Settings
 
     def begin(self, running: ElasticJob, hosts: int) -> None:
-        """Starts the agents of the first hosts, which ask to join at the same time. Raises RunError."""
+        """Starts the agents of the first hosts, which request to join at the same time. Raises RunError."""
         for host in range(hosts):
             running.start_agent(self.settings, host)
         for host in range(hosts):
@@ -40,7 +40,7 @@ class Torchrun:
             child.send("start")
 
     def join(self, running: ElasticJob, host: int) -> None:
-        """Starts the agent of a host, which asks to join."""
+        """Starts the agent of a host, which requests to join."""
         running.start_agent(self.settings, host).send("start")
 
     def restart(self, running: ElasticJob, host: int) -> bool:

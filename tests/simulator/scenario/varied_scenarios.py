@@ -271,6 +271,16 @@ VARIED: Final[Mapping[str, Fields]] = {
             "checkpoint": {"steps": 1000, "bandwidth": "1 GB/s"}, "detection": "15 s", "reschedule": "30 s",
         },
     ),
+    "crashes": _job(
+        _cluster(8, 1), steps=20000,
+        reliability={
+            "events": [
+                {"kind": "crash", "host": 3, "at": "2 min"},
+                {"kind": "link", "host": 2, "at": "9 min", "bandwidth": "1 Gbit/s"},
+            ],
+            "checkpoint": {"steps": 1000, "bandwidth": "1 GB/s"}, "detection": "15 s", "reschedule": "30 s",
+        },
+    ),
     "checkpoints": _job(
         reliability={"mtbf": {"job": "10 d"}, "checkpoint": {"steps": 1000, "bandwidth": "1 GB/s"}, "detection": "5 min"}
     ),
@@ -390,6 +400,7 @@ VARIED: Final[Mapping[str, Fields]] = {
 SHIPPED: Final = (
     "systems/horovod", "systems/tensorflow-mirrored", "systems/tensorflow-multi-worker", "systems/pytorch-pipelining",
     "elastic/netlab-host-added", "elastic/netlab-host-returns", "elastic/netlab-spot-notice", "elastic/resnet50-spot-v100",
+    "elastic/netlab-rank-killed", "elastic/netlab-link-slowed",
     "what-if/megatron-175b-3d-selene",
 )  # fmt: skip
 
