@@ -5,7 +5,8 @@ from __future__ import annotations
 import resource
 from typing import Self
 
-from scaleproof.validator.record.provenance import Usage, foreign_loads, load_warning
+from scaleproof.validator.record.cpu_usage import Usage, foreign_loads
+from scaleproof.validator.record.provenance import load_warning
 
 
 class ForeignLoad:

@@ -24,7 +24,8 @@ from scaleproof.validator.launch.rank_environment import ContactLostError
 from scaleproof.validator.measure import MeasureOptions, On, where_to
 from scaleproof.validator.probe.points import FAILED, Point
 from scaleproof.validator.record import provenance as environment
-from scaleproof.validator.record.provenance import Usage, disturbance, foreign_loads
+from scaleproof.validator.record.cpu_usage import Usage, foreign_loads
+from scaleproof.validator.record.provenance import disturbance
 
 Progress = Callable[[str], None]
 

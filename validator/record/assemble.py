@@ -23,14 +23,14 @@ from scaleproof.simulator.run.breakdown import from_spans
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.record import emulation_lateness
-from scaleproof.validator.record.async_run import asynchronous_run, is_asynchronous
+from scaleproof.validator.record.async_run import asynchronous_run, by_update, is_asynchronous
 from scaleproof.validator.record.clock_correction import Correction
-from scaleproof.validator.record.provenance import combined, disturbance, foreign_loads, load_warning, staged_warning, warned
+from scaleproof.validator.record.cpu_usage import foreign_loads
+from scaleproof.validator.record.provenance import combined, disturbance, load_warning, staged_warning, warned
 from scaleproof.validator.record.recorder import END_OF_STEP, RAW_SPAN
 from scaleproof.validator.record.server_spans import cut_pulls, extend_messages, stretch_pushes
 from scaleproof.validator.record.step_time import including, slope_interval_s
 from scaleproof.validator.record.steps import measured_steps
-from scaleproof.validator.record.update_losses import by_update
 
 Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
 # Largest error of clocks, as a share of a step, with which spans of several machines can be compared.

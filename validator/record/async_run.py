@@ -1,12 +1,14 @@
 """The Run of asynchronous training, from the spans of workers and their parameter servers.
 
-Its window and its measures are those that `scaleproof.simulator.prediction.staleness` defines for predicted runs.
+Workers have no common steps: they record the loss of each of theirs, and servers the order in which pushes were applied, from
+which the loss of each update follows. Window and measures of the Run are those that `scaleproof.simulator.prediction.staleness`
+defines for predicted runs.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,6 +29,8 @@ from scaleproof.validator.record.step_time import including, slope_interval_s
 from scaleproof.validator.record.steps import warmup_steps
 
 Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
+# For each worker of a pusher, by the number of its step: the part of its samples in a mean over all workers.
+Losses = Sequence[Mapping[str, float]]
 _TIMES = ("arrival_s", "start_s", "end_s")
 
 
@@ -291,3 +295,37 @@ def _clock_gaps(rows: Rows, pushes: Pushes, servers: NDArray[np.bool_], window: 
     applied = np.minimum(np.searchsorted(slowest_s, begin_s, side="right"), made)
     gaps: NDArray[np.int64] = (made - applied)[inside]
     return gaps
+
+
+def by_update(scenario: Scenario, outcomes: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
+    """Mean loss over the samples of each update, at the parameters with which their gradients were computed.
+
+    Updates after the warm-up of the first server's first bucket count. Empty where all workers take the same steps. outcomes:
+    the `scaleproof.validator.strategy.train.RankOutcome` of all ranks.
+    """
+    strategy = scenario.strategy
+    if not is_asynchronous(scenario):
+        return ()
+    assert isinstance(strategy, ParameterServer)
+    groups = strategy.pushers(scenario.cluster.node.devices)
+    pushers = [[outcomes[worker]["losses"] for worker in workers] for workers in groups]
+    logs: list[list[tuple[str, int, int]]] = [outcome["notes"]["log"] for outcome in outcomes[strategy.workers :]]
+    log = next(filter(None, logs), [])
+    first_bucket = [(action, pusher) for action, bucket, pusher in log if bucket == log[0][1]]
+    return tuple(_means(first_bucket, pushers, warmup_steps(scenario)))
+
+
+def _means(log: Sequence[tuple[str, int]], pushers: Sequence[Losses], warmup: int) -> Iterator[float]:
+    """Mean loss of each update in a log. log: a server's actions for one bucket, and the pusher of each."""
+    workers, pushed = sum(map(len, pushers)), [0] * len(pushers)
+    since_last: list[float] = []
+    for action, pusher in log:
+        if action in ("update", "skip"):
+            if since_last:
+                yield sum(since_last) / len(since_last)
+            since_last = []
+        elif action in ("add", "drop"):
+            pushed[pusher] += 1
+            step = str(pushed[pusher] - warmup)
+            if action == "add":
+                since_last += [losses[step] * workers for losses in pushers[pusher] if step in losses]

@@ -1,13 +1,11 @@
-"""Provenance of a measured run: hardware, software, settings, and the load of machines by other work."""
+"""Provenance of a measured run: hardware, software, settings, and warnings of the load of machines by other work."""
 
 from __future__ import annotations
 
 import os
 import platform
 import socket
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -22,13 +20,7 @@ _OF_AMD: Final = ("HIP_", "HIPBLASLT_", "HSA_", "RCCL_", "ROCR_")
 # Prefixes of environment variables that affect the speed of training. Others are private and not recorded.
 _SETTINGS: Final = ("NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_", "PYTORCH_", "CUDA_", *_OF_AMD)
 _CPU_INFO: Final = Path("/proc/cpuinfo")
-_STAT: Final = Path("/proc/stat")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-# Columns of a core in /proc/stat that count as work: user, nice, system and steal; see proc_stat(5). Interrupts are left out,
-# as they include those of the run's own network.
-_WORK: Final = (1, 2, 3, 8)
-# The kernel counts in ticks of 10 ms, which are too coarse for less time.
-_SHORTEST_S: Final = 0.5
 _MOST_VALUES: Final = 8
 # Share of a machine's cores taken by other work from which a run is not trusted.
 NOTICED_LOAD: Final = 0.3
@@ -87,43 +79,6 @@ def warned(warnings: Iterable[str]) -> dict[str, str]:
     return {"warnings": "\n".join(lines)} if lines else {}
 
 
-@dataclass(frozen=True)
-class Usage:
-    """Seconds of work until now. cores_s: of each core that this process may use, by any process. own_s: of this process."""
-
-    at_s: float
-    cores_s: Mapping[int, float]
-    own_s: float
-
-    @classmethod
-    def now(cls) -> Usage:
-        """Usage of cores and of this process at this instant."""
-        return cls(time.perf_counter(), _core_seconds(usable()), time.process_time())
-
-    def since(self, earlier: Usage) -> dict[str, Any]:
-        """Usage since an earlier time, as plain data for JSON."""
-        cores_s = {str(core): seconds - earlier.cores_s[core] for core, seconds in self.cores_s.items()}
-        return {"elapsed_s": self.at_s - earlier.at_s, "cores_s": cores_s, "own_s": self.own_s - earlier.own_s}
-
-
-def foreign_loads(machines: Sequence[str], usages: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """By machine, the share of its cores that other processes than ranks used during training; without unknown ones.
-
-    machines: machine of each rank. usages: `Usage.since` of each rank.
-    """
-    loads = {}
-    for machine in dict.fromkeys(machines):
-        own = [usage for usage, where in zip(usages, machines, strict=True) if where == machine]
-        elapsed_s = min(usage["elapsed_s"] for usage in own)
-        cores_s: dict[str, float] = {}
-        for usage in own:
-            cores_s |= {core: max(seconds, cores_s.get(core, 0.0)) for core, seconds in usage["cores_s"].items()}
-        if cores_s and elapsed_s >= _SHORTEST_S:
-            others_s = sum(cores_s.values()) - sum(usage["own_s"] for usage in own)
-            loads[machine] = min(1.0, max(0.0, others_s / (elapsed_s * len(cores_s))))
-    return loads
-
-
 def load_entry(load: float) -> dict[str, str]:
     """The provenance entry of the share of the busiest machine's cores that other work used."""
     return {_LOAD: f"{100 * load:.0f}{_OF_CORES}"}
@@ -155,15 +110,6 @@ def disturbance(load: float, what: str = "run", again: str = "measure") -> dict[
     """The provenance entries of the load by other work, and of the warning about it, if any."""
     warning = load_warning(load, what, again)
     return load_entry(load) | ({DISTURBED: warning} if warning else {})
-
-
-def _core_seconds(cores: Iterable[int]) -> dict[int, float]:
-    if not _STAT.exists():
-        return {}
-    rows = [line.split() for line in _STAT.read_text().splitlines() if line.startswith("cpu")]
-    ticks = {row[0]: sum(int(row[column]) for column in _WORK) for row in rows}
-    per_s = os.sysconf("SC_CLK_TCK")
-    return {core: ticks[f"cpu{core}"] / per_s for core in cores if f"cpu{core}" in ticks}
 
 
 def memory_bytes() -> int:

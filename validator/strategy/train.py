@@ -19,8 +19,8 @@ from scaleproof.validator.launch import rank
 from scaleproof.validator.launch.clock_sync import Alignment
 from scaleproof.validator.record import gpu_facts
 from scaleproof.validator.record import provenance as environment
+from scaleproof.validator.record.cpu_usage import Usage
 from scaleproof.validator.record.device_clock import CpuClock, CudaClock, DeviceClock, DeviceEvent
-from scaleproof.validator.record.provenance import Usage
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.record.steps import quota_of, total_steps, warmup_steps
 from scaleproof.validator.record.torch_profiler import PROFILED_STEPS, Profiler
@@ -35,7 +35,7 @@ class RankOutcome(TypedDict):
     """A rank's results other than its spans, as plain data for JSON.
 
     losses: by measured step, counted from 1, the part of the rank's samples in the mean loss. notes: of the strategy's trainer.
-    machine: identifier of the machine. usage: of its processors, see validator.record.provenance. corrections: of the rank's
+    machine: identifier of the machine. usage: of its processors, see validator.record.cpu_usage. corrections: of the rank's
     clock, applied one after the other, see validator.record.clock_correction. memory_bytes: peak memory of a GPU, allocated and
     reserved beyond that by torch's allocator; empty on the CPU.
     """

@@ -31,8 +31,8 @@ from scaleproof.simulator.scenario.convergence import Convergence
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import measure
+from scaleproof.validator.record.async_run import by_update
 from scaleproof.validator.record.steps import warmup_steps
-from scaleproof.validator.record.update_losses import by_update
 from tests.validator.conftest import CLUSTER, MakeScenario
 
 SERVERS = {"kind": "parameter_server", "workers": 2, "servers": 1}

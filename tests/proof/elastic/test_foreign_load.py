@@ -6,7 +6,7 @@ import pytest
 
 from scaleproof.proof.elastic import foreign_load
 from scaleproof.proof.elastic.foreign_load import ForeignLoad
-from scaleproof.validator.record.provenance import Usage
+from scaleproof.validator.record.cpu_usage import Usage
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, elapsed_s: float, busy_s: float, own_s: float) -> ForeignLoad:

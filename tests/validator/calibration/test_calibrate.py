@@ -28,7 +28,8 @@ from scaleproof.validator.launch.launch import JobOptions, RankResult
 from scaleproof.validator.launch.rank_environment import ContactLostError
 from scaleproof.validator.measure import MeasureOptions
 from scaleproof.validator.probe.points import Point
-from scaleproof.validator.record.provenance import Usage, disturbance
+from scaleproof.validator.record.cpu_usage import Usage
+from scaleproof.validator.record.provenance import disturbance
 from scaleproof.validator.record.status_board import Board, Status
 from tests.validator.calibration.made import BASE, all_pairs, facts, sends, sums
 

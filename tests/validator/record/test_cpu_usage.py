@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scaleproof.validator.record import cpu_usage
-from scaleproof.validator.record.cpu_usage import Processors
+from scaleproof.validator.record.cpu_usage import Processors, Usage, foreign_loads
+
+
+def usage(own_s: float, elapsed_s: float = 10.0, **cores_s: float) -> Mapping[str, Any]:
+    return {"elapsed_s": elapsed_s, "cores_s": cores_s, "own_s": own_s}
 
 
 @pytest.fixture
@@ -49,3 +57,37 @@ def test_stolen_time_counts_only_on_virtual_machines(stat: Path, monkeypatch: py
         _write_stat(stat, stolen=after)
         assert cpu_usage.lost_s() - begin_s == pytest.approx(lost_s)
     cpu_usage._has_host.cache_clear()
+
+
+def test_foreign_load_is_usage_minus_that_of_the_ranks() -> None:
+    # two machines of two cores for ten seconds; on the first, ranks computed for 5 + 4 s of the 15 s that cores worked
+    first, second = usage(5.0, c0=9.0, c1=6.0), usage(4.0, c0=9.0, c1=6.0)
+    alone = usage(19.0, c0=10.0, c1=9.0)
+
+    loads = foreign_loads(["a", "a", "b"], [first, second, alone])
+
+    assert loads == {"a": pytest.approx(6 / 20), "b": 0.0}
+
+
+def test_foreign_load_is_computed_over_cores_of_all_ranks() -> None:
+    loads = foreign_loads(["a", "a"], [usage(1.0, c0=2.0), usage(1.0, c1=4.0)])
+
+    assert loads == {"a": pytest.approx(4 / 20)}
+
+
+def test_very_short_runs_give_no_foreign_load() -> None:
+    assert foreign_loads(["a"], [usage(0.0, elapsed_s=0.1, c0=0.1)]) == {}
+    assert foreign_loads(["a"], [usage(0.0)]) == {}
+
+
+def test_usage_counts_this_process() -> None:
+    before = Usage.now()
+    until_s = time.process_time() + 0.1
+    while time.process_time() < until_s:
+        pass
+
+    used = Usage.now().since(before)
+
+    assert used["own_s"] >= 0.1
+    assert used["elapsed_s"] >= 0.1
+    assert set(used["cores_s"]) <= {str(core) for core in os.sched_getaffinity(0)}
