@@ -116,19 +116,23 @@ def device_section(points: Sequence[Point], nominal: Device) -> Section:
 
 def fitted_shares(speed: Speed, products: Sequence[Point]) -> tuple[float, float]:
     """(tile_share, sustained_share) with the smallest mean absolute error of logarithms over the measured products."""
-    m, n, k = (np.array([point.numbers[name] for point in products]) for name in ("m", "n", "k"))
-    measured_s = np.array([point.median_s for point in products])
-    moved_bytes = (m * k + k * n) * speed.element_bytes, m * n * speed.element_bytes
 
     def error(shares: tuple[float, float]) -> float:
         tile_share, sustained_share = shares
         kernels = speed.kernels.model_copy(update={"tile_share": tile_share, "sustained_share": sustained_share})
-        predicted_s = products_s(speed._replace(kernels=kernels), m, n, k, np.ones_like(m), *moved_bytes)
-        return float(np.abs(np.log(predicted_s / measured_s)).mean())
+        return _error(speed._replace(kernels=kernels), products)
 
     # among equally good pairs take the larger shares, because a bound that nothing reaches has no effect
     pairs = itertools.product(_SHARES.tolist(), _SHARES.tolist())
     return min(pairs, key=lambda shares: (round(error(shares), 4), -sum(shares)))
+
+
+def _error(speed: Speed, products: Sequence[Point]) -> float:
+    """Mean absolute error of the logarithms of predicted times of products."""
+    m, n, k, measured_s = np.array([[*(point.numbers[name] for name in "mnk"), point.median_s] for point in products]).T
+    moved_bytes = (m * k + k * n) * speed.element_bytes, m * n * speed.element_bytes
+    predicted_s = products_s(speed, m, n, k, np.ones_like(m), *moved_bytes)
+    return float(np.abs(np.log(predicted_s / measured_s)).mean())
 
 
 def _rates(peak_flops: dict[Any, float], memory_Bps: float) -> dict[str, Any]:
@@ -211,14 +215,9 @@ def _sustaining(device: Device, points: Sequence[Point]) -> Kernels:
     precision = next((p for p in _FITTED_FIRST if p in measured and p in device.peak_flops), None)
     if precision is None:
         return kernels
-    point = measured[precision]
-    m, n, k = (np.array([point.numbers[name]]) for name in ("m", "n", "k"))
 
     def error(share: float) -> float:
-        speed = device.speed(precision, kernels.model_copy(update={"sustained_share": share}))
-        moved_bytes = (m * k + k * n) * speed.element_bytes, m * n * speed.element_bytes
-        predicted_s = products_s(speed, m, n, k, np.ones_like(m), *moved_bytes)
-        return abs(float(np.log(predicted_s / point.median_s)[0]))
+        return _error(device.speed(precision, kernels.model_copy(update={"sustained_share": share})), [measured[precision]])
 
     # as in `fitted_shares`, a bound that the product does not reach has no effect
     share = min(_SUSTAINED_SHARES.tolist(), key=lambda share: (round(error(share), 4), -share))
