@@ -40,7 +40,7 @@ class Torchrun:
             child.send("start")
 
     def join(self, running: ElasticJob, host: int) -> None:
-        """Starts the agent of a host, which asks to join."""
+        """Starts the agent of a host, which requests to join."""
         running.start_agent(self.settings, host).send("start")
 
     def restart(self, running: ElasticJob, host: int) -> bool:
