@@ -24,7 +24,8 @@ from scaleproof.validator.kernels.data_sheet import DataSheet
 from scaleproof.validator.kernels.devices import device_of, precision_of
 from scaleproof.validator.kernels.fit import cross_validated, interval, kinds
 from scaleproof.validator.kernels.rates import predicted_s
-from scaleproof.validator.kernels.table import ATTENTION, MIXTURE, PRODUCT, Floats, KernelTable, read, shipped
+from scaleproof.validator.kernels.shapes import Floats
+from scaleproof.validator.kernels.table import ATTENTION, MIXTURE, PRODUCT, KernelTable, read, shipped
 
 _PARTS: Final = ("halves", "gpus", "speed")
 # Of the other GPUs' attention every n-th shape is used, which is enough for a few parameters.

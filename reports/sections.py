@@ -6,6 +6,7 @@ those of the console: sentences begin with a small letter and have no full stop,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -30,16 +31,19 @@ class Column:
 class Table:
     """A table, whose first column names its rows.
 
-    notes: sentences above it. groups: titles and numbers of consecutive rows, which pages show. brief: sentences in place of
-    the table where there is little room, None if it is short. is_folded: whether pages show it on demand only.
+    notes, below: sentences above and below it. groups: titles and numbers of consecutive rows, which pages show. brief:
+    sentences in place of the table where there is little room, None if it is short. is_folded: whether pages show it on demand
+    only. most_rows: number of rows that consoles print, 0 for all.
     """
 
     columns: Sequence[Column]
     heading: str = ""
     notes: Sequence[str] = ()
+    below: Sequence[str] = ()
     groups: Sequence[tuple[str, int]] = ()
     brief: Sequence[str] | None = None
     is_folded: bool = False
+    most_rows: int = 0
 
     @property
     def has_titles(self) -> bool:
@@ -61,7 +65,9 @@ class Section:
     """A part of a description.
 
     name: in a table of contents. intro: how pages introduce it. facts: what is known, by name. charts: makes the charts, where
-    they are drawn; brief: sentences in their place. notes: sentences below tables and charts. code: lines of a file.
+    they are drawn; brief: sentences in their place. notes: sentences below tables and charts. code: lines of a file. result:
+    what it finds, in a few words, for a table of contents. is_headed: whether consoles print the heading, too, as they do above
+    code.
     """
 
     name: str
@@ -73,6 +79,8 @@ class Section:
     brief: Sequence[str] = ()
     notes: Sequence[str] = ()
     code: Sequence[str] = ()
+    result: str = ""
+    is_headed: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,3 +95,8 @@ class Description:
     figures: Sequence[tuple[str, str]] = ()
     sections: Sequence[Section] = ()
     problem: str = ""
+
+
+def slug(name: str) -> str:
+    """Text as a part of a portable file name."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:48] or "case"

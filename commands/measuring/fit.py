@@ -45,7 +45,7 @@ def _fit(options: argparse.Namespace) -> int:
         _write_page(record.of(found), options.page)
     for note in notes.lines():
         print(f"note: {note}", file=sys.stderr)
-    return print_result(options, lambda: record.of(found).model_dump(), lambda: describe(record.of(found), options.out))
+    return print_result(options, lambda: record.of(found).to_dict(), lambda: describe(record.of(found), options.out))
 
 
 def _write_page(found: Any, folder: Path) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _TABLE: Final = "collectives.csv"
 _US: Final = 1e6
-_ERRORS: Final = ("operation", "group", "sizes", "median error", "largest", "in 90 %")
 
 
 def mount(commands: Any) -> None:
@@ -148,11 +147,10 @@ def describe(times: Sequence[CollectiveTime]) -> str:
 def describe_curves(curves: Sequence[CollectiveCurve]) -> str:
     """Measured and predicted times of each size of one curve; of several curves, the errors of each."""
     if len(curves) > 1:
-        blocks = []
-        for system in dict.fromkeys(curve.system for curve in curves):
-            rows = [_errors(curve) for curve in curves if curve.system == system]
-            blocks.append("\n".join([system, *table([_ERRORS, *rows], "<<>>>>")]))
-        return "\n\n".join(blocks)
+        from scaleproof.commands.text.sections import section_lines
+        from scaleproof.reports.descriptions.collectives import describe as described
+
+        return "\n\n".join("\n".join(section_lines(section, "")) for section in described(curves).sections)
     (curve,) = curves
     lines = [("size", "measured", "predicted", "90 % interval", "error"), ("(B)", "(us)", "(us)", "(us)", "")]
     for one in curve.measured:
@@ -161,14 +159,3 @@ def describe_curves(curves: Sequence[CollectiveCurve]) -> str:
         lines.append((f"{one.predicted.size_bytes:.0f}", *times, f"{one.error:+.1%}"))
     text = "\n".join(table(lines, ">", (14, 11, 11, 22, 8)))
     return f"# {curve.op} on {curve.group} of {curve.system}\n{text}\n{curve.finding}"
-
-
-def _errors(curve: CollectiveCurve) -> tuple[str, ...]:
-    """Cells of a row of errors."""
-    import statistics
-
-    from scaleproof.simulator.common.units import format_percent
-
-    shares = (statistics.median(curve.errors), max(curve.errors))
-    inside = sum(one.is_inside for one in curve.measured)
-    return curve.op, curve.group, str(len(curve.errors)), *map(format_percent, shares), str(inside)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.commands.text.fit import constants_table, runs_table
+from scaleproof.commands.text.sections import section_lines
 from scaleproof.commands.text.tables import table, wrapped
+from scaleproof.reports.descriptions import fit
 from scaleproof.simulator.common.units import counted, format_change, format_interval_s, format_percent, format_time_s
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def describe_fit(proof: FitProof, record: FitRecord) -> str:
     hosts = max(outcome.hosts for outcome in proof.after)
     given = f"{counted(len(record.given), 'run')} on 2 to {_most(record)} hosts"
     head = f"{record.framework} on {record.cluster}, fitted to {given}"
-    parts = [head, "", *constants_table(record), "", *runs_table(record), ""]
+    parts = [head, "", *section_lines(fit.constants(record)), "", *section_lines(fit.runs(record)), ""]
     parts += [f"{counted(len(proof.after), 'run')} on {hosts} hosts, not given", *_before_and_after(proof), ""]
     return "\n".join((*parts, *_fit_errors(proof), *_disturbed(proof.after)))
 

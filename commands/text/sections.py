@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from scaleproof.commands.text.tables import SHARE_WIDTHS, bar, sections, table, wrapped
 from scaleproof.reports.sections import Description, Line, Section, Table
+from scaleproof.simulator.common.units import counted
 
 
 def described(found: Description, more: Iterable[str] = ()) -> str:
@@ -22,6 +23,20 @@ def facts_text(parts: Iterable[Section]) -> list[str]:
     return sections({name: _lines(lines) for part in parts for name, lines in part.facts.items()})
 
 
+def by_section(found: Description) -> str:
+    """Console text of a result, with an empty line between sections, whose contents are indented."""
+    paragraphs = [[found.title], *map(section_lines, found.sections)]
+    return "\n\n".join("\n".join(lines) for lines in paragraphs if lines)
+
+
+def section_lines(section: Section, indent: str = "  ") -> list[str]:
+    """Lines of a section, indented below its heading if that is printed."""
+    lines = [section.heading] if section.is_headed else []
+    for one in section.tables:
+        lines += _wrapped(one.brief, indent) if one.brief is not None else table_lines(one, indent)
+    return [*lines, *_wrapped([*section.brief, *section.notes], indent)]
+
+
 def _add(section: Section, paragraphs: list[list[str]]) -> None:
     """Adds a section to paragraphs; the last one is open for more lines."""
     paragraphs[-1] += facts_text([section])
@@ -36,15 +51,19 @@ def _add(section: Section, paragraphs: list[list[str]]) -> None:
         paragraphs += [[f"{section.heading}:", *code], []]
 
 
-def table_lines(one: Table) -> list[str]:
-    """Lines of a table, with bars for shares."""
+def table_lines(one: Table, indent: str = "") -> list[str]:
+    """Lines of a table and of what is below it, with bars for shares. Rows that are too many are counted."""
     columns = [column for column in one.columns if not column.is_detail]
     align = "".join("<" if column.is_text else ">" for column in columns)
-    titles = [[column.head for column in columns]] if one.has_titles else []
     shares = next((column.shares for column in columns if column.shares), None)
-    if shares is None:
-        return table([*titles, *one.rows()], align)
-    return table([(*row, bar(share)) for row, share in zip(one.rows(), shares, strict=True)], f"{align}<", SHARE_WIDTHS, gap=1)
+    if shares is not None:
+        cells = ((*row, bar(share)) for row, share in zip(one.rows(), shares, strict=True))
+        return table(cells, f"{align}<", SHARE_WIDTHS, gap=1, indent=indent)
+    heads, rows = [column.head for column in columns], one.rows()
+    shown = rows[: one.most_rows] if one.most_rows else rows
+    more = len(rows) - len(shown)
+    lines = table([heads, *shown] if one.has_titles else shown, align, indent=indent)
+    return [*lines, *([f"{indent}and {counted(more, f'more {heads[0]}')}"] if more else []), *_wrapped(one.below, indent)]
 
 
 def _lines(lines: Iterable[Line]) -> Iterator[str]:
@@ -52,5 +71,5 @@ def _lines(lines: Iterable[Line]) -> Iterator[str]:
         yield from [line] if isinstance(line, str) else table_lines(line)
 
 
-def _wrapped(sentences: Iterable[str]) -> list[str]:
-    return [line for sentence in sentences for line in wrapped(sentence)]
+def _wrapped(sentences: Iterable[str], indent: str = "") -> list[str]:
+    return [line for sentence in sentences for line in wrapped(sentence, indent, f"{indent}  ")]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.simulator.uncertainty.error_model import ALL, Fit, Slope
+from scaleproof.validator.statistics.posterior import student_reach
 
 Amounts = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -39,8 +40,6 @@ _FAR: Final = 3.0
 _MOST_SCALES: Final = 200.0
 _ROUNDS: Final = 8
 _HALVINGS: Final = 28
-# Student's 95 % quantiles by degrees of freedom; from the last on they are those of infinitely many plus 1.6 / degrees.
-_STUDENT: Final = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753)
 _DIGITS: Final = 4
 
 
@@ -222,8 +221,7 @@ def student_factor(sources: int) -> float:
     """Ratio of the 90 % interval of a new source, given some others, to that of infinitely many: Student's distribution of the
     prediction of one more draw. At least two sources count, since one says nothing about their differences."""
     degrees = max(sources, 2) - 1
-    quantile = _STUDENT[degrees - 1] if degrees <= len(_STUDENT) else DEVIATIONS + 1.6 / degrees
-    return quantile * math.sqrt(1 + 1 / (degrees + 1)) / DEVIATIONS
+    return student_reach(degrees) * math.sqrt(1 + 1 / (degrees + 1)) / DEVIATIONS
 
 
 def _rounded(value: float) -> float:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from scaleproof.reports.charts.chart import Chart, ChartAxis, Line, View
 from scaleproof.reports.charts.style import BLUE, GREY, INK, VERMILLION
-from scaleproof.reports.read.elastic import ElasticRun, RunTimeline
+from scaleproof.reports.read.elastic import ElasticRun
+from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline
 from scaleproof.simulator.common.units import counted, format_time_s
 
 
@@ -37,7 +38,7 @@ def losses(name: str, run: ElasticRun) -> Chart:
     return Chart(f"{name}-loss", "Loss by step", (view,), "Where a step was taken again, the loss is that of the last time.")
 
 
-def _steps(name: str, colour: str, timeline: RunTimeline, dashed: bool = False) -> Line:
+def _steps(name: str, colour: str, timeline: ElasticTimeline, dashed: bool = False) -> Line:
     x: list[float] = []
     y: list[float] = []
     texts: list[str] = []

@@ -8,7 +8,7 @@ from typing import Final
 
 from scaleproof.reports.charts.chart import Band, Boxes, Chart, ChartAxis, Line, Mark, View, whiskers
 from scaleproof.reports.charts.style import BLUE, GREEN, GREY, INK, SKY, VERMILLION
-from scaleproof.reports.text import percent, signed_percent
+from scaleproof.reports.text import signed_percent
 from scaleproof.simulator.analysis.fit_record import FitConstant, FitRecord, FitRun, FitTarget
 from scaleproof.simulator.common.units import counted, format_time_s
 
@@ -126,11 +126,3 @@ def constants(record: FitRecord) -> Chart:
 
 def _prior(one: FitConstant) -> str:
     return f"{one.name}: {one.prior}, 90 % interval {one.prior_low} to {one.prior_high}"
-
-
-def narrowing(record: FitRecord) -> str:
-    """What the best next run is expected to do to the target."""
-    if not record.next_runs:
-        return "no other layout can be measured on these GPUs"
-    before, after = (math.expm1(_REACH * one) for one in (record.deviation, record.next_runs[0].deviation))
-    return f"±{percent(before)} to ±{percent(after)}"

@@ -196,7 +196,8 @@ def _ranking_of_several(plan: PlanRecord, is_folded: bool) -> Table:
     margin = sentences.against_runner_up(plan)
     risk = list(sentences.risk(plan))
     brief = [f"{plan.gpus:,} GPUs: {sentence}" for sentence in filter(None, (margin, *risk))]
-    return Table(columns, heading, [*risk, *sentences.comparisons(plan), *notes], groups, brief, is_folded)
+    notes = [*risk, *sentences.comparisons(plan), *notes]
+    return Table(columns, heading, notes, groups=groups, brief=brief, is_folded=is_folded)
 
 
 def _per_gpu(plans: Sequence[PlanRecord], rows: Sequence[PlanRow]) -> Iterator[Column]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from scaleproof.reports.charts.runs.memory_curve import RankCurve, memory_curve
-from scaleproof.reports.pages.sections import Section, pictured, slug
+from scaleproof.reports.pages.described import page_section
+from scaleproof.reports.pages.sections import Section, pictured
+from scaleproof.reports.sections import Column, Table, slug
+from scaleproof.reports.sections import Section as Described
 from scaleproof.reports.text import percent
 from scaleproof.reports.timeline.stream_chart import stream_chart
 from scaleproof.simulator.captured.strategy import CapturedStrategy
-from scaleproof.simulator.common.units import counted, format_bytes
+from scaleproof.simulator.common.units import counted, format_bytes, format_percent
 from scaleproof.simulator.memory import capacity_bytes
 from scaleproof.simulator.memory.captured import classes_memory
 from scaleproof.simulator.scenario.schema import Scenario
@@ -43,20 +46,21 @@ def capture_sections(scenario: Scenario) -> list[Section]:
     return [
         Section("streams", "Streams", "One step, stream by stream", f"{intro} {shares}".strip(), drawn_streams),
         Section("memory-curve", "Memory curve", "Memory over the step", intro, drawn_curve),
-        Section("peak", "Peak", "What the peak holds", after="tables.html", data={"tables": list(_tables(fullest))}),
+        page_section(Described("Peak", "What the peak holds", tables=list(_tables(fullest)))),
     ]
 
 
-def _tables(one: RankCurve) -> Iterator[dict[str, Any]]:
+def _tables(one: RankCurve) -> Iterator[Table]:
     """Tables of bytes at the peak by line and by module."""
     peak = one.live.peak
-    for title, sizes in (("Line", peak.lines_bytes), ("Module", peak.modules_bytes)):
-        yield {"heading": f"By {title.lower()}", "titles": (title, "Bytes", "Share"), "rows": _rows(sizes)}
-
-
-def _rows(sizes: Mapping[str, int]) -> list[tuple[str, str, str]]:
-    total = sum(sizes.values()) or 1
-    items = list(sizes.items())
-    rest = sum(size for _, size in items[_MOST_ROWS:])
-    shown = items[:_MOST_ROWS] + ([(f"{len(items) - _MOST_ROWS} others", rest)] if rest else [])
-    return [(name or _LIBRARY, format_bytes(size), percent(size / total)) for name, size in shown]
+    for title, sizes in (("line", peak.lines_bytes), ("module", peak.modules_bytes)):
+        total = sum(sizes.values()) or 1
+        items = list(sizes.items())
+        rest = sum(size for _, size in items[_MOST_ROWS:])
+        shown = items[:_MOST_ROWS] + ([(f"{len(items) - _MOST_ROWS} others", rest)] if rest else [])
+        columns = [
+            Column(title, [name or _LIBRARY for name, _ in shown], is_text=True),
+            Column("bytes", [format_bytes(size) for _, size in shown]),
+            Column("share", [format_percent(size / total) for _, size in shown]),
+        ]
+        yield Table(columns, f"By {title}")

@@ -7,8 +7,8 @@ from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from scaleproof.reports import text
-from scaleproof.reports.pages.sections import Page, Section, Sources, pictured, slug
-from scaleproof.reports.sections import Column, Description, Line, Table
+from scaleproof.reports.pages.sections import Page, Section, Sources, pictured
+from scaleproof.reports.sections import Column, Description, Line, Table, slug
 from scaleproof.reports.sections import Section as Described
 
 # Number of letters from which a column of words may be wrapped.
@@ -41,12 +41,11 @@ def page(
 ) -> Page:
     """The page of a result. notes: on its folder. more: sections that follow its own."""
     sections = [made for made in map(page_section, found.sections) if has_content(made)]
-    # a title may begin with a name
-    lede = " ".join([f"{found.title}.", *map(sentence, found.summary)])
+    lede = sentences(found.summary)
     headline = found.finding or found.title
     return Page(
         f"scaleproof · {found.title}",
-        sentence(headline),
+        full_stop(headline),
         lede,
         found.figures,
         notes,
@@ -62,12 +61,14 @@ def page_section(found: Described) -> Section:
     return Section(
         slug(found.name),
         found.name,
-        capitalised(found.heading),
+        # a name stays as it is
+        found.heading if found.heading == found.name else capitalised(found.heading),
         found.intro,
         pictured(*found.charts()),
         before="described.html",
         after="described_end.html",
         data={"section": found},
+        result=found.result,
     )
 
 
@@ -131,5 +132,10 @@ def capitalised(words: str) -> str:
 
 
 def sentence(words: str) -> str:
-    """Words with a capital letter and a full stop, unless they end in a sign already."""
-    return capitalised(words) + ("" if words.endswith((".", ":", "!", "?")) else ".")
+    """Words with a capital letter and a full stop."""
+    return full_stop(capitalised(words))
+
+
+def full_stop(words: str) -> str:
+    """Words with a full stop, unless they end in a sign already."""
+    return words if words.endswith((".", ":", "!", "?")) else f"{words}."

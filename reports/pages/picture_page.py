@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel, FiniteFloat, TypeAdapter, ValidationError
 
-from scaleproof.reports.pages.sections import Page, Section, Sources, slug
+from scaleproof.reports.pages.sections import Page, Section, Sources
 from scaleproof.reports.read import csv_tables, origins
+from scaleproof.reports.sections import slug
 from scaleproof.reports.text import percent, spaced, verdict_words
 from scaleproof.simulator.common.errors import InputError, one_line
 from scaleproof.simulator.common.units import format_Bps, format_bytes, format_number, format_time_s

@@ -15,10 +15,11 @@ from scaleproof.reports.descriptions import evidence, runs
 from scaleproof.reports.pages import result_text
 from scaleproof.reports.pages.capture_sections import capture_sections
 from scaleproof.reports.pages.described import has_content, page_section
-from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured, slug
+from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.read.results import Case, Results
 from scaleproof.reports.read.verdict import verdict
+from scaleproof.reports.sections import slug
 from scaleproof.reports.timeline.side_by_side import side_by_side
 from scaleproof.reports.timeline.step_chart import step_chart
 from scaleproof.simulator.captured.strategy import CapturedStrategy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -97,8 +96,3 @@ class Page:
 def pictured(*charts: Chart | None) -> list[Picture]:
     """Pictures of the charts that have data."""
     return [Picture.of(chart) for chart in charts if chart is not None]
-
-
-def slug(name: str) -> str:
-    """Text as a part of a portable file name."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:48] or "case"

@@ -14,13 +14,14 @@ from scaleproof.reports.charts.studies import maps as study_maps
 from scaleproof.reports.descriptions import evidence
 from scaleproof.reports.pages import study_text
 from scaleproof.reports.pages.described import page_section
-from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured, slug
+from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.read.fastest_points import MOST_CHOSEN, FastestPoint, chosen, sensitivity_of
 from scaleproof.reports.read.ranking import ranking
 from scaleproof.reports.read.results import Case
 from scaleproof.reports.read.study import MOST_LINES, StudyTable, studied
 from scaleproof.reports.read.study_folder import StudyFolder
+from scaleproof.reports.sections import slug
 from scaleproof.reports.timeline.side_by_side import side_by_side
 from scaleproof.reports.timeline.step_chart import step_chart
 from scaleproof.simulator.run.run import framework_words

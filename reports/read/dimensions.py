@@ -13,7 +13,8 @@ import numpy as np
 from scaleproof.reports.read.study_folder import StudyFolder
 from scaleproof.reports.text import spaced
 from scaleproof.simulator.analysis.study.axes import StudyAxis
-from scaleproof.simulator.analysis.study.study import Numbers, Study
+from scaleproof.simulator.analysis.study.grid import Numbers
+from scaleproof.simulator.analysis.study.study import Study
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.scenario.fields import GPUS

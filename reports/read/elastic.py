@@ -5,44 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
+from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline
 from scaleproof.simulator.common.errors import InputError, one_line
 
 EVENTS_FILE: Final = "events.json"
-
-
-class RunStretch(BaseModel):
-    """Training on the same hosts."""
-
-    begin_s: FiniteFloat
-    end_s: FiniteFloat
-    hosts: int
-    step_s: FiniteFloat
-    samples_per_s: FiniteFloat
-
-
-class RunChange(BaseModel):
-    """A change of hosts."""
-
-    causes: tuple[str, ...]
-    at_s: FiniteFloat
-    pause_s: FiniteFloat
-    lost_steps: int
-    resumed_step: int
-    hosts_before: int
-    hosts_after: int
-
-
-class RunTimeline(BaseModel):
-    """A timeline, predicted or measured."""
-
-    scenario: str
-    steps: int
-    stretches: tuple[RunStretch, ...]
-    changes: tuple[RunChange, ...]
-    total_s: FiniteFloat
-    ratio: FiniteFloat
 
 
 class RunRow(BaseModel):
@@ -66,9 +34,11 @@ class RunState(BaseModel):
 class ElasticRun(BaseModel):
     """A run along events."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     on: str
-    predicted: RunTimeline
-    measured: RunTimeline
+    predicted: ElasticTimeline
+    measured: ElasticTimeline
     rows: tuple[RunRow, ...]
     state: RunState
     warning: str = ""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
 from scaleproof.simulator.analysis.planner.words import layout
+from scaleproof.simulator.common.record import Record
 from scaleproof.simulator.common.units import counted, format_interval_s, format_time_s
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -17,11 +16,7 @@ FILE: Final = "fit.json"
 _MEASURED: Final = "measured"
 
 
-class _FitPart(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class FitConstant(_FitPart):
+class FitConstant(Record):
     """A constant before and after runs. Texts have units. offset: from the shipped value, in standard deviations of the prior;
     deviation: of the posterior, in the same unit. moved: whether runs taught anything about it."""
 
@@ -38,7 +33,7 @@ class FitConstant(_FitPart):
     moved: bool
 
 
-class FitRun(_FitPart):
+class FitRun(Record):
     """A measured run and its predictions in seconds of a step: with shipped constants (before) and fitted ones (after), with
     their 90 % interval. group: runs with equal groups differ in their layout alone. is_given: whether constants were fitted to
     it; else it only checks them. is_extrapolated: whether it has more GPUs than any given run."""
@@ -77,7 +72,7 @@ class FitRun(_FitPart):
         return self.after_s / self.measured_s - 1
 
 
-class FitTarget(_FitPart):
+class FitTarget(Record):
     """The scenario that is predicted. before_low_s and so on: the 90 % interval. is_extrapolated: whether it has more GPUs than
     any run."""
 
@@ -93,7 +88,7 @@ class FitTarget(_FitPart):
     is_extrapolated: bool
 
 
-class NextRun(_FitPart):
+class NextRun(Record):
     """A run that may be measured next. step_time_s: predicted. deviation: standard deviation of the logarithm of the target's
     step time by uncertain constants, after that measurement is expected. fields: lines of a scenario file."""
 
@@ -104,7 +99,7 @@ class NextRun(_FitPart):
     fields: str
 
 
-class FitRegret(_FitPart):
+class FitRegret(Record):
     """Runs that differ in their layout alone: the one that fitted predictions choose, and its time over the best one's, less
     1."""
 
@@ -115,7 +110,7 @@ class FitRegret(_FitPart):
     regret: float
 
 
-class FitRecord(_FitPart):
+class FitRecord(Record):
     """What a fit found. noise: standard deviation of the logarithm of a measured step time around its prediction. deviation: of
     the target's logarithm by uncertain constants. candidates: number of layouts that next runs were chosen from."""
 

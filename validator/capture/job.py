@@ -1,7 +1,8 @@
-"""What is captured: a script, the job whose ranks run it, and the device that it sees."""
+"""What is captured: a script, the job whose ranks run it, their environment, and the device that they see."""
 
 from __future__ import annotations
 
+import os
 import types
 from dataclasses import dataclass
 from typing import Final
@@ -61,6 +62,15 @@ class DeviceProperties:
             gcnArchName="", uuid=str(index), is_integrated=0, is_multi_gpu_board=0, pci_bus_id=0, pci_device_id=0,
             pci_domain_id=0,
         )  # fmt: skip
+
+
+def set_environment(rank: int, ranks: int, per_node: int, address: str, port: int, run: str) -> None:
+    """Sets what torchrun sets for a rank, with one thread for its kernels. per_node: ranks of a node. run: its identifier."""
+    node, local = map(str, divmod(rank, per_node))
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=local, WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(min(per_node, ranks)), GROUP_RANK=node,
+        NODE_RANK=node, MASTER_ADDR=address, MASTER_PORT=str(port), OMP_NUM_THREADS="1", TORCHELASTIC_RUN_ID=run,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

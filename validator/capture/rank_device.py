@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +15,7 @@ from scaleproof.validator.capture.backend.values import Values
 from scaleproof.validator.capture.communication.distributed_api import DistributedApi
 from scaleproof.validator.capture.communication.mailbox import Mailbox
 from scaleproof.validator.capture.communication.recording import Recording
-from scaleproof.validator.capture.job import CaptureJob
+from scaleproof.validator.capture.job import CaptureJob, set_environment
 from scaleproof.validator.capture.trace import HostClock, RankTrace
 
 _PORT: Final = 29500
@@ -39,7 +38,8 @@ class RankDevice:
         """Replaces the parts of PyTorch that use a GPU or other ranks. Raises RunError for builds that cannot be replaced."""
         job, trace = self._job, self.trace
         devices = min(job.ranks_per_node, job.world_size)
-        self._set_environment(devices)
+        set_environment(self._rank, job.world_size, job.ranks_per_node, "127.0.0.1", _PORT, "capture")
+        torch.set_num_threads(1)
         abi.install_device(devices, self.local)
         self.arena.install_storage()
         values = Values(self.arena, policy_of(job.values), trace.answer)
@@ -49,15 +49,6 @@ class RankDevice:
         _calibrate(trace.host)
         self._api(self.recording, values, Mailbox(self._folder, self._rank), job.world_size).install()
         trace.context.install()
-
-    def _set_environment(self, local_ranks: int) -> None:
-        node = str(self._rank // self._job.ranks_per_node)
-        os.environ.update(
-            RANK=str(self._rank), LOCAL_RANK=str(self.local), WORLD_SIZE=str(self._job.world_size),
-            LOCAL_WORLD_SIZE=str(local_ranks), GROUP_RANK=node, NODE_RANK=node, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_PORT),
-            OMP_NUM_THREADS="1", TORCHELASTIC_RUN_ID="capture",
-        )  # fmt: skip
-        torch.set_num_threads(1)
 
 
 def _calibrate(host: HostClock) -> None:

@@ -24,7 +24,7 @@ from scaleproof.simulator.uncertainty.error_model import case_of_scenario, shipp
 from scaleproof.simulator.uncertainty.response import response_of_scenario
 from scaleproof.validator.fitting.constants import CONSTANTS, MEMORY, FittedConstant, priors
 from scaleproof.validator.fitting.observed_run import ObservedRun
-from scaleproof.validator.statistics.posterior import Array, Prior, fit, student
+from scaleproof.validator.statistics.posterior import Array, Prior, fit, student, student_reach
 
 # Step of finite differences in prior standard deviations: larger than the noise of replay, small next to the prior.
 _STEP: Final = 0.1
@@ -33,8 +33,6 @@ _CLOSE: Final = 1e-3
 # A constant has moved if its interval is narrower by a tenth, or its value is this many prior deviations from the shipped one.
 _NARROWER: Final = 0.9
 _FAR: Final = 0.25
-# Probability below the upper end of a 90 % interval.
-_UPPER: Final = 0.95
 
 
 @dataclass(frozen=True)
@@ -192,9 +190,7 @@ def predictive_factor(residuals: Array, freedom: float) -> float:
     residuals: in standard deviations that were expected. freedom: as for `_root_mean_square`. The deviation is as uncertain as
     after `noise_runs` values (its square has an inverse gamma distribution), so that errors have Student's distribution.
     """
-    from scipy.stats import t as student
-
     runs = priors().noise_runs
-    before, after = (float(student.ppf(_UPPER, number)) for number in (runs, runs + freedom))
+    before, after = (student_reach(number) for number in (runs, runs + freedom))
     square = runs * (DEVIATIONS / before) ** 2 + float((residuals**2).sum())
     return after / DEVIATIONS * math.sqrt(square / (runs + freedom))

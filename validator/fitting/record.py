@@ -67,7 +67,7 @@ def write(record: FitRecord, folder: Path) -> None:
     """Writes a record into a folder, which is made. Raises InputError where that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / FILE, (record.model_dump_json(indent=2) + "\n").encode())
+        write_atomically(folder / FILE, record.to_json().encode())
     except OSError as error:
         raise InputError(f"{folder}: {error.strerror}; give a folder that can be written") from None
 

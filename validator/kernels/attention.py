@@ -7,11 +7,10 @@ and copies keys and values to a cache: a row of a forward pass has the time of b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels.attention import (
@@ -27,8 +26,7 @@ from scaleproof.simulator.cluster.device.kernels.attention import (
 from scaleproof.simulator.cluster.device.kernels.parameters import Generation, Speed
 from scaleproof.simulator.model.operators import Attention
 from scaleproof.validator.kernels.parameters import Parameter, fit_parameters
-
-Values = NDArray[np.float64]
+from scaleproof.validator.kernels.shapes import Floats, Mask, Shapes
 
 # Implementation of tables that name none.
 IMPLEMENTATION: Final = "trtllm"
@@ -40,10 +38,8 @@ FAMILIES: Final[Mapping[str, tuple[Generation, ...]]] = {
 # (their accumulators fill its tensor memory). Chosen by the fits among 64, 128 and 256.
 _BLOCK_ROWS: Final[Mapping[str, tuple[int, int]]] = {"ada": (128, 64), "blackwell": (256, 128)}
 _USUAL_ROWS: Final = (128, 128)
-# Relative error beyond which errors count less, and number of parts of which each is predicted by the others' fit.
+# Relative error beyond which errors count less.
 _ROBUST: Final = 0.05
-_FOLDS: Final = 2
-_SEED: Final = 20_260_501
 # Digits of fitted parameters.
 _DIGITS: Final = 4
 _USUAL: Final = AttentionRates(product_share=0.6, exponential_share=0.6)
@@ -54,21 +50,17 @@ _FEWEST_WIDE: Final = 16
 
 
 @dataclass(frozen=True)
-class AttentionShapes:
+class AttentionShapes(Shapes):
     """Passes of causal attention that were measured on one GPU, columns of shape (rows,). backward: whether each is a backward
     pass."""
 
-    batch: Values
-    seq: Values
-    heads: Values
-    kv_heads: Values
-    head_dim: Values
-    backward: NDArray[np.bool_]
-    measured_s: Values
-
-    def subset(self, mask: NDArray[np.bool_]) -> Self:
-        """The shapes in which the mask is true."""
-        return type(self)(*(getattr(self, field.name)[mask] for field in fields(self)))
+    batch: Floats
+    seq: Floats
+    heads: Floats
+    kv_heads: Floats
+    head_dim: Floats
+    backward: Mask
+    measured_s: Floats
 
     @property
     def work(self) -> AttentionWork:
@@ -99,7 +91,7 @@ _OF_PREPARATION: Final = ("memory_share", "cached_gain")
 _OF_FAMILY: Final = ("sustained_share",)
 
 
-def predicted_s(device: Device, precision: Precision, shapes: AttentionShapes, implementation: str = IMPLEMENTATION) -> Values:
+def predicted_s(device: Device, precision: Precision, shapes: AttentionShapes, implementation: str = IMPLEMENTATION) -> Floats:
     """Seconds of the passes of an implementation, by the functions that `predict` uses."""
     assert device.kernels is not None
     speed = device.speed(precision, device.kernels, burst=True)
@@ -136,24 +128,11 @@ class MeasuredAttention(NamedTuple):
 
 
 def fit_attention(measured: MeasuredAttention) -> AttentionRates:
-    """Rates of a GPU that minimise squared errors of logarithms, of which large ones count less; with the 5th and 95th
-    percentile of those of left-out shapes. Needs forward passes."""
-    shapes = measured.shapes
-    random, fold = np.random.default_rng(_SEED), np.empty(len(shapes.seq), dtype=np.int64)
-    for direction in (~shapes.backward, shapes.backward):
-        fold[direction] = random.integers(_FOLDS, size=int(direction.sum()))
-    errors = np.empty(len(shapes.seq))
-    for left in range(_FOLDS):
-        rates = _both_passes(measured._replace(shapes=shapes.subset(fold != left)))
-        errors[fold == left] = log_errors(rates, measured._replace(shapes=shapes.subset(fold == left)))
-    return _both_passes(measured).model_copy(update={"log_error": _interval(errors), "state": "measured"})
-
-
-def _both_passes(measured: MeasuredAttention) -> AttentionRates:
-    """Rates of the forward passes, and of the backward passes where there are any."""
+    """Rates of a GPU's forward passes that minimise errors of logarithms, of which large ones count less, and of its backward
+    passes where there are any. Needs forward passes."""
     rates = _fitted([measured])[0]
     known = generation_attention_rates(measured.implementation, measured.speed.kernels.generation)
-    rates = rates.model_copy(update=_carried_over(rates, known))
+    rates = rates.model_copy(update={**_carried_over(rates, known), "state": "measured"})
     return _with_backward(rates, measured.of_direction(backward=True))
 
 
@@ -196,14 +175,14 @@ def fit_general(
     return rates.model_copy(update={**interval, "state": "data sheet"})
 
 
-def log_errors(rates: AttentionRates, measured: MeasuredAttention) -> Values:
+def log_errors(rates: AttentionRates, measured: MeasuredAttention) -> Floats:
     """Logarithms of measured over predicted times."""
     shapes = measured.shapes
-    result: Values = np.log(shapes.measured_s / _table_s(rates, measured.speed, shapes))
+    result: Floats = np.log(shapes.measured_s / _table_s(rates, measured.speed, shapes))
     return result
 
 
-def _table_s(rates: AttentionRates, speed: Speed, shapes: AttentionShapes) -> Values:
+def _table_s(rates: AttentionRates, speed: Speed, shapes: AttentionShapes) -> Floats:
     """Seconds of rows of a table: of the kernel and, in forward passes, of the one before it."""
     result = np.empty(len(shapes.seq))
     for backward in np.unique(shapes.backward).tolist():
@@ -215,7 +194,7 @@ def _table_s(rates: AttentionRates, speed: Speed, shapes: AttentionShapes) -> Va
     return result
 
 
-def _interval(errors: Values) -> tuple[float, float]:
+def _interval(errors: Floats) -> tuple[float, float]:
     low, high = np.quantile(errors, (0.05, 0.95)).tolist()
     return round(low, 3), round(high, 3)
 
@@ -251,7 +230,7 @@ def _fitted(
         rates = _rates({name: values[name] for name in shared} | own, cache_bytes or 0.0)
         return _with_rows(rates, generation, implementation)
 
-    def residuals(values: Mapping[str, float]) -> Values:
+    def residuals(values: Mapping[str, float]) -> Floats:
         rates = (of(values, one.speed.kernels.generation, one.cache_bytes) for one in measured)
         return np.concatenate([log_errors(*pair) for pair in zip(rates, measured, strict=True)]) / _ROBUST
 

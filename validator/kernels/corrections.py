@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.kernels.products import MOST_FALL, NODES, node_weights
-
-Floats = NDArray[np.float64]
+from scaleproof.validator.kernels.shapes import Floats
 
 _PER_MILLE: Final = 1000
 # Weights of differences between neighbouring nodes and of the nodes themselves, in measured products; chosen on left-out

@@ -29,7 +29,8 @@ from scaleproof.validator.kernels.fit import forward_only
 from scaleproof.validator.kernels.plausibility import check_rates, flops
 from scaleproof.validator.kernels.products import ProductShapes
 from scaleproof.validator.kernels.rates import log_error
-from scaleproof.validator.kernels.table import ATTENTION, BACKWARD, PRODUCT, Floats, KernelTable, Mask, check, read, shipped
+from scaleproof.validator.kernels.shapes import Floats, Mask
+from scaleproof.validator.kernels.table import ATTENTION, BACKWARD, PRODUCT, KernelTable, check, read, shipped
 
 # Rows of products and lengths of sequences at which rates are drawn.
 _ROWS: Final = tuple(dict.fromkeys(int(128 * round(rows / 128)) for rows in np.geomspace(256, 32768, 43)))

@@ -14,7 +14,8 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import counted
 from scaleproof.validator.kernels.devices import precision_of
 from scaleproof.validator.kernels.rates import LogError, fitted, predicted_s, with_error
-from scaleproof.validator.kernels.table import BACKWARD, SHAPES, Floats, KernelTable, Mask
+from scaleproof.validator.kernels.shapes import Floats, Mask
+from scaleproof.validator.kernels.table import BACKWARD, SHAPES, KernelTable
 
 # Number of shapes below which a kind of kernel is not fitted.
 LEAST_ROWS: Final = 8

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, fields
-from typing import Final, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,8 @@ from scaleproof.simulator.cluster.device.kernels.products import MEASURED_DEVICE
 from scaleproof.simulator.cluster.device.kernels.rates import MIXTURE_TERMS, MixtureRates
 from scaleproof.simulator.scenario.read import load_device
 from scaleproof.validator.kernels.parameters import Parameter, fit_parameters
+from scaleproof.validator.kernels.shapes import Floats, Shapes
 from scaleproof.validator.statistics.posterior import soft_l1
-
-Values = NDArray[np.float64]
 
 _BALANCED: Final = "balanced"
 _POWER_LAW: Final = "power_law_"
@@ -62,13 +61,13 @@ class ExpertWork(NamedTuple):
     begins: index of each mixture's first group.
     """
 
-    tokens: Values
-    hidden: Values
-    inter: Values
-    inputs: Values
-    imbalance: Values
-    rows: Values
-    counts: Values
+    tokens: Floats
+    hidden: Floats
+    inter: Floats
+    inputs: Floats
+    imbalance: Floats
+    rows: Floats
+    counts: Floats
     begins: NDArray[np.int64]
 
 
@@ -76,16 +75,16 @@ class Parts(NamedTuple):
     """Parts of the time of mixtures, shape (mixtures,). products_s: both grouped products. moved_s: the other kernels at the
     full memory bandwidth. terms: of the correction, shape (mixtures, terms)."""
 
-    products_s: Values
-    moved_s: Values
-    terms: Values
+    products_s: Floats
+    moved_s: Floats
+    terms: Floats
 
 
-def mixture_s(work: ExpertWork, rates: MixtureRates, speed: Speed, operand_bytes: int) -> Values:
+def mixture_s(work: ExpertWork, rates: MixtureRates, speed: Speed, operand_bytes: int) -> Floats:
     """Seconds of mixtures, shape (mixtures,). operand_bytes: of an element that products read."""
     parts = parts_s(work, speed, operand_bytes)
     correction = parts.terms[:, : len(rates.correction)] @ np.array(rates.correction)
-    result: Values = (rates.fixed_s + parts.products_s + parts.moved_s / rates.memory_share) * np.exp(correction)
+    result: Floats = (rates.fixed_s + parts.products_s + parts.moved_s / rates.memory_share) * np.exp(correction)
     return result
 
 
@@ -104,7 +103,7 @@ def parts_s(work: ExpertWork, speed: Speed, operand_bytes: int) -> Parts:
     return Parts(both_s, moved_bytes / speed.memory_Bps, _terms(work, rows, experts))
 
 
-def _terms(work: ExpertWork, rows: Values, experts: Values) -> Values:
+def _terms(work: ExpertWork, rows: Floats, experts: Floats) -> Floats:
     """Terms of the correction of each mixture, shape (mixtures, terms)."""
     logs = np.log2(np.stack([rows / experts, experts, work.hidden, work.inter, work.imbalance]))
     places = np.clip((logs - np.array(_MIDDLES)[:, None]) / np.array(_HALF_RANGES)[:, None], -1, 1)
@@ -113,22 +112,18 @@ def _terms(work: ExpertWork, rows: Values, experts: Values) -> Values:
 
 
 @dataclass(frozen=True)
-class MixtureShapes:
+class MixtureShapes(Shapes):
     """Forward passes of mixtures of experts that were measured on one rank of a group, columns of shape (rows,)."""
 
-    tokens: Values
-    hidden: Values
-    inter: Values
-    experts: Values
-    topk: Values
-    moe_tp: Values
-    moe_ep: Values
+    tokens: Floats
+    hidden: Floats
+    inter: Floats
+    experts: Floats
+    topk: Floats
+    moe_tp: Floats
+    moe_ep: Floats
     routing: NDArray[np.str_]
-    measured_s: Values
-
-    def subset(self, mask: NDArray[np.bool_]) -> Self:
-        """The shapes in which the mask is true."""
-        return type(self)(*(getattr(self, field.name)[mask] for field in fields(self)))
+    measured_s: Floats
 
     @property
     def work(self) -> ExpertWork:
@@ -148,7 +143,7 @@ class MixtureShapes:
 
 
 @functools.lru_cache(maxsize=4096)
-def expert_groups(routing: str, tokens: int, experts: int, active: int, ranks: int) -> tuple[Values, Values]:
+def expert_groups(routing: str, tokens: int, experts: int, active: int, ranks: int) -> tuple[Floats, Floats]:
     """Rows of each expert of groups of the rank's experts, the most loaded first, and the experts of each group."""
     own = max(1, experts // ranks)
     if routing == _BALANCED:
@@ -160,7 +155,7 @@ def expert_groups(routing: str, tokens: int, experts: int, active: int, ranks: i
     return np.maximum(1e-3, np.add.reduceat(loads, begins) / counts), counts
 
 
-def _power_law_rows(exponent: float, tokens: int, experts: int, active: int, ranks: int) -> Values:
+def _power_law_rows(exponent: float, tokens: int, experts: int, active: int, ranks: int) -> Floats:
     """Expected rows of the experts of the most loaded rank, the most loaded expert first.
 
     Popularities have a density that falls by the exponent between 1 and a share of the tokens. A token goes to an expert once:
@@ -179,11 +174,11 @@ def _power_law_rows(exponent: float, tokens: int, experts: int, active: int, ran
         moved = np.minimum(excess, tokens - own[:, expert])
         own[:, expert] += moved
         excess -= moved
-    result: Values = np.sort(own, axis=1)[:, ::-1].mean(axis=0)
+    result: Floats = np.sort(own, axis=1)[:, ::-1].mean(axis=0)
     return result
 
 
-def predicted_s(device: Device, precision: Precision, shapes: MixtureShapes) -> Values:
+def predicted_s(device: Device, precision: Precision, shapes: MixtureShapes) -> Floats:
     """Seconds of the forward passes, by the functions that `predict` uses for products."""
     assert device.kernels is not None
     rates = rates_of(device, precision)
@@ -197,7 +192,7 @@ def fit_mixtures(device: Device, precision: Precision, shapes: MixtureShapes) ->
     parts = parts_s(work, speed, _operand_bytes(precision))
     terms = [f"term {number}" for number in range(MIXTURE_TERMS)]
 
-    def errors(values: dict[str, float]) -> Values:
+    def errors(values: dict[str, float]) -> Floats:
         seconds = values["fixed_s"] + parts.products_s + parts.moved_s / values["memory_share"]
         correction = parts.terms @ np.log([values[term] for term in terms])
         return (np.log(shapes.measured_s / seconds) - correction) / _ROBUST

@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from scaleproof.validator.kernels.shapes import Floats
 from scaleproof.validator.statistics.posterior import Loss, Prior, fit, soft_l1, squares
-
-Floats = NDArray[np.float64]
 
 # Relative change at which the search ends: parameters have four digits.
 _TOLERANCE: Final = 1e-6

@@ -12,7 +12,8 @@ from scaleproof.simulator.cluster.device.kernels.attention import BACKWARD_PRODU
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_count
 from scaleproof.validator.kernels.devices import precision_of
-from scaleproof.validator.kernels.table import ATTENTION, BACKWARD, MIXTURE, PRODUCT, Floats, KernelTable
+from scaleproof.validator.kernels.shapes import Floats
+from scaleproof.validator.kernels.table import ATTENTION, BACKWARD, MIXTURE, PRODUCT, KernelTable
 
 # A kernel may exceed the peak of the data sheet by this factor, since short ones run at higher clocks.
 _ABOVE_PEAK: Final = 1.1

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels.products import CastRates, ProductPrecision, ProductRates, products_s
 from scaleproof.validator.kernels.corrections import fitted_correction
-from scaleproof.validator.kernels.parameters import Floats, Parameter, fit_parameters
+from scaleproof.validator.kernels.parameters import Parameter, fit_parameters
+from scaleproof.validator.kernels.shapes import Floats, Shapes
 
 # Bytes of an operand of a product, by precision; the result has 16 bits at least.
 _OPERAND_BYTES: Final[Mapping[str, float]] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp4": 0.5}
@@ -43,17 +43,13 @@ _CAST_PARAMETERS: Final[Mapping[str, Parameter]] = {
 
 
 @dataclass(frozen=True)
-class ProductShapes:
+class ProductShapes(Shapes):
     """Products of m × k and k × n matrices that were measured on one GPU, columns of shape (rows,)."""
 
     m: Floats
     n: Floats
     k: Floats
     measured_s: Floats
-
-    def subset(self, mask: NDArray[np.bool_]) -> Self:
-        """The shapes in which the mask is true."""
-        return type(self)(*(getattr(self, field.name)[mask] for field in fields(self)))
 
 
 def predicted_s(device: Device, precision: Precision, shapes: ProductShapes) -> Floats:

@@ -13,7 +13,8 @@ from scaleproof.simulator.cluster.device.kernels.attention import AttentionRates
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.validator.kernels import attention, mixture, products
 from scaleproof.validator.kernels.devices import precision_of
-from scaleproof.validator.kernels.table import ATTENTION, MIXTURE, PRODUCT, Floats, KernelTable
+from scaleproof.validator.kernels.shapes import Floats
+from scaleproof.validator.kernels.table import ATTENTION, MIXTURE, PRODUCT, KernelTable
 
 _Rates = TypeVar("_Rates", bound=Spec)
 # Digits of fitted parameters.

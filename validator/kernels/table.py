@@ -26,10 +26,9 @@ from scaleproof.simulator.published.tables import find_table, folder, opened
 from scaleproof.validator.kernels.attention import IMPLEMENTATION, AttentionShapes
 from scaleproof.validator.kernels.mixture import MixtureShapes
 from scaleproof.validator.kernels.products import ProductShapes
+from scaleproof.validator.kernels.shapes import Floats, Mask
 
-Floats = NDArray[np.float64]
 Texts = NDArray[np.str_]
-Mask = NDArray[np.bool_]
 Indices = NDArray[np.int64]
 _Shapes = TypeVar("_Shapes", ProductShapes, AttentionShapes, MixtureShapes)
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo
 
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.validator.capture.communication.c10d_group import C10dGroup, CollectiveCall, GroupsOfBackend, flat
+from scaleproof.validator.capture.communication.c10d_group import C10dGroup, C10dWork, CollectiveCall, GroupsOfBackend, flat
 from scaleproof.validator.script_runs.recording import CollectiveKind, IssuedTransfer, ScriptRecorder, now
 
 # Largest value of an integer column of recorded spans; hashes are cut to it.
@@ -21,7 +21,7 @@ _LARGEST_INT32: Final = 0x7FFFFFFF
 _ALONE: Final = -1
 
 
-class RecordedTransferWork(dist.Work):
+class RecordedTransferWork(C10dWork):
     """A collective or message under way. finish: called once after it, such as to divide sums."""
 
     def __init__(
@@ -44,14 +44,6 @@ class RecordedTransferWork(dist.Work):
         if self._transfer.group != _ALONE:
             self._recorder.waited(self._transfer, self._phase, begin_s)
         return True
-
-    def synchronize(self) -> None:
-        """Waits until it is complete."""
-        self.wait()
-
-    def block_current_stream(self) -> None:
-        """Waits until it is complete."""
-        self.wait()
 
     def is_completed(self) -> bool:
         """Whether it is complete."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import torch.distributed as dist
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.validator.capture.context import ScriptContext
 from scaleproof.validator.capture.failures import failure_plain
-from scaleproof.validator.capture.job import DeviceProperties, Script
+from scaleproof.validator.capture.job import DeviceProperties, Script, set_environment
 from scaleproof.validator.capture.player import folder_of, run_script
 from scaleproof.validator.launch import rank
 from scaleproof.validator.record import provenance as environment
@@ -57,7 +56,10 @@ def run(job: ScriptRun) -> dict[str, Any]:
     # the script forms the groups itself
     dist.barrier()
     dist.destroy_process_group()
-    _set_environment(job, me.rank)
+    set_environment(me.rank, job.ranks, job.ranks_per_node, job.address, job.port, "reconcile")
+    torch.set_num_threads(1)
+    sys.stdout.flush()
+    gc.collect()
     context = ScriptContext(folder_of(job.script))
     memory = MemoryProfile() if job.profiles_memory else None
     recorder = ScriptRecorder(me.status, job.steps + job.warmup, memory.mark if memory is not None else None)
@@ -102,15 +104,3 @@ def _failures(job: ScriptRun, number: int, context: ScriptContext) -> Iterator[N
         if isinstance(error, Exception):
             raise
         raise ScriptFailedError(str(error)) from error
-
-
-def _set_environment(job: ScriptRun, number: int) -> None:
-    os.environ.update(
-        RANK=str(number), LOCAL_RANK=str(number % job.ranks_per_node), WORLD_SIZE=str(job.ranks),
-        LOCAL_WORLD_SIZE=str(job.ranks_per_node), GROUP_RANK=str(number // job.ranks_per_node),
-        NODE_RANK=str(number // job.ranks_per_node), MASTER_ADDR=job.address, MASTER_PORT=str(job.port), OMP_NUM_THREADS="1",
-        TORCHELASTIC_RUN_ID="reconcile",
-    )  # fmt: skip
-    torch.set_num_threads(1)
-    sys.stdout.flush()
-    gc.collect()

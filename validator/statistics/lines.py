@@ -10,12 +10,11 @@ import numpy as np
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_percent
-from scaleproof.validator.statistics.posterior import Array
+from scaleproof.validator.statistics.posterior import Array, student_reach
 
 # Smallest seconds per byte: less is lost in the noise of the latency.
 FASTEST_S: Final = 1e-15
 _FEWEST: Final = 3
-_UPPER: Final = 0.95
 
 
 def straight_line(
@@ -46,13 +45,11 @@ def held_out_shares(measured: Sequence[float], predicted: Sequence[float]) -> tu
 
     From Student's distribution of the logarithms, which allows for the number of cases. Raises InputError for fewer than three.
     """
-    from scipy.special import stdtrit
-
     if len(measured) < _FEWEST:
         raise InputError(f"{len(measured)} held-out cases are too few for an interval; give at least {_FEWEST}")
     errors = np.log(np.asarray(measured, dtype=float) / np.asarray(predicted, dtype=float))
     count = len(errors)
-    reach = float(stdtrit(count - 1, _UPPER)) * float(errors.std(ddof=1)) * math.sqrt(1 + 1 / count)
+    reach = student_reach(count - 1) * float(errors.std(ddof=1)) * math.sqrt(1 + 1 / count)
     return math.exp(float(errors.mean()) - reach), math.exp(float(errors.mean()) + reach)
 
 

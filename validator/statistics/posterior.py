@@ -63,7 +63,7 @@ def weighted(loss: Loss, weight: float | Array) -> Loss:
 
 @dataclass(frozen=True)
 class Prior:
-    """Parameters before measurements: their middles and standard deviations, both of shape (p,)."""
+    """Parameters before measurements, shape (p,): middles, and standard deviations, infinite where nothing is known."""
 
     middles: Array
     deviations: Array
@@ -117,22 +117,19 @@ def fit(
 
     if not len(start):
         return ParameterFit(start, residuals(start), np.zeros((len(residuals(start)), 0)))
-    of_prior = 0 if prior is None else len(start)
+    prior = prior or Prior(start, np.full_like(start, np.inf))
+    middles, deviations, of_prior, count = prior.middles, prior.deviations, prior.loss, len(start)
 
     def every(values: Array) -> Array:
-        own = residuals(values)
-        return own if prior is None else np.concatenate([own, (values - prior.middles) / prior.deviations])
+        return np.concatenate([residuals(values), (values - middles) / deviations])
 
     def every_slope(values: Array) -> Array:
         assert slopes is not None
-        own = slopes(values)
-        return own if prior is None else np.concatenate([own, np.diag(1 / prior.deviations)])
+        return np.concatenate([slopes(values), np.diag(1 / deviations)])
 
     def every_loss(squared: Array) -> Array:
-        own = loss(squared[: len(squared) - of_prior])
-        return own if prior is None else np.concatenate([own, prior.loss(squared[-of_prior:])], axis=1)
+        return np.concatenate([loss(squared[:-count]), of_prior(squared[-count:])], axis=1)
 
-    deviations = np.ones_like(start) if prior is None else prior.deviations
     found = least_squares(
         every,
         start,
@@ -145,7 +142,7 @@ def fit(
         max_nfev=most_steps,
     )
     # scipy scales the derivatives by the loss
-    return ParameterFit(np.asarray(found.x), found.fun[: len(found.fun) - of_prior], np.asarray(found.jac))
+    return ParameterFit(np.asarray(found.x), found.fun[:-count], np.asarray(found.jac))
 
 
 def fit_model(
@@ -192,3 +189,10 @@ def refitted(model: LogModel, log_times: Array, weights: Array, start: Array, sc
 def robust_deviation(errors: Array) -> float:
     """Standard deviation of errors around zero from the median of their sizes, on which a few large ones have no influence."""
     return _DEVIATION_OF_MEDIAN * float(np.median(np.abs(errors)))
+
+
+def student_reach(freedom: float) -> float:
+    """Half width of the 90 % interval of Student's distribution, in its scale."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.95))

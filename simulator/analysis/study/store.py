@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from scaleproof.simulator.analysis.study.evaluate import RESULTS, TARGET_RESULTS, Row
-from scaleproof.simulator.analysis.study.study import Numbers, Study
+from scaleproof.simulator.analysis.study.grid import Numbers
+from scaleproof.simulator.analysis.study.study import Study
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError, NotFoundError, one_line
 from scaleproof.simulator.common.file_lock import locked_folder

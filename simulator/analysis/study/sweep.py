@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from scaleproof.simulator.analysis.study import executors
 from scaleproof.simulator.analysis.study.evaluate import Row, TaskResult, rows
 from scaleproof.simulator.analysis.study.executors import Workers
+from scaleproof.simulator.analysis.study.grid import Numbers
 from scaleproof.simulator.analysis.study.store import opened
-from scaleproof.simulator.analysis.study.study import Numbers, Study, read
+from scaleproof.simulator.analysis.study.study import Study, read
 from scaleproof.simulator.common.errors import RunError, one_line
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ def outcome(name: str, **state: Any) -> dict[str, Any]:
     timeline = elastic(load(name)).plain()
     row = {"name": "whole run", "predicted_s": timeline["total_s"], "measured_s": 1.25 * timeline["total_s"]}
     words = {"words": "equal on all ranks", "right": True, "losses": LOSSES} | state
-    measured = timeline | {"total_s": 1.25 * timeline["total_s"]}
+    longer = timeline["stretches"][-1] | {"end_s": 1.25 * timeline["total_s"]}
+    measured = timeline | {"stretches": [*timeline["stretches"][:-1], longer]}
     return {"on": "netlab", "predicted": timeline, "measured": measured, "rows": [row], "state": words}
 
 

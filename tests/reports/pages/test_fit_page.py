@@ -34,10 +34,10 @@ def test_it_shows_predictions_by_scale_constants_choice_and_next_run(folder: Pat
         "Predicted against measured",
         "What the runs taught",
         "The choice among measured layouts",
-        "The run to measure",
+        "Measure next, of ",
     ):
         assert heading in page
-    assert page.count("16, extrapolated") == 2
+    assert page.count("<small>extrapolated</small>") == 2
     assert {path.name for path in (folder / "figures").glob("*.png")} == {"scale.png", "constants.png"}
 
 

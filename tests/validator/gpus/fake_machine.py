@@ -127,7 +127,7 @@ def _install(rank: int, ranks: int) -> None:
     import torch
 
     from scaleproof.validator.capture import rank_device
-    from scaleproof.validator.capture.backend import attention, registration
+    from scaleproof.validator.capture.backend import registration
     from scaleproof.validator.capture.backend.streams import EventBase
     from scaleproof.validator.capture.context import ScriptContext
     from scaleproof.validator.capture.job import CaptureJob, DeviceProperties, Script
@@ -171,7 +171,8 @@ def _install(rank: int, ranks: int) -> None:
     ) -> Any:  # fmt: skip
         if not Clock.is_hosts:
             return fused(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        return attention._unfused(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        unfused = torch.ops.aten._scaled_dot_product_attention_math
+        return unfused(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
 
     # processors compute the unfused one; no time of the host is of interest
     fused, registration.scaled_dot_product_attention = registration.scaled_dot_product_attention, unfused  # type: ignore[attr-defined]

@@ -96,12 +96,6 @@ class LoggedWork(RecordedWork):
         self._log.waits.stream_waits(self._kernels)
         return True
 
-    def synchronize(self) -> None:
-        self.wait()
-
-    def block_current_stream(self) -> None:
-        self.wait()
-
     def get_future(self) -> Any:
         if torch._C._current_autograd_node() is not None:
             # torch's reducer waits at the end of the backward pass, without a call of a method

@@ -14,7 +14,7 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.fit.choice import MODELS, choose
 from scaleproof.validator.calibration.fit.shapes import NOISE, MeasuredRows, Segment, Shape
 from scaleproof.validator.statistics.lines import straight_line
-from scaleproof.validator.statistics.posterior import Array, Mask, fit_model, refitted, robust_deviation
+from scaleproof.validator.statistics.posterior import Array, Mask, fit_model, refitted, robust_deviation, student_reach
 
 Samples = Sequence[Sequence[float]]
 Bounds = tuple[float, float]
@@ -219,10 +219,8 @@ def _noise(shape: Shape, logs: Array, rows: MeasuredRows) -> Array:
 
 def _wider(sizes: float) -> float:
     """Factor by which few sizes per coefficient understate the interval: Student's factor, and that of the deviation."""
-    from scipy.special import stdtrit
-
     free = max(1.0, sizes - 1)
-    return float(stdtrit(free, _PERCENTILES[1] / 100)) / DEVIATIONS * math.sqrt(1 + 1 / free)
+    return student_reach(free) / DEVIATIONS * math.sqrt(1 + 1 / free)
 
 
 def pieces(fitted: FittedCurve, sizes: Sequence[float], least_slope: float = 0.0) -> tuple[Segment, ...]:

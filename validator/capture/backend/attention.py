@@ -18,44 +18,21 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """Attention: by the flash kernel for half types without mask, by the efficient one otherwise, unfused where neither can."""
-    chosen = (
-        _flash if attn_mask is None and query.dtype is not torch.float32 and query.size(-1) == value.size(-1) else _efficient
-    )
-    if query.dim() != _BATCHED or query.size(-1) > _WIDEST:
-        chosen = _unfused
-    return chosen(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-
-
-def _flash(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, dropout: float, is_causal: bool,
-    scale: float | None, grouped: bool,
-) -> torch.Tensor:  # fmt: skip
     result: torch.Tensor
-    result, *_ = _ATEN._scaled_dot_product_flash_attention(query, key, value, dropout, is_causal, False, scale=scale)
-    return result
-
-
-def _efficient(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, dropout: float, is_causal: bool,
-    scale: float | None, grouped: bool,
-) -> torch.Tensor:  # fmt: skip
+    if query.dim() != _BATCHED or query.size(-1) > _WIDEST:
+        unfused = _ATEN._scaled_dot_product_attention_math
+        result, *_ = unfused(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return result
+    if attn_mask is None and query.dtype is not torch.float32 and query.size(-1) == value.size(-1):
+        flash = _ATEN._scaled_dot_product_flash_attention
+        result, *_ = flash(query, key, value, dropout_p, is_causal, False, scale=scale)
+        return result
     groups = query.size(1) // key.size(1)
-    if grouped and groups > 1:
+    if enable_gqa and groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     needs_sums = query.requires_grad or key.requires_grad or value.requires_grad
     efficient = _ATEN._scaled_dot_product_efficient_attention
-    result: torch.Tensor
-    result, *_ = efficient(query, key, value, _bias(mask, query, key), needs_sums, dropout, is_causal, scale=scale)
-    return result
-
-
-def _unfused(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, dropout: float, is_causal: bool,
-    scale: float | None, grouped: bool,
-) -> torch.Tensor:  # fmt: skip
-    unfused = _ATEN._scaled_dot_product_attention_math
-    result: torch.Tensor
-    result, *_ = unfused(query, key, value, mask, dropout, is_causal, scale=scale, enable_gqa=grouped)
+    result, *_ = efficient(query, key, value, _bias(attn_mask, query, key), needs_sums, dropout_p, is_causal, scale=scale)
     return result
 
 

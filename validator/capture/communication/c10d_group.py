@@ -1,4 +1,4 @@
-"""Process groups in Python: the methods that PyTorch calls, as one table of collectives, and a backend of such groups."""
+"""Process groups in Python: the methods that PyTorch calls, as one table of collectives, their works, and a backend of them."""
 
 from __future__ import annotations
 
@@ -88,6 +88,22 @@ class CollectiveCall(NamedTuple):
         """Bytes of the whole buffer."""
         read, written = (sum(tensor.nbytes for tensor in tensors) for tensors in (self.read, self.written))
         return whole_bytes(COLLECTIVES[self.collective], read, written, ranks)
+
+
+class C10dWork(dist.Work):
+    """A collective or message under way, for which PyTorch waits in several ways."""
+
+    @abstractmethod
+    def wait(self, timeout: Any = None) -> bool:
+        """Waits until it is complete."""
+
+    def synchronize(self) -> None:
+        """Waits until it is complete."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Waits until it is complete."""
+        self.wait()
 
 
 class C10dGroup(_ProcessGroup):  # type: ignore[misc]

@@ -31,7 +31,7 @@ class RecordedGroup(C10dGroup):
     def collective(self, call: CollectiveCall) -> RecordedWork:
         """Returns the values of equal ranks, and records the collective."""
         self._set_results(call)
-        return self._recording.collective(self, call.collective, call.read, call.written, call.root)
+        return self._recording.collective(self, call)
 
     def _set_results(self, call: CollectiveCall) -> None:
         """Gives the results of a collective their values, as far as those of this rank decide them. What is reduced to one rank

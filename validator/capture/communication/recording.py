@@ -6,20 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import Work
-from torch.distributed import distributed_c10d
 from torch.futures import Future
 
 from scaleproof.simulator.captured.record import NONE, Category, EventKind, ProcessGroup, Signature
 from scaleproof.validator.capture.backend.memory import Arena
 from scaleproof.validator.capture.backend.schemas import moved_bytes, tensor_text
+from scaleproof.validator.capture.communication.c10d_group import C10dGroup, C10dWork, CollectiveCall
 from scaleproof.validator.capture.trace import RankTrace
 
 _engine = torch.autograd.Variable._execution_engine
 
 
-class RecordedWork(Work):
+class RecordedWork(C10dWork):
     """A collective or message that was issued; waiting for it is recorded."""
 
     def __init__(self, recording: Recording, number: int, tensors: Any) -> None:
@@ -32,14 +30,6 @@ class RecordedWork(Work):
         """Makes the current stream wait."""
         self._recording.wait(self._number)
         return True
-
-    def synchronize(self) -> None:
-        """Makes the current stream wait."""
-        self._recording.wait(self._number)
-
-    def block_current_stream(self) -> None:
-        """Makes the current stream wait."""
-        self._recording.wait(self._number)
 
     def get_future(self) -> Future[Any]:
         """The result. What waits for it does so without a call that could be recorded: the end of the backward pass, as
@@ -82,54 +72,38 @@ class Recording:
             self._places[name] = len(self.groups)
             self.groups.append(group)
 
-    def collective(
-        self, group: dist.ProcessGroup, name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor],
-        root: int = NONE,
-    ) -> RecordedWork:  # fmt: skip
-        """Records a collective. root: its root's rank in the group."""
-        ranks = distributed_c10d.get_process_group_ranks(group)
-        peer = ranks[root] if root != NONE else NONE
-        return self._issue(EventKind.COLLECTIVE, name, group, inputs, outputs, {"peer": peer}, (root,))
+    def collective(self, group: C10dGroup, call: CollectiveCall) -> RecordedWork:
+        """Records a collective."""
+        peer = group.ranks[call.root] if call.root != NONE else NONE
+        return self._issue(EventKind.COLLECTIVE, call.collective, group, call.read, call.written, (call.root,), peer=peer)
 
-    def message(
-        self, group: dist.ProcessGroup, kind: EventKind, tensors: Sequence[torch.Tensor], peer: int, tag: int
-    ) -> RecordedWork:
+    def message(self, group: C10dGroup, kind: EventKind, tensors: Sequence[torch.Tensor], peer: int, tag: int) -> RecordedWork:
         """Records a message to or from the rank `peer` of the group."""
-        inputs, outputs = (tensors, ()) if kind is EventKind.SEND else ((), tensors)
-        ranks = distributed_c10d.get_process_group_ranks(group)
-        name = "send" if kind is EventKind.SEND else "receive"
-        columns = {"peer": ranks[peer], "tag": tag}
-        return self._issue(kind, name, group, inputs, outputs, columns, (peer, ranks.index(self.rank)))
+        name, inputs, outputs = ("send", tensors, ()) if kind is EventKind.SEND else ("receive", (), tensors)
+        compared = peer, group.ranks.index(self.rank)
+        return self._issue(kind, name, group, inputs, outputs, compared, peer=group.ranks[peer], tag=tag)
 
     def _issue(
-        self, kind: EventKind, name: str, group: dist.ProcessGroup, inputs: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor], columns: dict[str, Any], compared: tuple[int, ...],
+        self, kind: EventKind, name: str, group: C10dGroup, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor],
+        compared: tuple[int, ...], **columns: Any,
     ) -> RecordedWork:  # fmt: skip
         with self.trace.host.recording():
-            return self._recorded(kind, name, group, inputs, outputs, columns, compared)
-
-    def _recorded(
-        self, kind: EventKind, name: str, group: dist.ProcessGroup, inputs: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor], columns: dict[str, Any], compared: tuple[int, ...],
-    ) -> RecordedWork:  # fmt: skip
-        number = self._coalescing or self.trace.new_work()
-        work = RecordedWork(self, number, list(outputs or inputs))
-        if not any(tensor.is_cuda for tensor in (*inputs, *outputs)):
-            # over the processors' network, which training steps hardly use
-            return work
-        read_bytes, written_bytes = moved_bytes("", inputs, outputs)
-        place = self._places[distributed_c10d._world.pg_names[group]]
-        own = self.groups[place]
-        self.trace.add(
-            kind, name=name, signature=Signature(tuple(map(tensor_text, inputs)), tuple(map(tensor_text, outputs)), {}),
-            bytes_read=read_bytes, bytes_written=written_bytes, group=place, work=number,
-            compared=(own.description, len(own.ranks), *compared), **columns,
-        )  # fmt: skip
-        for tensor in outputs:
-            block = self._arena.block(tensor) if tensor.is_cuda else None
-            if block is not None:
-                self.trace.holds(block.number, Category.COMMUNICATION)
-        return work
+            number = self._coalescing or self.trace.new_work()
+            if any(tensor.is_cuda for tensor in (*inputs, *outputs)):
+                # others are sent over the processors' network, which training steps hardly use
+                read_bytes, written_bytes = moved_bytes("", inputs, outputs)
+                place = self._places[group.group_name]
+                own = self.groups[place]
+                self.trace.add(
+                    kind, name=name, signature=Signature(tuple(map(tensor_text, inputs)), tuple(map(tensor_text, outputs)), {}),
+                    bytes_read=read_bytes, bytes_written=written_bytes, group=place, work=number,
+                    compared=(own.description, len(own.ranks), *compared), **columns,
+                )  # fmt: skip
+            for tensor in outputs:
+                block = self._arena.block(tensor) if tensor.is_cuda else None
+                if block is not None:
+                    self.trace.holds(block.number, Category.COMMUNICATION)
+            return RecordedWork(self, number, list(outputs or inputs))
 
     def wait(self, number: int) -> None:
         """Records that the current stream waits."""
