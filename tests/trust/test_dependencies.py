@@ -150,5 +150,5 @@ def test_only_pickles_of_own_processes_are_loaded() -> None:
     }
     captures = {f"validator/capture/{name}.py" for name in ("player", "players", "communication/mailbox")}
     own = {"simulator/analysis/study/evaluate.py", "validator/launch/rank.py", "proof/elastic/job.py"}
-    own.add("validator/script_runs/replay.py")
+    own.add("validator/script_runs/operator_times.py")
     assert found == own | captures

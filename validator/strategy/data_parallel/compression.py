@@ -19,7 +19,7 @@ from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.flat import pack, views
 
 
-class Method(ABC):
+class SumMethod(ABC):
     """A way to sum a bucket over the ranks of the collectives' team."""
 
     @abstractmethod
@@ -27,7 +27,7 @@ class Method(ABC):
         """Replaces the bucket's gradients by their sum."""
 
 
-class Whole(Method):
+class Whole(SumMethod):
     """Without compression."""
 
     def sum(self, bucket: Bucket, collectives: Collectives) -> None:
@@ -35,7 +35,7 @@ class Whole(Method):
         collectives.sum(bucket.flat)
 
 
-class Cast(Method):
+class Cast(SumMethod):
     """Gradients are rounded to 16 bits and summed in 16 bits; those with 16 bits are sent unchanged."""
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -48,7 +48,7 @@ class Cast(Method):
         bucket.flat.copy_(rounded)
 
 
-class Factors(Method):
+class Factors(SumMethod):
     """PowerSGD (arXiv 1905.13727, algorithms 1 and 2): two factors of `rank` columns, from the first step on.
 
     Matrices are a tensor's first axis by all others, as in PyTorch's hook, which sends tensors without a second axis whole.
@@ -109,7 +109,7 @@ class Factors(Method):
         return sum(matrix.shape) * self._columns(matrix) < WORTHWHILE * matrix.numel()
 
 
-class Largest(Method):
+class Largest(SumMethod):
     """Top-k: the `share` of each tensor's values with the largest size, and their positions, by one all-gather.
 
     Deep gradient compression, arXiv 1712.01887.
@@ -139,7 +139,7 @@ class Largest(Method):
             bucket.flat.index_add_(0, position, value)
 
 
-def method_of(compression: Compression | None, paced: bool) -> Method:
+def method_of(compression: Compression | None, paced: bool) -> SumMethod:
     """The method of a strategy's `compression`. paced: whether compute is emulated, so that tensors are flat."""
     match compression:
         case Fp16():

@@ -14,7 +14,7 @@ from torch.futures import Future
 
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.buckets import Allreduce, Bucket, BucketSum
-from scaleproof.validator.strategy.data_parallel.compression import Method, method_of
+from scaleproof.validator.strategy.data_parallel.compression import SumMethod, method_of
 from scaleproof.validator.strategy.data_parallel.ring_allreduce import Ring
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.streams import own_stream
@@ -75,7 +75,7 @@ class SumThread:
 class ThreadedSum(BucketSum):
     """Sums buckets in a thread, by a method that may need several collectives."""
 
-    def __init__(self, thread: SumThread, method: Method, collectives: Collectives) -> None:
+    def __init__(self, thread: SumThread, method: SumMethod, collectives: Collectives) -> None:
         self._thread, self._method, self._collectives = thread, method, collectives
 
     def begin(self, bucket: Bucket) -> Future[Tensor]:

@@ -21,7 +21,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.buckets import Bucket, BucketSum, Countdown, fill
-from scaleproof.validator.strategy.data_parallel.compression import Method
+from scaleproof.validator.strategy.data_parallel.compression import SumMethod
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator
 from scaleproof.validator.strategy.data_parallel.microbatched import MicrobatchedReplica, weight_of
 from scaleproof.validator.strategy.data_parallel.threaded_sum import ALGORITHMS, SumThread, ThreadedSum
@@ -63,7 +63,7 @@ class ShardedWorker(MicrobatchedReplica):
         super().close()
 
 
-class ReduceScatter(Method):
+class ReduceScatter(SumMethod):
     """Leaves the sum of this rank's part of a bucket in its place, and the rest as it is.
 
     groups: the ranks of all groups with the same part, where several groups shard; they sum it by an all-reduce.
