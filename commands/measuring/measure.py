@@ -119,7 +119,7 @@ class _Output:
         from scaleproof.commands.text.run import describe
         from scaleproof.validator.results import is_right
 
-        self._plain.append(run.summary())
+        self._plain.append(run.to_dict())
         if self._prints and not self._json:
             if self._is_single:
                 verdict = f"\n  {'verified':<13}  parameters are {_deviation(run)}" if run.verified else ""

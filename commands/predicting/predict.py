@@ -63,7 +63,7 @@ def _predict(options: argparse.Namespace) -> int:
     details = list(_details(options, scenario, run))
     print_result(
         options,
-        lambda: run.summary() | {name: value for data, _ in details for name, value in data.items()},
+        lambda: run.to_dict() | {name: value for data, _ in details for name, value in data.items()},
         lambda: "".join([describe(run), *(text for _, text in details)]),
     )
     return ExitCode.OUT_OF_MEMORY if run.fits is False and not options.allow_oom else ExitCode.DONE

@@ -67,7 +67,7 @@ def save(run: Run, folder: Path) -> None:
         np.savez_compressed(buffer, allow_pickle=False, **run.spans.columns())
         digest = _digest(buffer.getvalue())
         write_atomically(folder / SPANS_FILE, buffer.getvalue())
-    content = run.summary() | {_SPANS_DIGEST: digest}
+    content = run.to_dict() | {_SPANS_DIGEST: digest}
     write_atomically(folder / "run.json", (json.dumps(content, indent=2) + "\n").encode())
 
 

@@ -5,6 +5,7 @@ A Run always has a summary; spans, which are intervals of each rank's work, wait
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -281,14 +282,18 @@ class Run:
         """One row with the numbers and texts of the summary; column names end in units. Needs pandas."""
         import pandas as pd
 
-        values = self.summary()
+        values = self.to_dict()
         row = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
         if self.prediction_interval_s:
             row |= dict(zip(("step_time_low_s", "step_time_high_s"), self.prediction_interval_s, strict=True))
         row |= {f"{cause}_s": seconds for cause, seconds in self.breakdown_s.items()}
         return pd.DataFrame([row])
 
-    def summary(self) -> dict[str, Any]:
+    def to_json(self) -> str:
+        """What `to_dict` gives, as JSON."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+    def to_dict(self) -> dict[str, Any]:
         """All fields except the spans, and derived properties, as plain data for JSON."""
         names = [field.name for field in fields(self) if field.name not in ("spans", "scaling")]
         return {name: _plain(getattr(self, name)) for name in (*names, *DERIVED)}

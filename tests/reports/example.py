@@ -127,7 +127,7 @@ def write_results(folder: Path, cases: Sequence[tuple[str, str, int, int, float,
         for origin in ("predicted", "measured"):
             run = make_run(origin, case)
             save(run, folder / "runs" / case[0] / origin)
-            entry[origin] = run.summary()
+            entry[origin] = run.to_dict()
         entries.append(entry | {"strategy": run.strategy, "error": case[5], "failure": None, "folder": f"runs/{case[0]}"})
     plain = {
         "version": 1,
@@ -144,7 +144,7 @@ def write_results(folder: Path, cases: Sequence[tuple[str, str, int, int, float,
 
 def failed_case(failure: str = "rank 3 (stage 3) was killed by signal 9 in backward of step 4") -> dict[str, Any]:
     """A case that was predicted and could not be measured."""
-    predicted = make_run("predicted", ("ring-8", "data_parallel", 8, 0, 0.21, 0.0)).summary()
+    predicted = make_run("predicted", ("ring-8", "data_parallel", 8, 0, 0.21, 0.0)).to_dict()
     entry = {"scenario": "ring-8", "family": "data_parallel", "strategy": "data_parallel, 8 workers", "ranks": 8}
     return entry | {
         "compute_ranks": 8,

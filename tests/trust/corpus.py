@@ -249,7 +249,7 @@ def _results() -> Mapping[str, bytes]:
         save(measured, folder / "runs" / "small" / "measured")
         case = {
             "scenario": "small", "family": "data_parallel", "strategy": "data_parallel", "ranks": 4, "compute_ranks": 4,
-            "folder": "runs/small", "predicted": run.summary(), "measured": measured.summary(), "inside": True,
+            "folder": "runs/small", "predicted": run.to_dict(), "measured": measured.to_dict(), "inside": True,
         }  # fmt: skip
         plain = {"version": 1, "created": "2026-11-22", "host": "a", "cluster": "small", "environment": {}, "cases": [case]}
         (folder / "reconcile.json").write_text(json.dumps(plain))

@@ -126,4 +126,4 @@ def _predicted(order: Sequence[int]) -> dict[int, Any]:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "small.yaml"
         path.write_text(SMALL)
-        return {number: predict(load(path, [f"strategy={STRATEGIES[number]}"])).summary() for number in order}
+        return {number: predict(load(path, [f"strategy={STRATEGIES[number]}"])).to_dict() for number in order}

@@ -224,7 +224,7 @@ def test_ranks_started_by_torchrun_join_and_all_get_the_run(tmp_path: Path) -> N
 
     assert done.returncode == 0, done.stderr
     first, second = load_run(tmp_path / "0"), load_run(tmp_path / "1")
-    assert first.summary() == second.summary()
+    assert first.to_dict() == second.to_dict()
     assert (first.ranks, len(first.step_times_s)) == (2, 3)
 
 

@@ -41,7 +41,7 @@ def test_saved_runs_are_found(small: Make, tmp_path: Path) -> None:
     keep(run, scenario, folder)
     found = find(folder, scenario, "local", verify=False)
     assert found is not None
-    assert found.summary() == run.summary()
+    assert found.to_dict() == run.to_dict()
     assert load(tmp_path / "small" / "scenario.yaml") == scenario
 
 

@@ -76,7 +76,7 @@ def test_effects_equal_the_difference_of_both_predictions(small: Make, change: t
         assert run.step_quantiles_s == pytest.approx(alone.step_quantiles_s, rel=1e-3)
         intervals = {"prediction_interval_s": alone.prediction_interval_s, "spread": alone.spread}
         same = replace(run, **intervals, step_distribution=alone.step_distribution)
-        assert same.summary() == alone.summary()
+        assert same.to_dict() == alone.to_dict()
     assert result["step time"].change == pytest.approx(found.b.step_time_s / found.a.step_time_s - 1)
     assert result["throughput"].change == pytest.approx(found.ratio - 1)
     for effect in found.effects:

@@ -97,7 +97,7 @@ def test_any_scenario_is_unchanged_by_dump_and_load(changes: list[tuple[str, obj
 @pytest.mark.parametrize("name", ["netlab-servers-async", "pipeline-2"])
 def test_dumped_scenarios_predict_the_same(name: str) -> None:
     scenario = load(name, ["unevenness.compute_jitter=0.1"])
-    again, before = (predict(one).summary() for one in (loaded(dump(scenario)), scenario))
+    again, before = (predict(one).to_dict() for one in (loaded(dump(scenario)), scenario))
     # what is written names its framework, so that another default changes nothing
     assert (again.pop("framework_is_default"), before.pop("framework_is_default")) == (False, True)
     assert again == before

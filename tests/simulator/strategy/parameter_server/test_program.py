@@ -278,7 +278,7 @@ def test_breakdown_adds_up_to_the_step(
 def test_the_same_scenario_gives_the_same_run(small: Make) -> None:
     scenario = small(servers(6, 2, mode="asynchronous"), "unevenness={compute_jitter: 0.2}", "batch={per_worker: 16}")
     first, second = predict(scenario), predict(scenario)
-    assert first.summary() == second.summary()
+    assert first.to_dict() == second.to_dict()
 
 
 def test_equivalent_servers_are_folded_without_changing_the_result(small: Make) -> None:
@@ -322,7 +322,7 @@ def test_a_backup_cuts_the_wait_for_a_slow_worker(small: Make) -> None:
 
 def test_no_backups_are_synchronous(small: Make) -> None:
     default, none = (predict(small(servers(4, 2, **fields), *PLAIN)) for fields in ({}, {"backups": 0}))
-    assert none.summary() == default.summary()
+    assert none.to_dict() == default.to_dict()
 
 
 def test_backups_cut_the_tail_of_random_times(small: Make) -> None:
