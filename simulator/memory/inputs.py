@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.collectives.settings import facts_of
 from scaleproof.simulator.cluster.device.device import Device, is_narrow
@@ -22,6 +25,17 @@ from scaleproof.simulator.strategy.scenario_job import job_of
 # Assumption: share of memory that is allocated and freed within a step.
 _FRAGMENTATION: Final = 0.05
 _T = TypeVar("_T")
+# A number, or an array with one for each column of inputs.
+Amount = Any
+
+
+class Columns(NamedTuple):
+    """Inputs that differ in these values alone, each an array with one value for each column. samples: of a microbatch."""
+
+    zero: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    microbatches: NDArray[np.int64]
+    bucket_bytes: NDArray[np.float64]
 
 
 def is_gpu(device: Device) -> bool:
@@ -30,15 +44,16 @@ def is_gpu(device: Device) -> bool:
 
 
 class MemoryInputs:
-    """A scenario with its framework, whose memory behaviour is `software`.
+    """A scenario with its framework, whose memory behaviour is `software`; or many that have the same layers on each rank, with
+    arrays in place of numbers where they differ.
 
     size, parameter_size, gradient_size, reduced_size: bytes per element of activations, of parameters, of accumulated gradients
-    and of reduced gradients. samples_per_worker, samples: of a step and of a microbatch, on the worker with the most. sharing:
-    number of ranks over which states are sharded, and over which states of experts are. splits: whether gradients of weights
-    are computed in separate passes. makes_gradients: whether a step begins without allocated gradients; makes: and the first
-    backward pass over a chunk allocates its own. whole_gradients: whether ranks accumulate unsharded gradients over
-    microbatches, and reduce-scatter them at the end of a step. gathers: whether parameters of layers are all-gathered before
-    each pass.
+    and of reduced gradients. zero: ZeRO's stage. samples_per_worker, samples: of a step and of a microbatch, on the worker with
+    the most. sharing: number of ranks over which states are sharded, and over which states of experts are. splits: whether
+    gradients of weights are computed in separate passes. makes_gradients: whether a step begins without allocated gradients;
+    makes: and the first backward pass over a chunk allocates its own. whole_gradients: whether ranks accumulate unsharded
+    gradients over microbatches, and reduce-scatter them at the end of a step. gathers: whether parameters of layers are
+    all-gathered before each pass.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -53,25 +68,30 @@ class MemoryInputs:
         # unused bytes of the caching allocator, as a share of memory that is allocated and freed within a step
         self.fragmentation = _FRAGMENTATION if self.is_gpu else 0.0
         self._known: dict[tuple[object, ...], Any] = {}
-        self._set(strategy.plan, scenario.training)
+        plan = strategy.plan
+        self.samples_per_worker = max(plan.shares) if plan.shares else scenario.total_samples // plan.workers
+        samples = self.samples_per_worker / plan.microbatches
+        self._set(plan, scenario.training, scenario.training.zero, samples, plan.microbatches, plan.bucket_bytes)
 
-    def varied(self, plan: Plan, training: Training) -> MemoryInputs:
-        """The inputs with another plan and training, which differ in no division of layers over ranks of a stage, and in no
-        more of training than ZeRO's stage and recomputation. The schedule must not depend on the times of passes."""
+    def varied(self, plan: Plan, training: Training, columns: Columns) -> MemoryInputs:
+        """The inputs with columns, and another plan and training, which differ in no division of layers over ranks of a stage,
+        and in no more of training than recomputation. The schedule must not depend on the times of passes."""
         other = copy(self)
-        other._set(plan, training)
+        other.samples_per_worker = self.scenario.total_samples // plan.workers
+        other._set(plan, training, *columns)
         return other
 
-    def _set(self, plan: Plan, training: Training) -> None:
-        self.plan, self.training = plan, training
-        self.samples_per_worker = max(plan.shares) if plan.shares else self.scenario.total_samples // plan.workers
-        self.samples = self.samples_per_worker / plan.microbatches
+    def _set(
+        self, plan: Plan, training: Training, zero: Amount, samples: Amount, microbatches: Amount, bucket_bytes: Amount
+    ) -> None:
+        self.plan, self.training, self.zero = plan, training, zero
+        self.samples, self.microbatches, self.bucket_bytes = samples, microbatches, bucket_bytes
         self.splits = plan.schedule not in WHOLE
         self.makes = self.makes_gradients and not self.splits
-        self.whole_gradients = plan.scatter == "step" and plan.microbatches > 1
+        self.whole_gradients = (plan.scatter == "step") & (microbatches > 1)
         workers = plan.shard_over or plan.workers
         self.sharing = workers * plan.context, int(plan.expert_replicas(workers))
-        self.gathers = training.zero == 3 and (self.sharing[0] > 1 or (plan.folds > 1 and self.sharing[1] > 1))
+        self.gathers = (zero == 3) & (self.sharing[0] > 1 or (plan.folds > 1 and self.sharing[1] > 1))
 
     def once(self, key: tuple[object, ...], value: Callable[[], _T]) -> _T:
         """A value that varied inputs with the same key have in common, which is computed once."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from scaleproof.simulator.memory.activations import (
     added_bytes,
     gathered_elements,
@@ -15,12 +17,12 @@ from scaleproof.simulator.memory.activations import (
     size_bytes,
     with_narrow_inputs,
 )
-from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import SavedActivation
 
 # Bytes of one or several tensors.
-Tensors = tuple[float, ...]
+Tensors = tuple[Amount, ...]
 
 
 class LayerRun(NamedTuple):
@@ -106,13 +108,13 @@ class LayerSizes(NamedTuple):
     activations: tuple[SavedActivation, ...]
     whole: tuple[SavedActivation, ...]
 
-    def bytes(self, inputs: MemoryInputs, gradient_bytes: float, times: int = 1) -> LayerBytes:
+    def bytes(self, inputs: MemoryInputs, gradient_bytes: Amount, times: int = 1) -> LayerBytes:
         """Bytes of the layer's tensors, of which those with one holder are one tensor. gradient_bytes: per parameter."""
-        samples, size, splits, gathers = inputs.samples, inputs.size, inputs.splits, inputs.gathers
-        working, weights = max(self.candidates, key=lambda candidate: samples * candidate[0] + candidate[1])
+        samples, size, splits, gathered = inputs.samples, inputs.size, inputs.splits, inputs.gathers * self.parameters
+        fullest = np.argmax([samples * working + weights for working, weights in self.candidates], axis=0)
+        working, weights = np.array(self.candidates)[fullest].T
         multiplies = not splits and (self.pinned_to_end or not inputs.software.stand_ins)
-        at_end = self.parameters if gathers and self.pinned_to_end else 0
-        scattered = self.parameters - at_end if gathers else 0
+        at_end, scattered = (gathered, 0) if self.pinned_to_end else (0, gathered)
         logits = samples * self.logits
         return LayerBytes(
             kept=_tensor(samples * self.kept - logits),
@@ -122,7 +124,7 @@ class LayerSizes(NamedTuple):
             left=_tensor(samples * self.left) if splits else (),
             gathered=_tensor(samples * self.gathered),
             working=(samples * size * working,),
-            product=_tensor(gradient_bytes * min(self.parameters, weights)) if multiplies else (),
+            product=_tensor(gradient_bytes * np.minimum(self.parameters, weights)) if multiplies else (),
             entry=_tensor(samples * size * self.entry_elements),
             unsharded=_tensor(inputs.parameter_size * scattered),
             reduced=_tensor(inputs.reduced_size * scattered),
@@ -132,9 +134,9 @@ class LayerSizes(NamedTuple):
         )
 
 
-def _tensor(size_bytes: float) -> Tensors:
+def _tensor(size_bytes: Amount) -> Tensors:
     """One tensor, none without bytes."""
-    return (size_bytes,) if size_bytes else ()
+    return (size_bytes,) if np.any(size_bytes) else ()
 
 
 def layer_sizes(inputs: MemoryInputs, chunk: RankChunk) -> list[tuple[LayerSizes, int]]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
 from scaleproof.simulator.memory.layers import LayerBytes
 from scaleproof.simulator.memory.step import Backward, Tensor, forward
 from scaleproof.simulator.parallelism.stages import LOOPED, WHOLE, ScheduleName
 from scaleproof.simulator.strategy.pipeline.schedules import EQUAL, SCHEDULES, Pass, PassTimes
 
 Counts = NDArray[np.int64]
-# Live bytes: those of all holders, weighted, or a vector with one place for each holder.
+# Live bytes: those of all holders, weighted, by column of inputs; or a vector with one place for each holder.
 Live = Any
 # Schedules in which the passes of each round of as many microbatches as ranks repeat those of the third.
 _PERIODIC: Final = ("interleaved_1f1b", "interleaved_zero_bubble", "zb_h1", "zb_h2", "zb_v", "dualpipe_v")
@@ -38,7 +38,7 @@ class RunningSum:
         self.live: Live = 0.0 * next(iter(share_of.values()))
         self.timeline = [self.live]
 
-    def allocate(self, holder: str, sizes_bytes: Iterable[float], stream: int = 0) -> list[Tensor]:
+    def allocate(self, holder: str, sizes_bytes: Iterable[Amount], stream: int = 0) -> list[Tensor]:
         """Adds the bytes of tensors."""
         tensors = []
         for size_bytes in sizes_bytes:
@@ -64,15 +64,20 @@ class RunningSum:
             self.timeline += [live + shift for live in self.timeline[begin:]]
 
 
-def fullest(timeline: Sequence[Live] | NDArray[np.float64], weights: Mapping[str, float]) -> Live:
-    """The largest of some live bytes; of vectors, the one whose weighted sum is the largest."""
-    live = np.asarray(timeline)
-    return live.max() if live.ndim == 1 else live[np.argmax(live @ np.array(list(weights.values())))]
+def fullest(timeline: Iterable[Live], weights: Mapping[str, float] | None) -> Live:
+    """The largest of some live bytes; with weights of holders, the vector whose weighted sum is the largest."""
+    if weights is None:
+        return reduce(np.maximum, timeline)
+    live = np.array(timeline)
+    return live[np.argmax(live @ np.array(list(weights.values())))]
 
 
-def pass_bytes(inputs: MemoryInputs, layers: Sequence[LayerBytes], shares: Mapping[str, Any]) -> list[Live]:
+def pass_bytes(
+    inputs: MemoryInputs, layers: Sequence[LayerBytes], shares: Mapping[str, Any], weights: Mapping[str, float] | None
+) -> list[Live]:
     """Live bytes of passes over a chunk, in the order of the numbers of `FullestPasses`: at the peak of each kind of pass,
-    relative to those before it, and what a microbatch or the chunk adds until a later pass. shares: see `RunningSum`."""
+    relative to those before it, and what a microbatch or the chunk adds until a later pass. shares: see `RunningSum`; weights:
+    see `fullest`."""
     ahead = RunningSum(shares)
     kept = forward(ahead, layers)
 
@@ -83,7 +88,7 @@ def pass_bytes(inputs: MemoryInputs, layers: Sequence[LayerBytes], shares: Mappi
 
     adding = backward()
     first = backward(is_input=True) if inputs.splits else backward(makes=True) if inputs.makes else adding
-    peaks = [fullest(sums.timeline, inputs.weights) for sums in (ahead, first, adding)]
+    peaks = [fullest(sums.timeline, weights) for sums in (ahead, first, adding)]
     return [*peaks, ahead.live, ahead.live + first.live]
 
 
@@ -99,6 +104,12 @@ class FullestPasses(NamedTuple):
 
     candidates: Counts
     most: Counts
+
+    def live(self, chunk_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Live bytes of each candidate, from those of passes over each chunk, shape (chunks, 5, …)."""
+        by_number = chunk_bytes.reshape(-1, *chunk_bytes.shape[2:])
+        result: NDArray[np.float64] = self.candidates.reshape(len(self.candidates), -1) @ by_number
+        return result
 
 
 def shortest(schedule: ScheduleName, ranks: int, rank: int, microbatches: int) -> tuple[int, int, int]:

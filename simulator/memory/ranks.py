@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scaleproof.simulator.memory.activations import READ, size_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
-from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
 from scaleproof.simulator.memory.layers import LayerBytes, LayerRun, RankChunk, layer_sizes
 from scaleproof.simulator.memory.peak import FullestPasses, Live, RunningSum, fullest, fullest_passes, pass_bytes
 from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY, RankMemory
 from scaleproof.simulator.memory.static import (
+    StageElements,
     States,
     StaticMemory,
     compressed_bytes,
@@ -59,50 +61,44 @@ class PipelineRank:
 
     def __init__(self, inputs: MemoryInputs, kind: RankKind) -> None:
         self.inputs, self.kind, self.chunks = inputs, kind, kind.chunks
-        plan, zero = inputs.plan, inputs.training.zero
-        key = (
-            "static", id(kind), zero, plan.workers, plan.bucket_bytes if zero == 2 else 0.0, plan.gathering(zero),
-            inputs.whole_gradients,
-        )  # fmt: skip
-        self.static = inputs.once(key, self._static)
+        part = inputs.once(("elements", id(kind)), partial(self._elements, kind.chunks))
+        self.static = StaticMemory(inputs, part, size_bytes(self.chunks[0].batch, inputs.size))
         self.gradient_sizes = [self._gradient_size(chunk) for chunk in self.chunks]
 
-    def _static(self) -> StaticMemory:
-        runs = ((run.layer, run.times) for chunk in self.chunks for run in chunk.runs)
-        part = elements_of(runs, self.inputs.training.optimizer)
-        return StaticMemory(self.inputs, part, size_bytes(self.chunks[0].batch, self.inputs.size))
+    def _elements(self, chunks: Sequence[RankChunk]) -> StageElements:
+        runs = ((run.layer, run.times) for chunk in chunks for run in chunk.runs)
+        return elements_of(runs, self.inputs.training.optimizer)
 
-    def _gradient_size(self, chunk: RankChunk) -> float:
+    def _gradient_size(self, chunk: RankChunk) -> Amount:
         inputs = self.inputs
         if not inputs.makes_gradients:
             return inputs.parameter_size
-        if inputs.training.zero < 2 or inputs.whole_gradients:
-            return inputs.gradient_size
-        runs = ((run.layer, run.times) for run in chunk.runs)
-        elements = inputs.once(("elements", id(chunk)), lambda: elements_of(runs, inputs.training.optimizer))
-        sharded = states_of(elements, inputs.training, inputs.sharing, inputs.gradient_size)
-        return sharded.gradients / max(1, elements.trained)
+        elements = inputs.once(("elements", id(chunk)), partial(self._elements, [chunk]))
+        sharded = states_of(elements, inputs.training, inputs.zero, inputs.sharing, inputs.gradient_size)
+        is_whole = (inputs.zero < 2) | inputs.whole_gradients
+        return np.where(is_whole, inputs.gradient_size, sharded.gradients / max(1, elements.trained))
 
     @property
     def layers(self) -> list[Layer]:
         """The layers of all chunks."""
         return [layer for chunk in self.chunks for layer in chunk.layers]
 
-    def fullest_passes(self, number: int) -> FullestPasses:
+    def fullest_passes(self, number: int, microbatches: int) -> FullestPasses:
         """The passes in which rank `number` may be the fullest."""
         plan = self.inputs.plan
-        return fullest_passes(plan.schedule, plan.stages, number, plan.microbatches, plan.chunks, self.inputs.pass_times)
+        return fullest_passes(plan.schedule, plan.stages, number, microbatches, plan.chunks, self.inputs.pass_times)
 
-    def constant_bytes(self, passes: FullestPasses) -> dict[str, float]:
-        """Bytes of a rank by holder that are constant throughout a step, without those of libraries."""
-        inputs, holders = self.inputs, self.static.holders_bytes.copy()
+    def constant_bytes(self, in_flight: Sequence[Amount]) -> dict[str, Amount]:
+        """Bytes of a rank by holder that are constant throughout a step, without those of libraries. in_flight: maximum of
+        microbatches in flight, by chunk."""
+        inputs = self.inputs
         sample_bytes = inputs.samples * inputs.job.stream_bytes
-        for chunk, most in zip(self.chunks, passes.most.tolist(), strict=True):
+        communication = 0.0 if inputs.plan.compression is None else compressed_bytes(inputs, self.layers)
+        for chunk, most in zip(self.chunks, in_flight, strict=True):
             ends_bytes = sample_bytes * chunk.entry_elements, sample_bytes * chunk.output_elements
-            holders["communication"] += pipeline_bytes(inputs.software, inputs.plan.microbatches, most, *ends_bytes)
-        if inputs.plan.compression is not None:
-            holders["communication"] += compressed_bytes(inputs, self.layers)
-        return holders
+            communication = communication + pipeline_bytes(inputs.software, inputs.microbatches, most, *ends_bytes)
+        holders = self.static.holders_bytes
+        return holders | {"communication": holders["communication"] + communication}
 
     def layer_bytes(self, place: int) -> list[LayerBytes]:
         """Bytes of the layers of a chunk, of which those with one holder are one tensor, and equal layers one entry."""
@@ -111,41 +107,33 @@ class PipelineRank:
             layer.bytes(self.inputs, gradient_bytes, count) for layer, count in layer_sizes(self.inputs, self.chunks[place])
         ]
 
-    def temporary_bytes(self, passes: FullestPasses, by_holder: bool = False, others: int = 0) -> Live:
-        """Bytes of a rank that passes and the optimizer's step allocate, at their peak: weighted, or of each holder. others:
-        workers whose gradients it receives."""
-        inputs, shares = self.inputs, _SHARES if by_holder else self.inputs.weights
-        training = inputs.training.recompute, inputs.splits, inputs.gathers, inputs.samples, inputs.plan.stages == 1
-        chunk_bytes = np.array(
-            [
-                inputs.once(
-                    ("passes", by_holder, id(chunk), gradient_size, *training),
-                    partial(self._pass_bytes, place, shares),
-                )
-                for place, (chunk, gradient_size) in enumerate(zip(self.chunks, self.gradient_sizes, strict=True))
-            ]
-        )
+    def chunk_bytes(self, shares: Mapping[str, Any], weights: Mapping[str, float] | None) -> Iterator[list[Live]]:
+        """Yields bytes of passes over each chunk, as `pass_bytes` returns them; those of equal chunks are computed once."""
+        known: dict[int, list[Live]] = {}
+        for place, chunk in enumerate(self.chunks):
+            if id(chunk) not in known:
+                known[id(chunk)] = pass_bytes(self.inputs, self.layer_bytes(place), shares, weights)
+            yield known[id(chunk)]
+
+    def temporary_bytes(
+        self, in_passes: Live, shares: Mapping[str, Any], weights: Mapping[str, float] | None, others: int = 0
+    ) -> Live:
+        """Bytes of a rank that passes and the optimizer's step allocate, at their peak. in_passes: those that passes allocate
+        at theirs. others: workers whose gradients it receives. shares, weights: see `pass_bytes`."""
         whole = shares["gradients"] * self.static.gradients_bytes
-        candidates = passes.candidates.reshape(len(passes.candidates), -1) @ chunk_bytes.reshape(-1, *chunk_bytes.shape[2:])
-        in_passes = fullest(candidates, inputs.weights) + (0.0 if inputs.makes else whole)
-        optimizer = inputs.once(("optimizer", by_holder, id(self.static), others), lambda: self._optimizer(shares, others))
-        return fullest([in_passes, whole + optimizer], inputs.weights)
-
-    def _pass_bytes(self, place: int, shares: Mapping[str, Any]) -> list[Live]:
-        return pass_bytes(self.inputs, self.layer_bytes(place), shares)
-
-    def _optimizer(self, shares: Mapping[str, Any], others: int) -> Live:
-        """Bytes that the optimizer's step allocates, at their peak."""
         optimizer = RunningSum(shares)
         update(optimizer, self.static.update_bytes(others * self.static.gradients_bytes))
-        return fullest(optimizer.timeline, self.inputs.weights)
+        in_update = whole + fullest(optimizer.timeline, weights)
+        return fullest([in_passes + (0.0 if self.inputs.makes else whole), in_update], weights)
 
     def memory(self, name: str, number: int, libraries: dict[str, float], others: int = 0) -> RankMemory:
         """The memory of rank `number` at its peak, by holder. libraries: bytes of libraries. others: workers whose gradients it
         receives."""
-        inputs, passes = self.inputs, self.fullest_passes(number)
-        temporary = self.temporary_bytes(passes, True, others)
-        constant = dict.fromkeys(HOLDERS, 0.0) | self.constant_bytes(passes) | libraries
+        inputs, passes = self.inputs, self.fullest_passes(number, self.inputs.microbatches)
+        chunk_bytes = np.array([*self.chunk_bytes(_SHARES, inputs.weights)])
+        in_passes = fullest(passes.live(chunk_bytes), inputs.weights)
+        temporary = self.temporary_bytes(in_passes, _SHARES, inputs.weights, others)
+        constant = dict.fromkeys(HOLDERS, 0.0) | self.constant_bytes(passes.most.tolist()) | libraries
         fragmentation = float((np.array(list(inputs.weights.values())) - 1) @ temporary)
         fragmentation += inputs.fragmentation * sum(constant[holder] for holder in TEMPORARY)
         holders = {holder: size + most for (holder, size), most in zip(constant.items(), temporary.tolist(), strict=True)}
@@ -153,19 +141,31 @@ class PipelineRank:
         sizes_bytes = {holder: inputs.software.scale * float(size) for holder, size in holders.items()}
         return RankMemory(name, sizes_bytes, float(self.static.host_bytes))
 
-    def reserved_bytes(self, number: int) -> float:
-        """Bytes of rank `number` at its peak, without those of libraries."""
-        inputs, passes = self.inputs, self.fullest_passes(number)
-        constant, temporary = self.constant_bytes(passes), self.temporary_bytes(passes)
-        fragmentation = inputs.fragmentation * sum(constant[holder] for holder in TEMPORARY if holder in constant)
-        return inputs.software.scale * (sum(constant.values()) + fragmentation + float(temporary))
+    def reserved_bytes(self, numbers: Sequence[int]) -> NDArray[np.float64]:
+        """Bytes of the fullest of some of the ranks at its peak, without those of libraries, by column of the inputs."""
+        inputs, weights = self.inputs, self.inputs.weights
+        columns = len(inputs.samples)
+        chunk_bytes = np.array([[np.broadcast_to(one, columns) for one in chunk] for chunk in self.chunk_bytes(weights, None)])
+        result = np.zeros(columns)
+        for number in numbers:
+            in_flight, in_passes = np.empty((len(self.chunks), columns)), np.empty(columns)
+            for microbatches in np.unique(inputs.microbatches).tolist():
+                at = np.flatnonzero(inputs.microbatches == microbatches)
+                passes = self.fullest_passes(number, microbatches)
+                in_flight[:, at] = passes.most[:, None]
+                in_passes[at] = passes.live(chunk_bytes[:, :, at]).max(axis=0)
+            constant, temporary = self.constant_bytes([*in_flight]), self.temporary_bytes(in_passes, weights, None)
+            fragmentation = inputs.fragmentation * sum(constant[holder] for holder in TEMPORARY if holder in constant)
+            result = np.maximum(result, inputs.software.scale * (sum(constant.values()) + fragmentation + temporary))
+        return result
 
 
 def ranks(inputs: MemoryInputs) -> tuple[RankMemory, ...]:
     """The peak memory of all pipeline ranks in order; of the main worker and the others with gather-average."""
     kinds = rank_kinds(inputs)
     libraries = libraries_bytes(inputs, any(kind.copies for kind in kinds))
-    by_number = {number: PipelineRank(inputs, kind) for kind in kinds for number in kind.numbers}
+    by_kind = [PipelineRank(inputs, kind) for kind in kinds]
+    by_number = {number: rank for rank in by_kind for number in rank.kind.numbers}
     names = [f"stage {number}" for number in range(len(by_number))] if len(by_number) > 1 else ["worker"]
     result = tuple(by_number[number].memory(name, number, libraries) for number, name in enumerate(names))
     if not (isinstance(inputs.strategy, GatherAverage) and inputs.strategy.workers > 1):
@@ -177,18 +177,16 @@ def ranks(inputs: MemoryInputs) -> tuple[RankMemory, ...]:
     return main, replace(worker, holders_bytes=without_states)
 
 
-def fullest_rank_bytes(inputs: MemoryInputs) -> float:
-    """Bytes of the rank that needs the most memory, as `ranks` has them for each, without those of libraries.
-
-    What inputs varied from one scenario have in common is computed once, which makes this fast enough for plans.
-    """
-    stores, result = inputs.software.receives_all or inputs.software.keeps_outputs, 0.0
+def fullest_rank_bytes(inputs: MemoryInputs) -> NDArray[np.float64]:
+    """Bytes of the rank that needs the most memory, as `ranks` has them for each, without those of libraries, by column of the
+    inputs."""
+    stores, result = inputs.software.receives_all or inputs.software.keeps_outputs, np.zeros(len(inputs.samples))
     for kind in rank_kinds(inputs):
         # unless the software stores received and sent activations of different size
         varies = stores and any(chunk.entry_elements != chunk.output_elements for chunk in kind.chunks)
         first_is_fullest = inputs.plan.schedule in FIRST_IS_FULLEST and not varies
-        rank = PipelineRank(inputs, kind)
-        result = max(result, *(rank.reserved_bytes(number) for number in kind.numbers[: 1 if first_is_fullest else None]))
+        numbers = kind.numbers[: 1 if first_is_fullest else None]
+        result = np.maximum(result, PipelineRank(inputs, kind).reserved_bytes(numbers))
     return result
 
 

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from scaleproof.simulator.frameworks import MemoryBehaviour
-from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
 from scaleproof.simulator.memory.step import UpdateBytes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul
@@ -25,10 +27,10 @@ MASTER_BYTES: Final = 4
 class States(NamedTuple):
     """Bytes of parameters, gradients, master copies and optimizer states."""
 
-    parameters: float
-    gradients: float
-    master_parameters: float
-    optimizer_states: float
+    parameters: Amount
+    gradients: Amount
+    master_parameters: Amount
+    optimizer_states: Amount
 
 
 class StageElements(NamedTuple):
@@ -75,32 +77,39 @@ def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str) -> StageEleme
 def states(layers: Iterable[Layer], training: Training, replicas: int = 1) -> States:
     """Bytes of states of some layers on one of `replicas` ranks, which shard them by the ZeRO stage."""
     part = elements_of(((layer, 1) for layer in layers), training.optimizer)
-    return states_of(part, training, (replicas, replicas), training.parameter_bytes)
+    return states_of(part, training, training.zero, (replicas, replicas), training.parameter_bytes)
 
 
 def states_of(
-    part: StageElements, training: Training, replicas: tuple[int, int], gradient_bytes: int, whole_gradients: bool = False
+    part: StageElements,
+    training: Training,
+    zero: Amount,
+    replicas: tuple[int, int],
+    gradient_bytes: int,
+    whole_gradients: Amount = False,
 ) -> States:
     """Bytes of states on one rank, sharded by the ZeRO stage (arXiv 1910.02054, section 5).
 
-    replicas: ranks that shard states, and those of experts. gradient_bytes: per element. whole_gradients: whether gradients are
-    sharded only at the end of a step.
+    zero: the stage, in place of that of `training`. replicas: ranks that shard states, and those of experts. gradient_bytes:
+    per element. whole_gradients: whether gradients are sharded only at the end of a step.
 
     With ZeRO stage 3 and 32-bit gradients, the sharded and gathered parameters are the master copies (PyTorch's FSDP). Frozen
     parameters have no gradients, no master copies and no optimizer states.
     """
     size = training.parameter_bytes
 
-    def shared(elements: int, stage: int) -> float:
+    def shared(elements: int, stage: int) -> Amount:
         """Elements of one rank, sharded from a stage of ZeRO on."""
-        return (elements - part.experts) / replicas[0] + part.experts / replicas[1] if training.zero >= stage else elements
+        sharded = (elements - part.experts) / replicas[0] + part.experts / replicas[1]
+        return np.where(zero >= stage, sharded, elements)
 
-    only_master = training.master and training.zero == 3 and gradient_bytes > size
+    only_master = training.master and gradient_bytes > size
     optimizer = shared(part.trained, 1)
     parameters = shared(part.parameters, 3)
+    frozen_bytes = (parameters - shared(part.trained, 3)) * MASTER_BYTES
     return States(
-        (parameters - shared(part.trained, 3)) * MASTER_BYTES if only_master else parameters * size,
-        (part.trained if whole_gradients else shared(part.trained, 2)) * gradient_bytes,
+        np.where((zero == 3) & only_master, frozen_bytes, parameters * size),
+        np.where(whole_gradients, part.trained, shared(part.trained, 2)) * gradient_bytes,
         optimizer * MASTER_BYTES if training.master and size < MASTER_BYTES else 0.0,
         part.states * optimizer / max(1, part.trained) * (max(size, MASTER_BYTES) if training.master else size),
     )
@@ -116,13 +125,15 @@ class StaticMemory:
     def __init__(self, inputs: MemoryInputs, part: StageElements, batch_bytes: float) -> None:
         """batch_bytes: of activations per sample that are live throughout a step."""
         self.inputs, self.part = inputs, part
-        self.states = states_of(part, inputs.training, inputs.sharing, inputs.gradient_size, inputs.whole_gradients)
+        self.states = states_of(
+            part, inputs.training, inputs.zero, inputs.sharing, inputs.gradient_size, inputs.whole_gradients
+        )
         self.gradients_bytes = inputs.gradient_copies * self.states.gradients
         software, states, updates = inputs.software, self.states, self._updates
         mastered = states.master_parameters / MASTER_BYTES if updates else 0.0
         self.holders_bytes = {
             "parameters": 0.0 if "parameters" in inputs.training.offload else states.parameters,
-            "gradients": software.flat_bytes * mastered if self._flattens else 0.0,
+            "gradients": software.flat_bytes * mastered * self._flattens,
             "master_parameters": software.master_bytes * mastered,
             "optimizer_states": states.optimizer_states if updates else 0.0,
             "activations": inputs.samples_per_worker * batch_bytes,
@@ -131,22 +142,23 @@ class StaticMemory:
         }
 
     @property
-    def host_bytes(self) -> float:
+    def host_bytes(self) -> Amount:
         """Bytes of states that are offloaded to host memory."""
         offload, states = self.inputs.training.offload, self.states
         host = states.master_parameters + states.optimizer_states if "optimizer" in offload else 0.0
         return host + (states.parameters if "parameters" in offload else 0.0)
 
-    def update_bytes(self, received: float = 0.0) -> UpdateBytes:
+    def update_bytes(self, received: Amount = 0.0) -> UpdateBytes:
         """Bytes of tensors of the optimizer's step: received gradients, 32-bit copies of gradients, unless they exist already,
         and temporaries.
 
         torch's Adam, unless it is fused, allocates two temporaries of the size of a tensor, for one tensor after another.
         """
-        inputs, main = self.inputs, self._copies and self.inputs.software.main_gradients and not self._flattens
+        inputs, main = self.inputs, self._copies and self.inputs.software.main_gradients
         unfused = inputs.training.optimizer == "adam" and not inputs.is_gpu and not inputs.servers
         working = 2.0 * inputs.parameter_size * self.part.largest if unfused else 0.0
-        return UpdateBytes((received,), (self.states.master_parameters if main else 0.0,), (working,))
+        copied = self.states.master_parameters * (1 - self._flattens) if main else 0.0
+        return UpdateBytes((received,), (copied,), (working,))
 
     @property
     def _separate_gradients_bytes(self) -> float:
@@ -174,43 +186,42 @@ class StaticMemory:
         return self._updates and is_wider and self.inputs.gradient_size == size
 
     @property
-    def _flattens(self) -> bool:
-        """Whether copies of gradients are flat tensors that stay allocated."""
-        return self._copies and self.inputs.training.zero > 0 and self.inputs.software.flat_bytes > 0
+    def _flattens(self) -> Amount:
+        """1 where copies of gradients are flat tensors that stay allocated, else 0."""
+        return (self._copies and self.inputs.software.flat_bytes > 0) * np.minimum(1, self.inputs.zero)
 
     @property
-    def _bucket_bytes(self) -> float:
+    def _bucket_bytes(self) -> Amount:
         """Bytes of gradient buckets. With ZeRO stage 2, one bucket is filled while another is being reduce-scattered.
 
         Strategies that exchange something else have a flat copy of it (torch.distributed.algorithms.model_averaging).
         """
         inputs, parameters = self.inputs, self.part.trained
-        zero, software = inputs.training.zero, inputs.software
+        zero, software = inputs.zero, inputs.software
         if inputs.servers:
             return 0.0
         if not isinstance(inputs.strategy, ReplicaStrategy):
             return inputs.plan.averages * self.states.gradients
-        whole, two = parameters * inputs.reduced_size, min(2 * inputs.plan.bucket_bytes, parameters * inputs.reduced_size)
-        buckets = 0.0
-        if zero == 2:
-            buckets = two
-        elif software.narrow_buckets:
-            buckets = parameters * inputs.parameter_size if zero == 0 and software.copies_buckets else 0.0
-        elif zero < 2 and software.copies_buckets:
-            buckets = whole
-        elif zero < 2 and inputs.reduced_size != inputs.gradient_size:
+        whole = parameters * inputs.reduced_size
+        two, copied = np.minimum(2 * inputs.bucket_bytes, whole), 0.0
+        if software.narrow_buckets:
+            copied = parameters * inputs.parameter_size * (zero == 0) * software.copies_buckets
+        elif software.copies_buckets:
+            copied = whole
+        elif inputs.reduced_size != inputs.gradient_size:
             # gradients are reduced as a copy in another precision
-            buckets = two if inputs.plan.overlap else whole
+            copied = two if inputs.plan.overlap else whole
+        buckets = np.where(zero == 2, two, copied * (zero < 2))
         return inputs.plan.averages * (
-            buckets + (min(software.reduce_elements, parameters) * inputs.parameter_size if zero else 0.0)
+            buckets + min(software.reduce_elements, parameters) * inputs.parameter_size * np.minimum(1, zero)
         )
 
     @property
-    def _gathered_bytes(self) -> float:
+    def _gathered_bytes(self) -> Amount:
         """Bytes of parameters that ZeRO stage 3 all-gathers: of layers at stage ends, for the whole pass; of the layer that
         computes and those that are prefetched; or of all layers, if they are not resharded after the forward pass."""
         inputs, part, plan = self.inputs, self.part, self.inputs.plan
-        frees = plan.gathering(inputs.training.zero) == "every pass"
+        frees = plan.gathering(3) == "every pass"
         ahead = min(part.blocks, (1 + plan.prefetch) * part.block) if frees else part.blocks
         return inputs.gathers * inputs.parameter_size * (part.ends + ahead)
 
@@ -224,20 +235,18 @@ class StaticMemory:
 
 def pipeline_bytes(
     software: MemoryBehaviour,
-    microbatches: float,
-    flight: float,
-    entry_bytes: float,
-    output_bytes: float,
-    chunks: float = 1,
-) -> float:
+    microbatches: Amount,
+    flight: Amount,
+    entry_bytes: Amount,
+    output_bytes: Amount,
+) -> Amount:
     """Bytes of boundary activations and their gradients between stages. flight: maximum of microbatches in flight.
 
     torch.distributed.pipelining has buffers for the inputs of all microbatches, of which those in flight count as activations,
     and for the gradients of all outputs; Megatron-LM only for the next ones.
     """
-    total = chunks * microbatches
-    received = (total - flight) * entry_bytes if software.receives_all else chunks * entry_bytes
-    sent = total * output_bytes if software.receives_all else chunks * output_bytes
+    received = (microbatches - flight) * entry_bytes if software.receives_all else entry_bytes
+    sent = microbatches * output_bytes if software.receives_all else output_bytes
     return received + sent + (flight * output_bytes if software.keeps_outputs else 0.0)
 
 

@@ -119,13 +119,9 @@ class Candidates:
             expected_s[at], least_s[at] = some.step_times() if isinstance(some, ServerConfigurations) else step_times(some)
         return StepTimes(expected_s, least_s)
 
-    def memory_bytes(self, most_bytes: float = np.inf) -> Amounts:
-        """Bytes of the training rank with the most memory, by row; infinite where they are surely more than `most_bytes`, even
-        if all activations are recomputed."""
-        parts = (
-            part.memory_bytes() if isinstance(part, ServerConfigurations) else memory_bytes(part, most_bytes)
-            for part in self.parts
-        )
+    def memory_bytes(self) -> Amounts:
+        """Bytes of the training rank with the most memory, by row."""
+        parts = (part.memory_bytes() if isinstance(part, ServerConfigurations) else memory_bytes(part) for part in self.parts)
         return np.concatenate([np.empty(0), *parts])
 
     def fully_recomputed(self) -> Numbers:

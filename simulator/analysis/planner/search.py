@@ -12,6 +12,7 @@ is returned.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
 import time
@@ -225,10 +226,7 @@ def plan(
             f"no configuration trains {scenario.total_samples} samples per step on {ranks} ranks; change batch, or the ranks"
         )
     report_progress(f"estimating {len(candidates):,} configurations")
-    memory_bytes = candidates.memory_bytes(_MOST_MEMORY * (memory or capacity_bytes(candidates.scenario(0))))
-    if np.isinf(memory_bytes).all():
-        # the message names the least memory
-        memory_bytes = candidates.memory_bytes()
+    memory_bytes = candidates.memory_bytes()
     least_bytes, leanest = float(memory_bytes.min()), candidates.scenario(int(memory_bytes.argmin()))
     room = MemoryRoom.of(least_bytes, leanest, memory, fits)
     if least_bytes > room.limit_bytes:
@@ -348,6 +346,8 @@ class BoundedSearch:
         report_progress: Callable[[str], None],
     ) -> None:
         self._candidates, self._objective, self._memory_bytes = candidates, objective, memory_bytes
+        # a scenario keeps its program, which is replayed and then predicted
+        self._scenario = functools.cache(candidates.scenario)
         self._top, self._progress = top, report_progress
         self._best: dict[Hashable, PlanChoice] = {}
         self._exact: dict[int, Run] = {}
@@ -450,7 +450,7 @@ class BoundedSearch:
         """A lower bound of the objective: as if nothing were shared, or if the most used resource were busy all the time. Where
         sharing is negligible, it is the prediction, which is kept."""
         self._progress(f"replaying {layout(self._candidates.row(row))}")
-        scenario, busy_s, is_exact = self._candidates.scenario(row), 0.0, False
+        scenario, busy_s, is_exact = self._scenario(row), 0.0, False
         # equivalent links of large networks are folded for the engine that shares them, which takes longer than the replay
         shares_links = scenario.cluster.is_uniform or scenario.cluster.nodes <= _MOST_FOLDED
         served = bool(scenario.strategy.servers)
@@ -476,7 +476,7 @@ class BoundedSearch:
     def prediction(self, row: int) -> PlanChoice:
         """A configuration with its prediction."""
         self._progress(f"predicting {layout(self._candidates.row(row))}")
-        scenario, memory_bytes = self._candidates.scenario(row), float(self._memory_bytes[row])
+        scenario, memory_bytes = self._scenario(row), float(self._memory_bytes[row])
         run = self._exact.pop(row, None) or accounted(timed(scenario), scenario)
         self.predicted += 1
         error = memory_error(scenario)

@@ -104,10 +104,19 @@ class Link(Spec):
 
     def wiring(self, endpoints: int, cards: int = 1) -> Wiring:
         """The wiring of `endpoints` endpoints with `cards` network cards each."""
-        return _wiring(self, endpoints, cards)
+        return _wiring(self.without_latency, endpoints, cards)
+
+    @property
+    def without_latency(self) -> Link:
+        """The link without the duration of empty messages, which makes no difference to routes."""
+        return self.cached(_without_latency)
 
 
-@functools.lru_cache(maxsize=64)
+def _without_latency(link: Link) -> Link:
+    return link.model_copy(update={"latency_s": 0.0, "overhead_s": 0.0})
+
+
+@functools.lru_cache(maxsize=256)
 def _wiring(link: Link, endpoints: int, cards: int) -> Wiring:
     per_node = cards if link.topology.endpoints_are_cards else 1
     topology = Switch() if link.is_uniform else link.topology

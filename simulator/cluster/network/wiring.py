@@ -133,16 +133,40 @@ class Wiring:
 
     def _spread(self, source: int, target: int) -> dict[Channel, float]:
         """Shares over the shortest paths: divided evenly at each vertex, or all to one next vertex, chosen by a hash."""
+        begin, end = self.attached[source], self.attached[target]
+        if self.routing == "hashed":
+            return self._shortest(begin, end, f"{source} {target}")
+        # a vertex with one link, such as a leaf switch, has one way to all others
+        first, last = list[Channel](), list[Channel]()
+        while begin != end and (after := self._only_neighbour(begin)) is not None:
+            first.append((begin, after))
+            begin = after
+        while begin != end and (before := self._only_neighbour(end)) is not None:
+            last.append((before, end))
+            end = before
+        key = ("shortest", begin, end)
+        if key not in self._routes:
+            self._routes[key] = self._shortest(begin, end)
+        return {**dict.fromkeys(first, 1.0), **self._routes[key], **dict.fromkeys(last, 1.0)}
+
+    def _only_neighbour(self, vertex: Vertex) -> Vertex | None:
+        """The vertex that a vertex with one link is connected to; None for others."""
         assert self.links is not None
-        at: dict[Vertex, float] = {self.attached[source]: 1.0}
+        neighbours = self.links.adj[vertex]
+        return next(iter(neighbours)) if len(neighbours) == 1 else None
+
+    def _shortest(self, begin: Vertex, end: Vertex, message: str = "") -> dict[Channel, float]:
+        """Shares over the shortest paths between two vertices. message: its name, by which one of the paths is chosen."""
+        assert self.links is not None
+        at: dict[Vertex, float] = {begin: 1.0}
         shares: dict[Channel, float] = {}
-        for level in shortest_path_levels(self.links, self.attached[source], self.attached[target]):
+        for level in shortest_path_levels(self.links, begin, end):
             arrived: dict[Vertex, float] = {}
             for vertex, part in at.items():
                 # sorted, since the iteration order of sets differs between processes
                 successors = sorted(level.intersection(self.links.successors(vertex)), key=str)
                 if self.routing == "hashed":
-                    successors = [successors[_hash(f"{source} {target} {vertex}") % len(successors)]]
+                    successors = [successors[_hash(f"{message} {vertex}") % len(successors)]]
                 for successor in successors:
                     shares[vertex, successor] = part / len(successors)
                     arrived[successor] = arrived.get(successor, 0.0) + part / len(successors)

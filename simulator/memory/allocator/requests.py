@@ -83,7 +83,9 @@ def rank_passes(inputs: MemoryInputs, rank: int) -> list[RankPass]:
 def rank_tensors(rank: PipelineRank, number: int) -> RankBytes:
     """The tensors of pipeline rank `number`."""
     inputs, layers = rank.inputs, rank.layers
-    constant_bytes = dict.fromkeys(HOLDERS, 0.0) | rank.constant_bytes(rank.fullest_passes(number))
+    constant_bytes = dict.fromkeys(HOLDERS, 0.0) | rank.constant_bytes(
+        rank.fullest_passes(number, inputs.microbatches).most.tolist()
+    )
     constant_bytes |= libraries_bytes(inputs, copies=False)
     if not inputs.makes:
         constant_bytes["gradients"] += rank.static.gradients_bytes

@@ -74,7 +74,9 @@ def test_the_peak_is_that_of_the_whole_list_of_allocations(schedule: ScheduleNam
         ]
         live = LiveMemory.from_allocations(weighted[: len(before)], weighted[len(before) :])
         peak = memory(scenario).ranks[number]
-        constant = dict.fromkeys(HOLDERS, 0.0) | kind.constant_bytes(kind.fullest_passes(number))
+        constant = dict.fromkeys(HOLDERS, 0.0) | kind.constant_bytes(
+            kind.fullest_passes(number, plan.microbatches).most.tolist()
+        )
         constant |= libraries_bytes(setting, copies=False)
         temporary = {holder: size - constant[holder] for holder, size in peak.holders_bytes.items()}
         expected = sum(weights[holder] * size for holder, size in temporary.items() if holder != "fragmentation")
@@ -87,7 +89,7 @@ def test_equal_layers_are_passed_as_one_by_one(recompute: str, zero: int) -> Non
     setting = MemoryInputs(hybrid("1f1b", recompute=recompute, zero=zero))
     for rank in ranks_of(setting).values():
         (layers,) = chunks_of(rank)
-        one_by_one, grouped = (pass_bytes(setting, some, SHARES) for some in (layers, rank.layer_bytes(0)))
+        one_by_one, grouped = (pass_bytes(setting, some, SHARES, setting.weights) for some in (layers, rank.layer_bytes(0)))
         assert np.array(grouped) == pytest.approx(np.array(one_by_one))
 
 

@@ -31,7 +31,7 @@ from scaleproof.simulator.analysis.planner.estimate.pipeline_times import (
     windows_without_simulation,
     with_gathers,
 )
-from scaleproof.simulator.analysis.planner.estimate.transfers import StageTraffic, TransferTimes
+from scaleproof.simulator.analysis.planner.estimate.transfers import StageTraffic, TransferTimes, traffic_of
 from scaleproof.simulator.cluster.collectives.groups import LinkLevel, Op
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
@@ -81,7 +81,7 @@ def _step_times(c: Configurations) -> StepTimes:
     expected_s, least_s = np.empty((2, len(c)))
     layers = LayerTimes(c)
     transfers = TransferTimes(layers.base.cluster)
-    sync, traffic = SyncTimes(c.space, layers, transfers), StageTraffic(transfers)
+    sync, traffic = SyncTimes(c.space, layers, transfers), traffic_of(layers.base.cluster)
     cuts: dict[int, StageCut] = {}
     shaped = c.distinct("stages", "chunks", "schedule")
     for number, values in enumerate(c.values(shaped.first)):

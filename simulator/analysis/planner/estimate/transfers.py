@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.analysis.planner.estimate.configurations import Numbers
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
+from scaleproof.simulator.cluster.collectives.settings import CollectiveSettings
 from scaleproof.simulator.parallelism.mesh import DeviceMesh
 from scaleproof.simulator.program import Path, ResourceTable, Use
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
@@ -127,6 +128,19 @@ class Loads(NamedTuple):
     one_stage_s: float = 0.0
     all_stages_s: float = 0.0
     both_ways_s: float = 0.0
+
+
+def traffic_of(cluster: Cluster) -> StageTraffic:
+    """The traffic of stages on a cluster, the same for clusters that differ in other things than its bandwidth."""
+    update: dict[str, Any] = {"collectives": CollectiveSettings(), "node": cluster.node.model_copy(update={"link": None})}
+    if cluster.network is not None:
+        update["network"] = cluster.network.without_latency
+    return _traffic_of(cluster.model_copy(update=update))
+
+
+@functools.lru_cache(maxsize=8)
+def _traffic_of(cluster: Cluster) -> StageTraffic:
+    return StageTraffic(TransferTimes(cluster))
 
 
 class StageTraffic:
