@@ -85,7 +85,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Description:
-    """What a result says. title: what was asked. finding: the answer in a sentence. summary: sentences on how it was found.
+    """What a result says. title: the subject. finding: the answer in a sentence. summary: sentences on how it was found.
     figures: key figures as numbers and their meanings. problem: why the result cannot take place, "" if it can; it comes
     first."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scaleproof.commands.text.sections import described, facts_text, table_lines
-from scaleproof.reports.descriptions import evidence as evidence_descriptions
 from scaleproof.reports.descriptions import runs
 from scaleproof.simulator.run.run import Run
 
@@ -31,6 +30,8 @@ def describe_totals(totals: TrainingTotals) -> str:
 
 def describe_evidence(evidence: Evidence) -> str:
     """Console text of the evidence: a summary, and a table of the nearest runs."""
-    found = evidence_descriptions.describe(evidence)
+    from scaleproof.reports.descriptions import evidence as descriptions
+
+    found = descriptions.describe(evidence)
     rows = [line for one in found.tables for line in table_lines(one)]
-    return "\n  ".join([f"evidence: {evidence_descriptions.summary(evidence)}", *rows, *found.notes])
+    return "\n  ".join([f"evidence: {descriptions.summary(evidence)}", *rows, *found.notes])

@@ -7,9 +7,8 @@ from typing import Final
 
 from scaleproof.reports.charts.runs.memory_curve import RankCurve, memory_curve
 from scaleproof.reports.pages.described import page_section
-from scaleproof.reports.pages.sections import Section, pictured
-from scaleproof.reports.sections import Column, Table, slug
-from scaleproof.reports.sections import Section as Described
+from scaleproof.reports.pages.sections import PageSection, pictured
+from scaleproof.reports.sections import Column, Section, Table, slug
 from scaleproof.reports.text import percent
 from scaleproof.reports.timeline.stream_chart import stream_chart
 from scaleproof.simulator.captured.strategy import CapturedStrategy
@@ -26,7 +25,7 @@ _MOST_ROWS: Final = 12
 _LIBRARY: Final = "libraries"
 
 
-def capture_sections(scenario: Scenario) -> list[Section]:
+def capture_sections(scenario: Scenario) -> list[PageSection]:
     """The sections of a scenario of a captured script."""
     strategy = scenario.strategy
     assert isinstance(strategy, CapturedStrategy)
@@ -44,9 +43,9 @@ def capture_sections(scenario: Scenario) -> list[Section]:
     drawn_streams = pictured(stream_chart(f"streams-{name}", of, [one.streams for one in curves]))
     drawn_curve = pictured(memory_curve(f"memory-curve-{name}", of, curves, capacity_bytes(scenario)))
     return [
-        Section("streams", "Streams", "One step, stream by stream", f"{intro} {shares}".strip(), drawn_streams),
-        Section("memory-curve", "Memory curve", "Memory over the step", intro, drawn_curve),
-        page_section(Described("Peak", "What the peak holds", tables=list(_tables(fullest)))),
+        PageSection("streams", "Streams", "One step, stream by stream", f"{intro} {shares}".strip(), drawn_streams),
+        PageSection("memory-curve", "Memory curve", "Memory over the step", intro, drawn_curve),
+        page_section(Section("Peak", "What the peak holds", tables=list(_tables(fullest)))),
     ]
 
 

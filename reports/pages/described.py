@@ -7,9 +7,8 @@ from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from scaleproof.reports import text
-from scaleproof.reports.pages.sections import Page, Section, Sources, pictured
-from scaleproof.reports.sections import Column, Description, Line, Table, slug
-from scaleproof.reports.sections import Section as Described
+from scaleproof.reports.pages.sections import Page, PageSection, Sources, pictured
+from scaleproof.reports.sections import Column, Description, Line, Section, Table, slug
 
 # Number of letters from which a column of words may be wrapped.
 _LONG: Final = 24
@@ -36,7 +35,7 @@ def page(
     sheets: Mapping[str, str],
     sources: Sources,
     notes: Sequence[str] = (),
-    more: Sequence[Section] = (),
+    more: Sequence[PageSection] = (),
     is_empty: bool = False,
 ) -> Page:
     """The page of a result. notes: on its folder. more: sections that follow its own."""
@@ -56,9 +55,9 @@ def page(
     )
 
 
-def page_section(found: Described) -> Section:
+def page_section(found: Section) -> PageSection:
     """A section of a page with the contents of a section of a result."""
-    return Section(
+    return PageSection(
         slug(found.name),
         found.name,
         # a name stays as it is
@@ -72,7 +71,7 @@ def page_section(found: Described) -> Section:
     )
 
 
-def has_content(section: Section) -> bool:
+def has_content(section: PageSection) -> bool:
     """Whether a section of a page shows anything."""
     found = section.data["section"]
     return bool(section.pictures or found.facts or found.tables or found.notes or found.code)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, FiniteFloat, TypeAdapter, ValidationError
 
-from scaleproof.reports.pages.sections import Page, Section, Sources
+from scaleproof.reports.pages.sections import Page, PageSection, Sources
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.sections import slug
 from scaleproof.reports.text import percent, spaced, verdict_words
@@ -87,7 +87,7 @@ def claims_page(folder: Path) -> Page:
         if counts[verdict]
     )
     sections = [
-        Section(
+        PageSection(
             slug(one.name),
             spaced(one.name.replace("-", " ")),
             one.claim,
@@ -119,7 +119,7 @@ def crossover_page(folder: Path) -> Page:
     ]
     names = spaced(found.x.field.rpartition(".")[2]), spaced(found.y.field.rpartition(".")[2])
     data = {"uri": _uri(folder, _CROSSOVER_PICTURE), "found": found, "borders": borders, "names": names}
-    section = Section("crossover", "Crossover", "Which is fastest where", before="crossover.html", data=data)
+    section = PageSection("crossover", "Crossover", "Which is fastest where", before="crossover.html", data=data)
     sheets = {name: text for name in ("points.csv", "borders.csv") if (text := _text(folder / name))}
     return _page(f"crossover of {found.scenario}", headline, [section], sheets, is_empty=not found.points)
 
@@ -144,7 +144,7 @@ def _interval(axis: _Axis, border: _Border) -> str:
     return f"{low} to {axis.text(border.high) if border.high is not None else 'beyond the map'}"
 
 
-def _page(what: str, headline: str, sections: Sequence[Section], sheets: dict[str, str], is_empty: bool) -> Page:
+def _page(what: str, headline: str, sections: Sequence[PageSection], sheets: dict[str, str], is_empty: bool) -> Page:
     sources = Sources([origins.made_with()])
     return Page(f"scaleproof · {what}", f"{headline.rstrip('.')}.", "", [], (), sections, sheets, sources, is_empty)
 

@@ -9,7 +9,7 @@ from scaleproof.reports.descriptions import evidence
 from scaleproof.reports.descriptions.plans import describe
 from scaleproof.reports.pages import described
 from scaleproof.reports.pages.described import page_section
-from scaleproof.reports.pages.sections import Page, Section, Sources
+from scaleproof.reports.pages.sections import Page, PageSection, Sources
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.text import spaced
 from scaleproof.simulator.analysis.planner.record import PlanRecord
@@ -27,7 +27,7 @@ def page(folder: Path) -> Page:
     return described.page(describe(plans), sheets, sources, notes, evidence, is_empty=not planned)
 
 
-def _evidence(folder: Path, plans: Sequence[PlanRecord]) -> list[Section]:
+def _evidence(folder: Path, plans: Sequence[PlanRecord]) -> list[PageSection]:
     """Published runs similar to the best plan of the most GPUs; nothing where its scenario cannot be read."""
     if not plans:
         return []

@@ -15,7 +15,7 @@ from scaleproof.reports.descriptions import evidence, runs
 from scaleproof.reports.pages import result_text
 from scaleproof.reports.pages.capture_sections import capture_sections
 from scaleproof.reports.pages.described import has_content, page_section
-from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured
+from scaleproof.reports.pages.sections import Page, PageSection, Picture, Sources, pictured
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.read.results import Case, Results
 from scaleproof.reports.read.verdict import verdict
@@ -71,7 +71,7 @@ def page(found: Results) -> Page:
     )
 
 
-def sections(found: Results) -> list[Section]:
+def sections(found: Results) -> list[PageSection]:
     """The sections with data."""
     cases = found.cases
     if not cases:
@@ -85,33 +85,33 @@ def sections(found: Results) -> list[Section]:
     if timelines:
         intro = "A typical step of each run. A row is a rank; thin bars are overlapped communication."
         intro += f" The first {_MOST_TIMELINES} scenarios are shown." if len(cases) > _MOST_TIMELINES else ""
-        made.append(Section("timelines", "Timelines", "One step, rank by rank", intro, timelines))
+        made.append(PageSection("timelines", "Timelines", "One step, rank by rank", intro, timelines))
     return made
 
 
-def _of_run(run: Run) -> list[Section]:
+def _of_run(run: Run) -> list[PageSection]:
     """The sections of a single run."""
     return [made for made in map(page_section, runs.describe(run).sections) if has_content(made)]
 
 
-def _of_runs(found: Results) -> list[Section]:
+def _of_runs(found: Results) -> list[PageSection]:
     """The sections that compare several runs."""
     bars = result_charts.bars(found.cases)
     memory = pictured(run_charts.memory([bar for bar in bars if bar.run.origin == "predicted"]))
-    fits = [Section("memory", "Memory", "What fits", pictures=memory)] if memory else []
+    fits = [PageSection("memory", "Memory", "What fits", pictures=memory)] if memory else []
     return [*_overview(found), *_scaling(found.cases), _breakdown(found.cases, bars), *fits]
 
 
-def _overview(found: Results) -> list[Section]:
+def _overview(found: Results) -> list[PageSection]:
     """Predicted against measured, or the runs where nothing was compared; a single run's figures are above."""
     if found.compared or any(case.failure for case in found.cases):
         return [_accuracy(found)]
     shown = [run for case in found.cases for run in case.runs]
     data = {"runs": shown, "units_per_step": runs.units_per_step}
-    return [Section("runs", "Runs", "Runs", before="runs.html", data=data)] if len(shown) > 1 else []
+    return [PageSection("runs", "Runs", "Runs", before="runs.html", data=data)] if len(shown) > 1 else []
 
 
-def _accuracy(found: Results) -> Section:
+def _accuracy(found: Results) -> PageSection:
     data = {
         "cases": found.cases,
         "verdicts": [verdict(case, found.max_error) for case in found.cases],
@@ -123,27 +123,27 @@ def _accuracy(found: Results) -> Section:
         "Error: (predicted − measured) / measured."
     )
     pictures = pictured(result_charts.accuracy(found.cases), waterfall(found.cases), result_charts.errors(found.cases))
-    return Section("accuracy", "Accuracy", "Predicted against measured", intro, pictures, before="cases.html", data=data)
+    return PageSection("accuracy", "Accuracy", "Predicted against measured", intro, pictures, before="cases.html", data=data)
 
 
-def _scaling(cases: Sequence[Case]) -> list[Section]:
+def _scaling(cases: Sequence[Case]) -> list[PageSection]:
     """Scaling of several runs; the figures of a single one are above."""
     if len(cases) < 2:
         return []
     named = [f"{kind}: {name}" for case in cases for run in case.runs for kind, name in (run.baseline or {}).items()]
     data = {"cases": cases, "baselines": list(dict.fromkeys(named))}
     pictures = pictured(result_charts.scaling(cases))
-    return [Section("scaling", "Scaling", "How it scales", "", pictures, after="scaling.html", data=data)]
+    return [PageSection("scaling", "Scaling", "How it scales", "", pictures, after="scaling.html", data=data)]
 
 
-def _breakdown(cases: Sequence[Case], bars: Sequence[run_charts.Bar]) -> Section:
+def _breakdown(cases: Sequence[Case], bars: Sequence[run_charts.Bar]) -> PageSection:
     phases = [
         phase.label for phase in Phase if any(run.phase_s.get(phase.label, 0.0) > 0 for case in cases for run in case.runs)
     ]
     data = {"cases": cases, "phases": phases, "phase_rows": _phase_rows}
     intro = "The first scenarios are shown; the table has all." if len(bars) > run_charts.MOST_BARS else ""
     pictures = pictured(run_charts.breakdown(bars))
-    return Section("time", "Time", "Where the time goes", intro, pictures, after="phases.html" if phases else "", data=data)
+    return PageSection("time", "Time", "Where the time goes", intro, pictures, after="phases.html" if phases else "", data=data)
 
 
 def _phase_rows(case: Case, phases: Sequence[str]) -> list[tuple[str, list[float | None]]]:
@@ -160,7 +160,7 @@ def _phase_row(run: Run, phases: Sequence[str]) -> list[float | None]:
     return [*(run.phase_s.get(phase) or None for phase in phases), run.step_time_s]
 
 
-def _steps(cases: Sequence[Case]) -> list[Section]:
+def _steps(cases: Sequence[Case]) -> list[PageSection]:
     """The distribution of the times of single steps; nothing without a predicted one."""
     shown = [case for case in cases if case.predicted and case.predicted.step_distribution]
     if not shown:
@@ -168,7 +168,7 @@ def _steps(cases: Sequence[Case]) -> list[Section]:
     data = {"cases": shown, "names": list(SHOWN), "step_rows": _step_rows}
     intro = "Percentiles of the times of single steps within a run. The step time above is that of a typical step."
     pictures = pictured(step_charts.steps(shown))
-    return [Section("steps", "Steps", "How much single steps vary", intro, pictures, after="steps.html", data=data)]
+    return [PageSection("steps", "Steps", "How much single steps vary", intro, pictures, after="steps.html", data=data)]
 
 
 def _step_rows(case: Case) -> list[tuple[str, list[float | None], str]]:
@@ -185,13 +185,13 @@ def _step_rows(case: Case) -> list[tuple[str, list[float | None], str]]:
     return rows
 
 
-def _captured(cases: Sequence[Case]) -> list[Section]:
+def _captured(cases: Sequence[Case]) -> list[PageSection]:
     """Streams and memory over the step of a captured script; nothing where several scenarios are compared."""
     scenario = _scenario(cases[0]) if len(cases) == 1 and cases[0].predicted else None
     return capture_sections(scenario) if scenario is not None and isinstance(scenario.strategy, CapturedStrategy) else []
 
 
-def _evidence(cases: Sequence[Case]) -> list[Section]:
+def _evidence(cases: Sequence[Case]) -> list[PageSection]:
     """Published runs similar to the predictions; nothing where no scenario was kept."""
     scenarios = [(case.scenario, _scenario(case)) for case in cases if case.predicted]
     known = [(name, scenario) for name, scenario in scenarios if scenario is not None]

@@ -47,7 +47,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A section of a page. anchor: its link target. short: its name in the navigation bar. before, after: templates around the
     pictures; data: their contents. result: what it finds, in a few words, for a table of contents."""
 
@@ -82,7 +82,7 @@ class Page:
     lede: str
     facts: Sequence[tuple[str, str]]
     notes: Sequence[str]
-    sections: Sequence[Section]
+    sections: Sequence[PageSection]
     sheets: Mapping[str, str]
     sources: Sources
     is_empty: bool = False

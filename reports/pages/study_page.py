@@ -14,7 +14,7 @@ from scaleproof.reports.charts.studies import maps as study_maps
 from scaleproof.reports.descriptions import evidence
 from scaleproof.reports.pages import study_text
 from scaleproof.reports.pages.described import page_section
-from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured
+from scaleproof.reports.pages.sections import Page, PageSection, Picture, Sources, pictured
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.read.fastest_points import MOST_CHOSEN, FastestPoint, chosen, sensitivity_of
 from scaleproof.reports.read.ranking import ranking
@@ -42,7 +42,7 @@ def page(found: StudyFolder, measured: Sequence[Case] = ()) -> Page:
     if sensitivity:
         chart = sensitivity_chart(sensitivity, closely[0].line)
         intro = "The fastest configuration with 1 % more of each quantity of the cluster, the batch and the servers."
-        sections.append(Section("sensitivity", "Sensitivity", "What would help most", intro, pictured(chart)))
+        sections.append(PageSection("sensitivity", "Sensitivity", "What would help most", intro, pictured(chart)))
     sections.append(_pareto(study))
     if closely:
         sections.append(page_section(evidence.of_scenarios([(closely[0].line, closely[0].scenario)])))
@@ -66,22 +66,22 @@ def page(found: StudyFolder, measured: Sequence[Case] = ()) -> Page:
     )
 
 
-def _scaling(study: StudyTable, measured: Sequence[Case]) -> Section:
+def _scaling(study: StudyTable, measured: Sequence[Case]) -> PageSection:
     intro = study_text.counts(study)
     if study.good["line"].nunique() > MOST_LINES:
         intro += f" Figures show the {MOST_LINES} fastest alternatives."
     curves = study_curves.throughput(study, measured), study_curves.efficiency(study)
     pictures = pictured(study_bars.throughput(study), *curves, study_bars.cost(study))
     heading = "Which is fastest" if len(study.lines) > 1 else "How it scales"
-    return Section("scaling", "Throughput", heading, intro, pictures)
+    return PageSection("scaling", "Throughput", heading, intro, pictures)
 
 
-def _breakdown(study: StudyTable, closely: Sequence[FastestPoint]) -> Section:
+def _breakdown(study: StudyTable, closely: Sequence[FastestPoint]) -> PageSection:
     intro = "The fastest configuration of each alternative." if len(closely) > 1 else "The fastest configuration."
     intro += f" The first {MOST_CHOSEN} are shown." if len(closely) == MOST_CHOSEN else ""
     pictures = pictured(run_charts.breakdown(_run_bars(closely)))
     data = {"chosen": closely, "unit": study.unit, "has_cost": study.good["cost_USD"].notna().any()}
-    return Section("time", "Time", "Where the time goes", intro, pictures, "", "chosen.html" if closely else "", data)
+    return PageSection("time", "Time", "Where the time goes", intro, pictures, "", "chosen.html" if closely else "", data)
 
 
 def _run_bars(closely: Sequence[FastestPoint]) -> list[run_charts.Bar]:
@@ -94,20 +94,20 @@ def _size(one: FastestPoint) -> str:
     return study_text.gpus_words(one.run.compute_ranks)
 
 
-def _crossover(study: StudyTable) -> Section:
-    return Section("crossover", "Crossover", "Which is fastest where", "", pictured(study_maps.crossover(study)))
+def _crossover(study: StudyTable) -> PageSection:
+    return PageSection("crossover", "Crossover", "Which is fastest where", "", pictured(study_maps.crossover(study)))
 
 
-def _memory(study: StudyTable, closely: Sequence[FastestPoint]) -> Section:
+def _memory(study: StudyTable, closely: Sequence[FastestPoint]) -> PageSection:
     pictures = pictured(run_charts.memory(_run_bars(closely)), study_curves.memory(study))
-    return Section("memory", "Memory", "What fits", "", pictures)
+    return PageSection("memory", "Memory", "What fits", "", pictures)
 
 
-def _pareto(study: StudyTable) -> Section:
-    return Section("pareto", "Trade-offs", "Time, memory and cost", "", pictured(*study_maps.pareto(study)))
+def _pareto(study: StudyTable) -> PageSection:
+    return PageSection("pareto", "Trade-offs", "Time, memory and cost", "", pictured(*study_maps.pareto(study)))
 
 
-def _timelines(closely: Sequence[FastestPoint]) -> Section:
+def _timelines(closely: Sequence[FastestPoint]) -> PageSection:
     pictures = []
     for number, one in enumerate(closely, start=1):
         heading = f"{one.line} on {_size(one)}"
@@ -117,13 +117,13 @@ def _timelines(closely: Sequence[FastestPoint]) -> Section:
         if chart is not None and drawn is not None:
             pictures.append(Picture(chart, drawn))
     intro = "A row is a rank, or a class of equivalent ranks; thin bars are overlapped communication."
-    return Section("timelines", "Timelines", "One step, rank by rank", intro, pictures)
+    return PageSection("timelines", "Timelines", "One step, rank by rank", intro, pictures)
 
 
-def _wrong(found: StudyFolder) -> Section:
+def _wrong(found: StudyFolder) -> PageSection:
     shown = list(found.wrong.items())[:_MOST_WRONG]
     data = {"wrong": shown, "more": len(found.wrong) - len(shown)}
-    return Section("wrong", "Errors", "What could not be predicted", "", (), "wrong.html" if shown else "", "", data)
+    return PageSection("wrong", "Errors", "What could not be predicted", "", (), "wrong.html" if shown else "", "", data)
 
 
 def _frameworks(found: StudyFolder) -> Iterator[str]:

@@ -324,7 +324,7 @@ def test_server_worker_counts_that_do_not_divide_the_batch_are_rejected() -> Non
 def test_the_command_adds_nodes_for_servers(capsys: pytest.CaptureFixture[str]) -> None:
     names = ["--set", "batch=256", "--gpus", "64", "--servers", "3", "--strategies", "parameter_server", "--top", "1"]
     assert main(["plan", "resnet50-servers-p100", *names]) == 0
-    assert "3: " in capsys.readouterr().out.partition("dedicated servers (estimated)")[2]
+    assert " with 3\n" in capsys.readouterr().out.partition("dedicated servers (estimated)")[2]
 
 
 @lru_cache
