@@ -7,6 +7,7 @@ import pytest
 from scaleproof.commands.text import compare as compare_text
 from scaleproof.commands.text import run as run_text
 from scaleproof.reports.descriptions.plan_sentences import optimality
+from scaleproof.reports.descriptions.runs import out_of_memory
 from scaleproof.simulator.analysis.compare import compare
 from scaleproof.simulator.analysis.planner.record import record_of
 from scaleproof.simulator.analysis.planner.search import plan
@@ -80,7 +81,7 @@ def test_a_plan_is_not_called_optimal() -> None:
 def test_a_remedy_whose_time_is_not_modelled_is_called_so() -> None:
     run = predict(scenario("model=llama-2-13b", "cluster=aws-g5", "batch=8", ZERO_3, "training.recompute=full"))
     assert run.fit_by == "training.offload=[optimizer]"
-    assert "(the time of offload is not modelled)" in " ".join(run_text.out_of_memory(run).split())
+    assert "(the time of offload is not modelled)" in " ".join(out_of_memory(run).split())
     assert "(the time of offload is not modelled)" in run.facts()["memory"]
 
 
