@@ -35,7 +35,7 @@ from scaleproof.simulator.predict import timed
 from scaleproof.simulator.published.tables import Row, read_table
 from scaleproof.simulator.published.training_runs import row_scenario
 from scaleproof.simulator.scenario.dump import written
-from scaleproof.validator.fitting.posterior import Posterior, fitted
+from scaleproof.validator.fitting.fitted_constants import Posterior, fitted
 
 Errors = NDArray[np.float64]
 

@@ -15,8 +15,8 @@ import yaml
 from scaleproof.proof.published import parallel_map
 from scaleproof.simulator.published.tables import Row, folder, read_table
 from scaleproof.simulator.published.training_runs import row_scenario
+from scaleproof.validator.fitting.fitted_constants import Posterior, fitted
 from scaleproof.validator.fitting.observed_run import ObservedRun
-from scaleproof.validator.fitting.posterior import Posterior, fitted
 
 FILE: Final = folder() / "calibrations.yaml"
 TABLE: Final = folder() / "transformer_training.csv"

@@ -26,7 +26,7 @@ from scaleproof.simulator.uncertainty.error_model import (
 from scaleproof.simulator.uncertainty.prediction_interval import spread
 from scaleproof.simulator.uncertainty.unmodelled import most_s
 from scaleproof.validator.fitting.fit_file import with_posterior
-from scaleproof.validator.fitting.posterior import Posterior
+from scaleproof.validator.fitting.fitted_constants import Posterior
 
 Row = Mapping[str, str]
 

@@ -11,10 +11,10 @@ from scaleproof.simulator.scenario.gpus import with_gpus
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.imports.reading import ImportNotes
+from scaleproof.validator.fitting.fitted_constants import Posterior, fitted
 from scaleproof.validator.fitting.next_run import NextRun, ranked
 from scaleproof.validator.fitting.observations import observed
 from scaleproof.validator.fitting.observed_run import ObservedRun
-from scaleproof.validator.fitting.posterior import Posterior, fitted
 
 
 @dataclass(frozen=True)

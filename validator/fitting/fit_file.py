@@ -24,8 +24,8 @@ from scaleproof.simulator.frameworks.files import equal_to_shipped
 from scaleproof.simulator.scenario.dump import plain_spec, written
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.fitting.fitted_constants import Posterior
 from scaleproof.validator.fitting.observed_run import ObservedRun
-from scaleproof.validator.fitting.posterior import Posterior
 
 # Runs that a source names.
 _MOST_NAMED: Final = 12

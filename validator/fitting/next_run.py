@@ -21,8 +21,8 @@ from scaleproof.simulator.analysis.planner.space import spaces
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import memory_error, most_fitting_bytes
+from scaleproof.validator.fitting.fitted_constants import Posterior, RunErrors, log_times, slopes
 from scaleproof.validator.fitting.observed_run import ObservedRun
-from scaleproof.validator.fitting.posterior import Posterior, RunErrors, log_times, slopes
 
 Amounts = NDArray[np.float64]
 

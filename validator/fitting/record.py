@@ -25,8 +25,8 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.fitting.constants import prior_interval
 from scaleproof.validator.fitting.fit import FittedRuns
 from scaleproof.validator.fitting.fit_file import with_posterior
+from scaleproof.validator.fitting.fitted_constants import Posterior, slopes
 from scaleproof.validator.fitting.observed_run import ObservedRun
-from scaleproof.validator.fitting.posterior import Posterior, slopes
 
 _MOST_NEXT: Final = 5
 

@@ -18,8 +18,8 @@ from scaleproof.validator.calibration.imports.reading import ImportNotes
 from scaleproof.validator.fitting import fit_file
 from scaleproof.validator.fitting.constants import constant_named
 from scaleproof.validator.fitting.fit_file import with_posterior
+from scaleproof.validator.fitting.fitted_constants import Posterior, fitted
 from scaleproof.validator.fitting.observations import observed
-from scaleproof.validator.fitting.posterior import Posterior, fitted
 from tests.validator.fitting.tables import LAYOUTS, REFERENCE, step_s, table
 
 TRUTH = {"kernel_scale": 1.15, "node.link.bandwidth": 0.75}

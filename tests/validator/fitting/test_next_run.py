@@ -9,9 +9,9 @@ import pytest
 
 from scaleproof.simulator.scenario.load import load
 from scaleproof.validator.calibration.imports.reading import ImportNotes
+from scaleproof.validator.fitting.fitted_constants import CONSTANTS, Posterior, fitted
 from scaleproof.validator.fitting.next_run import deviation_after, layout_key, ranked
 from scaleproof.validator.fitting.observations import observed
-from scaleproof.validator.fitting.posterior import CONSTANTS, Posterior, fitted
 from tests.validator.fitting.tables import LAYOUTS, REFERENCE, table
 
 

@@ -16,9 +16,9 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.imports.reading import ImportNotes
 from scaleproof.validator.fitting.constants import CONSTANTS, constant_named, priors
+from scaleproof.validator.fitting.fitted_constants import Posterior, fitted, log_times, predictive_factor
 from scaleproof.validator.fitting.observations import observed
 from scaleproof.validator.fitting.observed_run import ObservedRun
-from scaleproof.validator.fitting.posterior import Posterior, fitted, log_times, predictive_factor
 from tests.validator.fitting.tables import LAYOUTS, REFERENCE, step_s, table
 
 TRUTH = {"kernel_scale": 1.2, "host_scale": 0.7}
