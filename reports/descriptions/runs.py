@@ -72,9 +72,10 @@ def _sections(run: Run) -> Iterator[Section]:
         yield from _performance(run, framework)
     else:
         yield Section("Speed", "How fast it is", facts={"framework": framework})
-    kernels = [] if run.capture is None else _kernels(run.capture)
+    if run.capture is not None:
+        yield _section("Kernels", "How times of kernels are known", {"kernels": _kernels(run.capture)})
     drawn = [_bar(run)] if run.origin == "predicted" else []
-    yield _section("Memory", "What fits", {"kernels": kernels, "memory": _memory(run)}, lambda: [run_charts.memory(drawn)])
+    yield _section("Memory", "What fits", {"memory": _memory(run)}, lambda: [run_charts.memory(drawn)])
     yield _section("Notes", "Notes", {"network": _network(run.provenance), "note": run.notes, "warning": run.warnings})
 
 
