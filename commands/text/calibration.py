@@ -8,7 +8,7 @@ from typing import Any, Final
 from scaleproof.commands.text.tables import table as aligned
 from scaleproof.simulator.common.units import counted, parse_Bps
 from scaleproof.validator.calibration.cluster_file import remarks
-from scaleproof.validator.statistics.lines import FASTEST_S
+from scaleproof.validator.estimation.lines import FASTEST_S
 
 _SUM: Final = "all_reduce"
 # Minimum widths of the columns, so that tables of one machine have the same layout.

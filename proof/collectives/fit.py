@@ -17,8 +17,8 @@ import numpy as np
 from scaleproof.proof.collectives.observations import Observation, ObservationBatch
 from scaleproof.simulator.cluster.collectives.nccl.constants import FittedValue, Tables
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
-from scaleproof.validator.statistics import posterior
-from scaleproof.validator.statistics.posterior import Array, Prior, soft_l1
+from scaleproof.validator.estimation import posterior
+from scaleproof.validator.estimation.posterior import Array, Prior, soft_l1
 
 # Standard deviation of the logarithm of one measurement about a perfect model, and of a row among all.
 _ERROR: Final = 0.12

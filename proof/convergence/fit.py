@@ -16,7 +16,7 @@ import numpy as np
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.convergence import Convergence
-from scaleproof.validator.statistics.posterior import Array, fit_model, squares
+from scaleproof.validator.estimation.posterior import Array, fit_model, squares
 
 _FEWEST_BATCHES: Final = 2
 # Bounds of the logarithms of the critical batch and the fewest steps: within this distance of the start.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.simulator.uncertainty.error_model import ALL, Fit, Slope
-from scaleproof.validator.statistics.posterior import student_reach
+from scaleproof.validator.estimation.posterior import student_reach
 
 Amounts = NDArray[np.float64]
 Mask = NDArray[np.bool_]

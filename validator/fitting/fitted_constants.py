@@ -22,9 +22,9 @@ from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import case_of_scenario, shipped
 from scaleproof.simulator.uncertainty.response import response_of_scenario
+from scaleproof.validator.estimation.posterior import Array, Prior, fit, student, student_reach
 from scaleproof.validator.fitting.constants import CONSTANTS, MEMORY, FittedConstant, priors
 from scaleproof.validator.fitting.observed_run import ObservedRun
-from scaleproof.validator.statistics.posterior import Array, Prior, fit, student, student_reach
 
 # Step of finite differences in prior standard deviations: larger than the noise of replay, small next to the prior.
 _STEP: Final = 0.1

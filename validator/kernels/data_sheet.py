@@ -22,10 +22,10 @@ import numpy as np
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels.products import PRODUCT_LOG_ERROR, CastRates, ProductRates
+from scaleproof.validator.estimation.posterior import soft_l1, weighted
 from scaleproof.validator.kernels.parameters import Parameter, fit_parameters
 from scaleproof.validator.kernels.products import ASYNCHRONOUS, ProductShapes, predicted_s, resident_bytes, with_rates
 from scaleproof.validator.kernels.shapes import Floats
-from scaleproof.validator.statistics.posterior import soft_l1, weighted
 
 # Middles of the constants and standard deviations of their logarithms before the fit: round values. Four GPUs do not determine
 # by which exponent shares fall with the clock, so that its deviation is small.

@@ -22,9 +22,9 @@ from scaleproof.simulator.cluster.device.kernels.parameters import Speed
 from scaleproof.simulator.cluster.device.kernels.products import MEASURED_DEVICES, products_s
 from scaleproof.simulator.cluster.device.kernels.rates import MIXTURE_TERMS, MixtureRates
 from scaleproof.simulator.scenario.read import load_device
+from scaleproof.validator.estimation.posterior import soft_l1
 from scaleproof.validator.kernels.parameters import Parameter, fit_parameters
 from scaleproof.validator.kernels.shapes import Floats, Shapes
-from scaleproof.validator.statistics.posterior import soft_l1
 
 _BALANCED: Final = "balanced"
 _POWER_LAW: Final = "power_law_"

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleproof.validator.estimation.posterior import Loss, Prior, fit, soft_l1, squares
 from scaleproof.validator.kernels.shapes import Floats
-from scaleproof.validator.statistics.posterior import Loss, Prior, fit, soft_l1, squares
 
 # Relative change at which the search ends: parameters have four digits.
 _TOLERANCE: Final = 1e-6

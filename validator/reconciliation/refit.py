@@ -28,9 +28,9 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.cluster_file import files
+from scaleproof.validator.estimation.posterior import Array, ParameterFit, Prior, cauchy, fit, robust_deviation, soft_l1
 from scaleproof.validator.launch.job import needed_nodes
 from scaleproof.validator.reconciliation.history import fingerprint, workload
-from scaleproof.validator.statistics.posterior import Array, ParameterFit, Prior, cauchy, fit, robust_deviation, soft_l1
 
 if TYPE_CHECKING:
     from scaleproof.validator.reconciliation.reconcile import ReconciledCase

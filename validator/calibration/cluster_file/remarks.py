@@ -9,8 +9,8 @@ from functools import partial
 from typing import Final
 
 from scaleproof.simulator.common.units import format_percent, format_time_s
+from scaleproof.validator.estimation import groups
 from scaleproof.validator.probe.points import FAILED, NARROW, SKIPPED, SUSTAINED, TIME, UNEVEN_ALL_TO_ALL, Point, timed
-from scaleproof.validator.statistics import groups
 
 NAMES: Final = ("matmul", "message", "collective", "overlap", "update", "loading")
 # Numbers of sustained products, and their units.

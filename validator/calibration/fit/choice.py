@@ -12,7 +12,7 @@ import numpy as np
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.fit.shapes import NOISE, MeasuredRows, Shape
-from scaleproof.validator.statistics.posterior import Array, refitted, soft_l1
+from scaleproof.validator.estimation.posterior import Array, refitted, soft_l1
 
 ALPHA_BETA: Final = "alpha_beta"
 LOGGP: Final = "loggp"

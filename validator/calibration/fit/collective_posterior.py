@@ -25,8 +25,8 @@ from scaleproof.simulator.cluster.collectives.settings import Adjust
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.validator.calibration.fit.collectives import operations
 from scaleproof.validator.calibration.fit.measured_curve import SizeTime, not_rising
+from scaleproof.validator.estimation.posterior import Array, Prior, fit
 from scaleproof.validator.probe.points import Point
-from scaleproof.validator.statistics.posterior import Array, Prior, fit
 
 # Standard deviations of the logarithms of the factors among clusters of one generation and transport, and of errors of a time:
 # of the model, shared within a factor of about 2^_SHARED in the size, and of the measurement. Rounded from published systems,

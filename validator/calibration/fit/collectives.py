@@ -18,8 +18,8 @@ from scaleproof.validator.calibration.fit.choice import ALPHA_BETA, PIECEWISE
 from scaleproof.validator.calibration.fit.curves import piece_at, pieces
 from scaleproof.validator.calibration.fit.message_lines import line
 from scaleproof.validator.calibration.fit.shapes import Segment
+from scaleproof.validator.estimation.lines import FASTEST_S, straight_line
 from scaleproof.validator.probe.points import Point, count, timed
-from scaleproof.validator.statistics.lines import FASTEST_S, straight_line
 
 # Share of its latency that the largest size's transfer takes at least; with less its rate is noise.
 _SHARE: Final = 0.5

@@ -13,8 +13,8 @@ from scaleproof.simulator.cluster.quantities import DEVIATIONS
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.fit.choice import MODELS, choose
 from scaleproof.validator.calibration.fit.shapes import NOISE, MeasuredRows, Segment, Shape
-from scaleproof.validator.statistics.lines import straight_line
-from scaleproof.validator.statistics.posterior import Array, Mask, fit_model, refitted, robust_deviation, student_reach
+from scaleproof.validator.estimation.lines import straight_line
+from scaleproof.validator.estimation.posterior import Array, Mask, fit_model, refitted, robust_deviation, student_reach
 
 Samples = Sequence[Sequence[float]]
 Bounds = tuple[float, float]

@@ -19,10 +19,10 @@ from scaleproof.simulator.cluster.device.kernels import cpu_core
 from scaleproof.simulator.model import T5, Gpt, Llama, Mlp, ModelSpec
 from scaleproof.validator.calibration.cluster_file.section import Section, interval, seconds_text
 from scaleproof.validator.calibration.fit.shapes import NOISE
+from scaleproof.validator.estimation.lines import held_out_interval, straight_line
+from scaleproof.validator.estimation.posterior import Array, Mask, Prior, fit_model, soft_l1, weighted
 from scaleproof.validator.probe.points import Point, count, timed
 from scaleproof.validator.record.provenance import cpu_model, memory_bytes
-from scaleproof.validator.statistics.lines import held_out_interval, straight_line
-from scaleproof.validator.statistics.posterior import Array, Mask, Prior, fit_model, soft_l1, weighted
 
 _REFERENCES: Final = (
     Gpt(layers=1, hidden=64, heads=2, vocabulary=256, sequence=128),

@@ -12,9 +12,9 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.validator.calibration.cluster_file.section import Section, interval, rate_text, seconds_text
 from scaleproof.validator.calibration.fit.choice import ALPHA_BETA, MODELS, PIECEWISE
 from scaleproof.validator.calibration.fit.message_lines import Line, fit_notes, line
+from scaleproof.validator.estimation import groups
 from scaleproof.validator.probe.pairs import ACROSS, SAME_LEAF, SAME_NODE, SAME_SOCKET
 from scaleproof.validator.probe.points import Point, timed
-from scaleproof.validator.statistics import groups
 
 _INSIDE: Final = (SAME_SOCKET, SAME_NODE)
 _BETWEEN: Final = (SAME_LEAF, ACROSS)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from scaleproof.validator.calibration.fit.shapes import Segment
-from scaleproof.validator.statistics.lines import FASTEST_S
+from scaleproof.validator.estimation.lines import FASTEST_S
 
 # Largest relative deviation of the curve from the times of a measured size, where times rise with the size.
 TOLERANCE: Final = 0.05

@@ -12,8 +12,8 @@ import numpy as np
 
 from scaleproof.validator.calibration.fit.choice import PIECEWISE
 from scaleproof.validator.calibration.fit.curves import Bounds, FittedCurve, fit_curve
+from scaleproof.validator.estimation.modes import bimodal
 from scaleproof.validator.probe.points import Point
-from scaleproof.validator.statistics.modes import bimodal
 
 _LARGE_BYTES: Final = 2**20
 # From this size on, a stream of messages shows the sustained rate of a link.

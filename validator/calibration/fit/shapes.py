@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from scaleproof.validator.statistics.lines import nonnegative
-from scaleproof.validator.statistics.posterior import Array, LogModel, Mask
+from scaleproof.validator.estimation.lines import nonnegative
+from scaleproof.validator.estimation.posterior import Array, LogModel, Mask
 
 # Relative deviations of repetitions on a quiet machine; larger ones are not such noise.
 NOISE: Final = 0.05

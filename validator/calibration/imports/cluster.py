@@ -17,8 +17,8 @@ from scaleproof.validator.calibration.cluster_file.files import Base
 from scaleproof.validator.calibration.cluster_file.section import rate_text, seconds_text
 from scaleproof.validator.calibration.gpu_links import ASSUMED_LATENCY, nominal_Bps
 from scaleproof.validator.calibration.imports.reading import ImportNotes, ImportResult, Machines
+from scaleproof.validator.estimation.lines import FASTEST_S
 from scaleproof.validator.kernels.devices import shipped, shipped_device
-from scaleproof.validator.statistics.lines import FASTEST_S
 
 if TYPE_CHECKING:
     from scaleproof.validator.calibration.fit.curves import FittedCurve
@@ -108,7 +108,7 @@ def measured_collectives(points: Sequence[Point], notes: ImportNotes) -> list[Fi
 def _measured(op: Op, ranks: int, nodes: int, points: list[Point], notes: ImportNotes) -> FittedCollective | None:
     from scaleproof.validator.calibration.fit.measured_curve import SizeTime, measured_curve, not_rising
     from scaleproof.validator.calibration.fit.shapes import Segment
-    from scaleproof.validator.statistics.lines import straight_line
+    from scaleproof.validator.estimation.lines import straight_line
 
     points = sorted(points, key=lambda point: point.size)
     sizes, seconds = [point.size for point in points], [point.seconds for point in points]

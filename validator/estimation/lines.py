@@ -10,7 +10,7 @@ import numpy as np
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_percent
-from scaleproof.validator.statistics.posterior import Array, student_reach
+from scaleproof.validator.estimation.posterior import Array, student_reach
 
 # Smallest seconds per byte: less is lost in the noise of the latency.
 FASTEST_S: Final = 1e-15

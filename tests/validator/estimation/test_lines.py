@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.statistics.lines import held_out_interval, held_out_shares, straight_line
+from scaleproof.validator.estimation.lines import held_out_interval, held_out_shares, straight_line
 
 positive = st.floats(1e-6, 1e3)
 

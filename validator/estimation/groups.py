@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from scaleproof.simulator.common.units import format_percent
-from scaleproof.validator.statistics.posterior import robust_deviation
+from scaleproof.validator.estimation.posterior import robust_deviation
 
 # A slow member takes longer by at least this share, and by this number of standard deviations of the noise.
 _LEAST: Final = 0.10

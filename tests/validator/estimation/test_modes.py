@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.validator.statistics.modes import bimodal
+from scaleproof.validator.estimation.modes import bimodal
 
 seeds = st.integers(0, 10_000)
 fixed = settings(max_examples=50, deadline=None, derandomize=True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.validator.statistics.groups import slow_members
+from scaleproof.validator.estimation.groups import slow_members
 
 seeds = st.integers(0, 10_000)
 ratios = st.floats(1.5, 5.0)

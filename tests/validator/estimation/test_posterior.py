@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.validator.statistics import posterior
-from scaleproof.validator.statistics.posterior import Array, Loss, Prior, cauchy, fit, fit_model, refitted, soft_l1, squares
+from scaleproof.validator.estimation import posterior
+from scaleproof.validator.estimation.posterior import Array, Loss, Prior, cauchy, fit, fit_model, refitted, soft_l1, squares
 
 X = np.array([4.0**k for k in range(1, 11)])
 DESIGN = np.stack([np.ones_like(X), X], 1)
