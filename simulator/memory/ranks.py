@@ -107,9 +107,11 @@ class PipelineRank:
             layer.bytes(self.inputs, gradient_bytes, count) for layer, count in layer_sizes(self.inputs, self.chunks[place])
         ]
 
-    def chunk_bytes(self, shares: Mapping[str, Any], weights: Mapping[str, float] | None) -> Iterator[list[Live]]:
-        """Yields bytes of passes over each chunk, as `pass_bytes` returns them; those of equal chunks are computed once."""
-        known: dict[int, list[Live]] = {}
+    def chunk_bytes(
+        self, known: dict[int, list[Live]], shares: Mapping[str, Any], weights: Mapping[str, float] | None
+    ) -> Iterator[list[Live]]:
+        """Yields bytes of passes over each chunk, as `pass_bytes` returns them. known: those of chunks by identity, also of other
+        ranks with the same inputs, shares and weights; what is missing is added."""
         for place, chunk in enumerate(self.chunks):
             if id(chunk) not in known:
                 known[id(chunk)] = pass_bytes(self.inputs, self.layer_bytes(place), shares, weights)
@@ -130,7 +132,7 @@ class PipelineRank:
         """The memory of rank `number` at its peak, by holder. libraries: bytes of libraries. others: workers whose gradients it
         receives."""
         inputs, passes = self.inputs, self.fullest_passes(number, self.inputs.microbatches)
-        chunk_bytes = np.array([*self.chunk_bytes(_SHARES, inputs.weights)])
+        chunk_bytes = np.array([*self.chunk_bytes({}, _SHARES, inputs.weights)])
         in_passes = fullest(passes.live(chunk_bytes), inputs.weights)
         temporary = self.temporary_bytes(in_passes, _SHARES, inputs.weights, others)
         constant = dict.fromkeys(HOLDERS, 0.0) | self.constant_bytes(passes.most.tolist()) | libraries
@@ -141,11 +143,13 @@ class PipelineRank:
         sizes_bytes = {holder: inputs.software.scale * float(size) for holder, size in holders.items()}
         return RankMemory(name, sizes_bytes, float(self.static.host_bytes))
 
-    def reserved_bytes(self, numbers: Sequence[int]) -> NDArray[np.float64]:
-        """Bytes of the fullest of some of the ranks at its peak, without those of libraries, by column of the inputs."""
+    def reserved_bytes(self, numbers: Sequence[int], known: dict[int, list[Live]]) -> NDArray[np.float64]:
+        """Bytes of the fullest of some of the ranks at its peak, without those of libraries, by column of the inputs. known: see
+        `chunk_bytes`."""
         inputs, weights = self.inputs, self.inputs.weights
         columns = len(inputs.samples)
-        chunk_bytes = np.array([[np.broadcast_to(one, columns) for one in chunk] for chunk in self.chunk_bytes(weights, None)])
+        passes_bytes = self.chunk_bytes(known, weights, None)
+        chunk_bytes = np.array([[np.broadcast_to(one, columns) for one in chunk] for chunk in passes_bytes])
         result = np.zeros(columns)
         for number in numbers:
             in_flight, in_passes = np.empty((len(self.chunks), columns)), np.empty(columns)
@@ -181,12 +185,13 @@ def fullest_rank_bytes(inputs: MemoryInputs) -> NDArray[np.float64]:
     """Bytes of the rank that needs the most memory, as `ranks` has them for each, without those of libraries, by column of the
     inputs."""
     stores, result = inputs.software.receives_all or inputs.software.keeps_outputs, np.zeros(len(inputs.samples))
+    known: dict[int, list[Live]] = {}
     for kind in rank_kinds(inputs):
         # unless the software stores received and sent activations of different size
         varies = stores and any(chunk.entry_elements != chunk.output_elements for chunk in kind.chunks)
         first_is_fullest = inputs.plan.schedule in FIRST_IS_FULLEST and not varies
         numbers = kind.numbers[: 1 if first_is_fullest else None]
-        result = np.maximum(result, PipelineRank(inputs, kind).reserved_bytes(numbers))
+        result = np.maximum(result, PipelineRank(inputs, kind).reserved_bytes(numbers, known))
     return result
 
 
