@@ -110,8 +110,8 @@ class PipelineRank:
     def chunk_bytes(
         self, known: dict[int, list[Live]], shares: Mapping[str, Any], weights: Mapping[str, float] | None
     ) -> Iterator[list[Live]]:
-        """Yields bytes of passes over each chunk, as `pass_bytes` returns them. known: those of chunks by identity, also of other
-        ranks with the same inputs, shares and weights; what is missing is added."""
+        """Yields bytes of passes over each chunk, as `pass_bytes` returns them. known: those of chunks by identity, also of
+        other ranks with the same inputs, shares and weights; what is missing is added."""
         for place, chunk in enumerate(self.chunks):
             if id(chunk) not in known:
                 known[id(chunk)] = pass_bytes(self.inputs, self.layer_bytes(place), shares, weights)
@@ -144,8 +144,8 @@ class PipelineRank:
         return RankMemory(name, sizes_bytes, float(self.static.host_bytes))
 
     def reserved_bytes(self, numbers: Sequence[int], known: dict[int, list[Live]]) -> NDArray[np.float64]:
-        """Bytes of the fullest of some of the ranks at its peak, without those of libraries, by column of the inputs. known: see
-        `chunk_bytes`."""
+        """Bytes of the fullest of some of the ranks at its peak, without those of libraries, by column of the inputs. known:
+        see `chunk_bytes`."""
         inputs, weights = self.inputs, self.inputs.weights
         columns = len(inputs.samples)
         passes_bytes = self.chunk_bytes(known, weights, None)
