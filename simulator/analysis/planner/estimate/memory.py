@@ -54,8 +54,10 @@ def _memory_bytes(c: Configurations) -> NDArray[np.float64]:
 
     connected = c.distinct("tensor", "context", "expert", "workers", "stages", "order")
     library_bytes = np.empty((2, len(connected)))
+    # libraries depend on how ranks are connected alone, not on columns or on the division of layers
+    any_inputs = inputs
     for number, values in enumerate(c.values(connected.first)):
-        inputs = next(iter(divided.values())).varied(space.plan(values), training, columns)
+        inputs = any_inputs.varied(space.plan(values), training, columns)
         library_bytes[:, number] = [sum(libraries_bytes(inputs, copied).values()) for copied in (False, True)]
     scale = space.scenario.framework.memory.scale
     return rank_bytes[evaluated.code] + scale * library_bytes[copies[evaluated.code], connected.code]
