@@ -145,12 +145,6 @@ def test_newer_gpus_are_faster() -> None:
     assert times_s[0] > 2 * times_s[1]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_device_trains_a_small_gpt(name: str) -> None:
-    precisions = list(device(name).peak_flops)
-    trains_a_small_gpt(name, "bf16" if "bf16" in precisions else precisions[0])
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_every_device_trains_a_small_gpt_in_each_precision(name: str) -> None:
