@@ -57,11 +57,14 @@ class Adapters(Spec):
         "blocks, without the output head",
     )
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="share of adapters' inputs that is dropped")
+    modules_to_save: tuple[str, ...] = Field(
+        (), description="layers of which a copy is trained in full, such as embedding and head; the frozen one stays in memory"
+    )
     precision: Literal["fp32", "bf16", "fp16"] | None = Field(
         None, description="of adapters; fp32 where the framework trains by autocast, else the training precision"
     )
 
-    @field_validator("targets", mode="before")
+    @field_validator("targets", "modules_to_save", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         """Accepts one name without a list."""
@@ -120,22 +123,25 @@ def _names(word: str) -> set[str]:
 
 def check(adapters: Adapters, layers: Sequence[Layer]) -> None:
     """Raises FieldError for targets that the model does not have, and for a rank above the width of a target."""
-    parts = {
-        part: min(part.columns, operator.inner)
+    products = [
+        (parts_of(layer, operator), operator.inner)
         for layer in {one.signature: one for one in layers}.values()
         for operator in layer.operators
         if isinstance(operator, Matmul)
-        for both in [parts_of(layer, operator)]
-        for part in (both.whole, *both.split)
-    }
-    known = {part.name for part in parts}
+    ]
+    known = [part.name for both, _ in products for part in (*both.split, both.whole)]
     for target in adapters.targets:
-        if target != ALL_LINEAR and not _names(target) & known:
-            words = ", ".join(sorted(_WORDS.get(name, (name.replace(" ", "_"),))[0] for name in known))
+        if target != ALL_LINEAR and not _names(target) & set(known):
+            words = ", ".join(dict.fromkeys(map(_usual, known)))
             message = f"the model has no {target}; give some of {words}" if known else "the model has no matrix products"
             raise FieldError(("training", "adapters", "targets"), message)
-    wanted = set[str]().union(*(known if target == ALL_LINEAR else _names(target) for target in adapters.targets))
-    for part, width in parts.items():
-        if part.name in wanted and part.name != HEAD and adapters.rank > width:
-            message = f"{adapters.rank} is above the width of {_WORDS.get(part.name, (part.name,))[0]}; give at most {width}"
-            raise FieldError(("training", "adapters", "rank"), message)
+    for both, inner in products:
+        for part in both.chosen(adapters.targets, is_fused=False):
+            if adapters.rank > (width := min(part.columns, inner)):
+                message = f"{adapters.rank} is above the width of {_usual(part.name)}; give at most {width}"
+                raise FieldError(("training", "adapters", "rank"), message)
+
+
+def _usual(name: str) -> str:
+    """The most usual name of a product in training software."""
+    return _WORDS.get(name, (name.replace(" ", "_"),))[0]

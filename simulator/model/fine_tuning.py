@@ -7,7 +7,6 @@ first trained parameters, and gradients of trained weights alone; what only froz
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -46,6 +45,8 @@ _READ_BY: Final[dict[str, tuple[str, ...]]] = {
     "expert inputs": ("expert up",), "attention output": ("projection",),
 }  # fmt: skip
 _NORMS: Final = frozenset({"norm", "rms norm"})
+# Names of layers in training software.
+_LAYERS: Final = {"embed_tokens": "embedding", "wte": "embedding", "lm_head": HEAD}
 # Products that read the output of a block's norm.
 _AFTER_NORM: Final = frozenset({"qkv", "query", "query down", "key down", "up", "router"})
 # Products that read the output of the norm of a latent.
@@ -121,19 +122,29 @@ def trained_part(layers: Sequence[Layer], tuning: FineTuning) -> tuple[Layer, ..
 
 
 def _frozen(layers: Sequence[Layer], tuning: FineTuning) -> set[int]:
-    """Numbers of the frozen layers: all with adapters."""
-    found, matched = set[int](), Counter[str]()
-    for number, layer in enumerate(layers):
-        for name in tuning.freeze:
-            if fnmatchcase(layer.name, name) or layer.name.startswith(f"{name}.") or layer.name.rstrip("0123456789") == name:
-                matched[name] += 1
-                found.add(number)
-    for name in tuning.freeze:
-        if not matched[name]:
+    """Numbers of the frozen layers: with adapters all except those that are trained in full."""
+    if tuning.adapters is None:
+        return _named(layers, tuning.freeze, ("training", "freeze"))
+    trained = _named(layers, tuning.adapters.modules_to_save, ("training", "adapters", "modules_to_save"))
+    return set(range(len(layers))) - trained
+
+
+def _named(layers: Sequence[Layer], names: Sequence[str], path: tuple[str, ...]) -> set[int]:
+    """Numbers of the layers with some names. Raises FieldError for the field `path` if there are none with one of them."""
+    found = set[int]()
+    for given in names:
+        name = _LAYERS.get(given, given)
+        matching = {
+            number
+            for number, layer in enumerate(layers)
+            if fnmatchcase(layer.name, name) or layer.name.startswith(f"{name}.") or layer.name.rstrip("0123456789") == name
+        }
+        if not matching:
             known = ", ".join(dict.fromkeys(layer.name.rstrip("0123456789") for layer in layers))
             message = f"the model has no layer {name}; give some of {known}, or numbered ones such as {layers[-2].name}"
-            raise FieldError(("training", "freeze"), message)
-    return set(range(len(layers))) if tuning.adapters is not None else found
+            raise FieldError(path, message)
+        found |= matching
+    return found
 
 
 @dataclass
@@ -160,10 +171,8 @@ class _Changed:
             self.operators.append(list(self._operators(operator, needs)))
             needs = needs or any(one.has_backward for one in self.operators[-1])
         operators = tuple(itertools.chain.from_iterable(self.operators))
-        if operators == self.base.operators and not self.is_frozen:
-            return self.base
         if not self.is_frozen:
-            return replace(self.base, signature=signature, operators=operators)
+            return self._trained_layer(signature, operators)
         kept = [self._still_kept(number) for number in range(len(self.base.kept))] if needs else [None] * len(self.base.kept)
         return replace(
             self.base,
@@ -191,6 +200,15 @@ class _Changed:
             yield operator
         else:
             yield replace(operator, backward_read=0, backward_written=0)
+
+    def _trained_layer(self, signature: str, operators: tuple[Operator, ...]) -> Layer:
+        """A layer that is trained in full; next to adapters, the frozen one remains (PEFT's ModulesToSaveWrapper)."""
+        if self.tuning.adapters is not None:
+            frozen = self.base.parameters, self._frozen_bytes()
+            return replace(
+                self.base, signature=signature, operators=operators, frozen_parameters=frozen[0], frozen_bytes=frozen[1]
+            )
+        return self.base if operators == self.base.operators else replace(self.base, signature=signature, operators=operators)
 
     def _trained(self, product: Matmul | Convolution, needs: bool) -> Operator:
         """A product of a trained layer, whose weights may be those of a frozen embedding."""

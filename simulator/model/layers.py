@@ -180,10 +180,6 @@ class ModelSpec(Spec, ABC):
         """Number of parameters of the whole model."""
         return sum(layer.parameters for layer in self.build_layers())
 
-    def trained_parameters(self) -> int:
-        """Number of parameters of the whole model that have gradients."""
-        return sum(layer.trained_parameters for layer in self.build_layers())
-
 
 def has_operator(model: ModelSpec, words: str) -> bool:
     """Whether the name of an operator or of a kept activation of the model contains some words."""
