@@ -9,7 +9,10 @@ from scaleproof.commands.arguments import Command, positive
 from scaleproof.commands.output import print_result
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from scaleproof.simulator.model.layer_table import DeviceRates
+    from scaleproof.simulator.model.layers import Layer
 
 
 def mount(commands: Any) -> None:
@@ -42,7 +45,7 @@ def _model(options: argparse.Namespace) -> int:
     changes = {"sequence": options.seq} if options.seq else {}
     model = load_model(options.model, **changes, **({"strict": True} if options.strict else {}))
     rates = _device_rates(options)
-    layers_of = model.build_layers
+    layers_of: Callable[[Shard], Sequence[Layer]] = model.build_layers
     if options.overrides:
         layers_of = load(_around(options, changes, rates.precision), options.overrides).layers
     try:

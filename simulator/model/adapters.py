@@ -122,7 +122,7 @@ def _names(word: str) -> set[str]:
 
 
 def check(adapters: Adapters, layers: Sequence[Layer]) -> None:
-    """Raises FieldError for targets that the model does not have, and for a rank above the width of a target."""
+    """Raises FieldError for targets that the model does not have, and for a rank above the width of one other than a router."""
     products = [
         (parts_of(layer, operator), operator.inner)
         for layer in {one.signature: one for one in layers}.values()
@@ -137,7 +137,7 @@ def check(adapters: Adapters, layers: Sequence[Layer]) -> None:
             raise FieldError(("training", "adapters", "targets"), message)
     for both, inner in products:
         for part in both.chosen(adapters.targets, is_fused=False):
-            if adapters.rank > (width := min(part.columns, inner)):
+            if part.name != "router" and adapters.rank > (width := min(part.columns, inner)):
                 message = f"{adapters.rank} is above the width of {_usual(part.name)}; give at most {width}"
                 raise FieldError(("training", "adapters", "rank"), message)
 

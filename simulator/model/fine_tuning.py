@@ -239,7 +239,7 @@ class _Changed:
         """
         tuning, rank = self.tuning, adapters.rank
         read, written = product.read, product.rows * part.columns * product.count
-        weights = (product.inner * rank, rank * part.columns)
+        weights: tuple[int, ...] = (product.inner * rank, rank * part.columns)
         if adapters.dropout:
             mask = round(read / tuning.element_bytes)
             again = product.input_gradient
