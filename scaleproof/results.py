@@ -191,7 +191,7 @@ class EvidenceResult(Evidence):
     @classmethod
     def of(cls, evidence: Evidence) -> EvidenceResult:
         """The same evidence with its views."""
-        return cls(**_values(evidence))
+        return cls(runs=evidence.runs)
 
     def _repr_html_(self) -> str:
         return html.described(Description(repr(self), sections=[evidence_descriptions.describe(self)]))
