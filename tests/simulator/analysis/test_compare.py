@@ -9,14 +9,25 @@ from dataclasses import replace
 import pytest
 
 import scaleproof
-from scaleproof.commands.text.compare import _effect, describe
-from scaleproof.simulator.analysis.compare import Effect, compare
+from scaleproof.commands.text.sections import described
+from scaleproof.reports.descriptions import comparisons
+from scaleproof.simulator.analysis.compare import Comparison, Effect, compare
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import BREAKDOWN
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator.programs import ONLY_COMPUTE
 
 Make = Callable[..., Scenario]
+
+
+def describe(found: Comparison) -> str:
+    return described(comparisons.describe(found))
+
+
+def effect(name: str, unit: str, a: float, b: float | None, low: float | None = None, high: float | None = None) -> Effect:
+    return Effect(name=name, unit=unit, a=a, b=b, low=low, high=high)
+
+
 CHANGES = (
     ("cluster.network.bandwidth=1 Gbit/s", "strategy.workers=8"),
     ("strategy={kind: parameter_server, workers: 8, servers: 2}",),
@@ -43,7 +54,7 @@ def test_a_changed_framework_is_listed_as_one_change(small: Make) -> None:
     changed = {one.field: (one.a, one.b) for one in found.changed}
     assert changed["framework"] == ("pytorch-ddp", "torchtitan")
     assert not any(field.startswith("framework.") for field in changed)
-    assert found.plain()["frameworks"] == {
+    assert found.to_dict()["frameworks"] == {
         "a": {"framework": "pytorch-ddp", "framework_is_default": True},
         "b": {"framework": "torchtitan", "framework_is_default": False},
     }
@@ -143,7 +154,7 @@ def test_cost_and_energy_change_inversely_to_throughput(small: Make) -> None:
 
 
 def test_texts_have_units_and_rates_have_them_in_their_label() -> None:
-    rate, step = Effect("throughput", "samples/s", 37.764, None), Effect("step time", "s", 0.0123, 61.8)
+    rate, step = effect("throughput", "samples/s", 37.764, None), effect("step time", "s", 0.0123, 61.8)
     assert (rate.label, rate.texts()) == ("samples/s", ("37.76", "–"))
     assert (step.label, step.texts()) == ("step time", ("12.3 ms", "61.8 s"))
 
@@ -160,7 +171,7 @@ def test_the_cheaper_scenario_has_a_probability_of_its_own(small: Make) -> None:
     assert "; B is faster than A with a probability of " in text
     assert f"B costs {found.cost_ratio:.3g} times what A costs per token (90 % interval " in text
     assert "); A is cheaper than B with a probability of " in text
-    assert found.plain()["probability_b_cheaper"] == found.per_dollar.ahead
+    assert found.to_dict()["probability_b_cheaper"] == found.per_dollar.ahead
 
 
 def test_at_equal_prices_the_faster_scenario_is_as_probably_the_cheaper_one(small: Make) -> None:
@@ -172,7 +183,7 @@ def test_at_equal_prices_the_faster_scenario_is_as_probably_the_cheaper_one(smal
 
 def test_costs_are_not_compared_without_prices(small: Make) -> None:
     found = compare(small("cluster.node.price=4 USD/h"), small())
-    assert (found.cost_ratio, found.per_dollar, found.plain()["probability_b_cheaper"]) == (None, None, None)
+    assert (found.cost_ratio, found.per_dollar, found.to_dict()["probability_b_cheaper"]) == (None, None, None)
     assert "cheaper" not in describe(found)
 
 
@@ -193,7 +204,7 @@ def test_a_model_that_does_not_fit_is_reported_with_a_remedy(small: Make) -> Non
 
 def test_long_lists_of_changes_are_cut(small: Make) -> None:
     text = describe(compare(small(), small("cluster=selene-a100", "strategy={kind: hybrid, stages: 2, workers: 4}")))
-    assert "more, see --json" in text
+    assert "more rows, see --json" in text
     assert max(map(len, text.splitlines())) < 140
 
 
@@ -226,6 +237,6 @@ def test_bad_input_gives_a_one_line_error(arguments: list[str], message: str, ca
 
 
 def test_a_line_shows_shares_or_factors_and_the_unit_once() -> None:
-    few, many = Effect("step time", "s", 2.0, 1.0, -0.6, -0.4), Effect("throughput", "samples/s", 1.0, 9.0, 1.5, 14.0)
-    assert _effect(few) == ("  step time", "2.00 s", "1.00 s", "-50.0 %", "-60.0 to -40.0 %")
-    assert _effect(many) == ("  samples/s", "1", "9", "9 x", "2.5 to 15 x")
+    few, many = effect("step time", "s", 2.0, 1.0, -0.6, -0.4), effect("throughput", "samples/s", 1.0, 9.0, 1.5, 14.0)
+    assert comparisons._effect(few) == ("step time", "2.00 s", "1.00 s", "-50.0 %", "-60.0 to -40.0 %")
+    assert comparisons._effect(many) == ("samples/s", "1", "9", "9 x", "2.5 to 15 x")
