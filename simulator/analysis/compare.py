@@ -174,12 +174,12 @@ class Comparison(Record):
     @property
     def cost_ratio_interval(self) -> tuple[float, float] | None:
         """90 % interval of the ratio of costs; None if they are not known."""
-        return self.per_dollar and (1 / self.per_dollar.high, 1 / self.per_dollar.low)
+        return None if self.per_dollar is None else (1 / self.per_dollar.high, 1 / self.per_dollar.low)
 
     @property
     def probability_b_cheaper(self) -> float | None:
         """Probability that B is cheaper than A; None if a price is not known."""
-        return self.per_dollar and self.per_dollar.ahead
+        return None if self.per_dollar is None else self.per_dollar.ahead
 
     def _sides(self) -> tuple[tuple[str, Run], tuple[str, Run]]:
         return ("a", self.a), ("b", self.b)
