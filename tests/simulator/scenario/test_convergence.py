@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 import scaleproof
 from scaleproof.commands.text.crossover import describe as crossover_text
+from scaleproof.commands.text.sections import described
+from scaleproof.reports.descriptions import comparisons
 from scaleproof.simulator.analysis.compare import TO_TARGET, compare
 from scaleproof.simulator.analysis.crossover.crossover import Crossover, crossover
 from scaleproof.simulator.analysis.study.sweep import sweep
