@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from scaleproof.simulator.cluster import Cluster
 
 
+# A name of a kind of link, unlike a bandwidth with its unit.
+_NAME: Final = re.compile(r"[\w.-]+")
 # Topologies of the links inside a node that lead through the host.
 _HOSTED: Final = ("switch", "pcie_tree", "bridged_pairs", "graph")
 # One device or several.
@@ -87,7 +89,7 @@ class Link(Spec):
     def _named(cls, data: Any) -> Any:
         """Replaces the name of a kind of link, or `{base: NAME, ...}`, by its fields."""
         name = data.get("base") if isinstance(data, dict) else data
-        if not isinstance(name, str):
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
             return data
         known = link_kinds()
         if name not in known:
