@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scaleproof.proof.claims import evaluate as module
 from scaleproof.proof.claims.claim import Claim, names, read
 from scaleproof.proof.claims.evaluate import TOLERANCE, evaluate
 from scaleproof.simulator.common.errors import InputError, ScenarioError
@@ -186,7 +185,3 @@ def test_measured_claims_are_predicted_too() -> None:
         found = read(name)
         assert found.netlab is not None
         assert evaluate(found, found.netlab).verdict == VERDICTS[name]
-
-
-def test_evaluating_claims_does_not_import_torch() -> None:
-    assert "torch" not in vars(module)

@@ -137,22 +137,6 @@ def outcome(losses: dict[str, float]) -> dict[str, Any]:
     return {"losses": losses, "notes": {}}
 
 
-def test_losses_of_updates_are_in_the_order_of_pushes(make_scenario: MakeScenario) -> None:
-    """Worker 0 takes its steps first. Of each update the loss is that of the one push that it comes from."""
-    scenario = make_scenario({**SERVERS, "mode": "asynchronous"})
-    order = [0, 0, 1, 0, 1, 0, 1, 1]
-    log = [
-        entry
-        for worker in order
-        for entry in (["add", 0, worker], ["add", 1, worker], ["update", 0, -1], ["answer", 0, worker])
-    ]
-    workers = [outcome({"1": 10.0, "2": 11.0}), outcome({"1": 20.0, "2": 21.0})]
-    reported = by_update(scenario, [*workers, {"losses": {}, "notes": {"log": log}}])
-    # each worker's first two steps are of the warm-up; shares of a mean over two workers
-    assert warmup_steps(scenario) == 2
-    assert reported == (20.0, 22.0, 40.0, 42.0)
-
-
 def test_the_loss_of_an_update_is_the_mean_over_its_pushes(make_scenario: MakeScenario) -> None:
     """The first round is of workers 0 and 1; worker 2 comes too late, and its loss counts for nothing."""
     scenario = make_scenario({**SERVERS, "workers": 3, "backups": 1}, batch=12)

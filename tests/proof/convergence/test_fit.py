@@ -58,13 +58,6 @@ def test_uncertainty_matches_the_error_of_new_settings() -> None:
     assert 0.07 < np.median([one.convergence.uncertainty for one in found]) < 0.2
 
 
-def test_synchronous_runs_give_no_staleness_penalty() -> None:
-    found = fit_convergence({name: rows for name, rows in runs(TRUTH).items() if rows[0].staleness == 0})
-    assert found.convergence.staleness_penalty is None
-    assert set(found.errors) == {"minimum_steps", "critical_batch"}
-    assert found.convergence.minimum_steps == pytest.approx(120, rel=1e-4)
-
-
 def test_a_penalty_is_never_below_zero() -> None:
     """Where stale runs happen to be faster, there is none."""
     odd = runs(TRUTH, 0.02)

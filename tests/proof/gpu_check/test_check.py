@@ -162,11 +162,6 @@ def test_no_part_begins_after_the_time_limit(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().err == "calibrate: not run: out of time\n"
 
 
-def test_a_limit_is_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--out", str(tmp_path), "--dry-run", "--limit", "0"]) == 2
-    assert capsys.readouterr().err == "--limit 0: give a number of seconds above 0, or leave it out\n"
-
-
 @pytest.fixture
 def begun(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
     """The commands that a check begins, by step; they do nothing, and that of families does not complete."""
@@ -259,20 +254,6 @@ def test_results_of_another_version_are_replaced_only_on_request(tmp_path: Path)
     (tmp_path / "results.json").write_text('{"version": 2, "label": "", "complete": false, "steps": {"calibrate": {}}}')
     assert not Ledger.opened(tmp_path, "", 0.0, again=True).steps
     assert {path.name for path in tmp_path.iterdir()} == {"history.sqlite", "mine.txt"}
-
-
-def test_a_complete_check_is_kept_unless_it_is_to_be_done_again(tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    ledger = Ledger(tmp_path, "", 0.0)
-    ledger._record("calibrate", [], "done", 1.0)
-    assert Ledger.opened(tmp_path, "", 0.0).steps == ledger.steps
-    assert (tmp_path / "runs").exists()
-    assert ledger.verdict() == 0
-    with pytest.raises(InputError, match="finished check; give another --out, or replace them with --again"):
-        Ledger.opened(tmp_path, "", 0.0)
-    assert (tmp_path / "runs").exists()
-    assert not Ledger.opened(tmp_path, "", 0.0, again=True).steps
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.full

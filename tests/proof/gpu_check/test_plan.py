@@ -42,12 +42,6 @@ def test_parts_are_those_of_the_machine_and_fit_into_its_limit(devices: int, nam
     assert "later run" not in "".join(lines)
 
 
-def test_time_grows_with_ranks() -> None:
-    own = {devices: planned(devices).parts[3].expected_s for devices in (4, 8)}
-    assert len(planned(4).trained(plan.FAMILIES)) == len(planned(8).trained(plan.FAMILIES))
-    assert own[4] < own[8]
-
-
 def test_a_short_limit_is_said_to_need_several_runs() -> None:
     eight = planned(8)
     limit_s = eight.expected_s / 2.5

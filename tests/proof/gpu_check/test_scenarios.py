@@ -45,7 +45,7 @@ def test_what_one_device_trains_fits_and_can_be_measured(tmp_path: Path) -> None
         assert run.step_time_s * (scenarios.FULL.steps + 3) < 20.0
 
 
-@pytest.mark.parametrize("devices", [3, *in_bulk(2, 4, 5, 6, 7, 8, 16)])
+@pytest.mark.parametrize("devices", [3, *in_bulk(2, 5, 7, 16)])
 def test_families_over_any_number_of_devices_can_be_measured_and_forecast(devices: int, tmp_path: Path) -> None:
     found = written(tmp_path, devices)
     replicated = [scenario for name, scenario in found.items() if name not in SINGLE]
@@ -91,13 +91,6 @@ def test_ranks_share_devices_where_these_are_too_few() -> None:
     assert {name.partition(" ")[0] for name in scenarios.shared(scenarios.FULL, 2, "")} == four
     assert not scenarios.shared(scenarios.FULL, 4, "")
     assert all(name.endswith(" (functional check, not accuracy)") for name in scenarios.shared(scenarios.FULL, 1, ""))
-
-
-@pytest.mark.parametrize("sizes", [gpu_sizes.FULL, gpu_sizes.TINY])
-def test_layers_are_timed_of_models_that_exist(sizes: gpu_sizes.GpuSizes) -> None:
-    for model, _, samples in sizes.layers:
-        assert model.build_layers()
-        assert len(samples) >= 2, "a line needs two points"
 
 
 def test_the_gpts_are_as_large_as_their_names_say() -> None:

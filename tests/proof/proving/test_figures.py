@@ -35,10 +35,6 @@ def test_the_predicted_best_counts_if_it_is_nearly_the_best(measured_s: tuple[fl
     assert ranking(group) == {"groups": 1, "best_right_or_within_3pct": right}
 
 
-def test_unmeasured_cases_are_not_ranked() -> None:
-    assert ranking([_outcome(1.0, None), _outcome(1.5, 1.0)])["groups"] == 0
-
-
 @given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=20), st.floats(0.1, 10))
 def test_figures_do_not_depend_on_the_unit_of_time(times_s: list[tuple[float, float]], unit: float) -> None:
     outcomes = [_outcome(*pair, group=str(number // 3)) for number, pair in enumerate(times_s)]

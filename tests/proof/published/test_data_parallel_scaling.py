@@ -2,14 +2,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
-import scaleproof
 from scaleproof.proof.published.calibrations import shipped_fits
 from scaleproof.proof.published.data_parallel_scaling import predict, predict_among
-from scaleproof.proof.published.prediction import Prediction
 from scaleproof.simulator.common import catalog
 from tests.docs.accuracy_page import ALL, shown
 from tests.validator.verdicts import in_bulk
@@ -91,11 +88,6 @@ def test_gradients_are_accumulated_before_synchronisation() -> None:
     assert often < seldom < 64 * 375
 
 
-def test_several_baselines_count_with_their_mean() -> None:
-    bases = at(8, samples_per_s="2900"), at(8, samples_per_s="3100")
-    assert predicted(at(64), *bases) == pytest.approx(predicted(at(64), at(8)))
-
-
 @pytest.mark.parametrize(
     ("software", "framework"),
     [
@@ -131,12 +123,6 @@ def test_one_bucket_of_all_gradients_is_not_overlapped() -> None:
     base, row = (at(gpus, grad_accum="1", model="BERT base", batch_per_gpu="64") for gpus in (8, 64))
     buckets = predicted(row, base)
     assert predicted(row | {"software": "NGC PyTorch"}, base | {"software": "NGC PyTorch"}) < buckets
-
-
-@pytest.mark.nightly
-def test_rows_that_constants_were_fitted_on_are_not_scored() -> None:
-    fitted = [row for row in rows() if predict_among(row, rows()[:0]).skipped == FITTED]
-    assert [row["id"] for row in fitted] == ["dlperf-0374", "dlperf-0384", "dlperf-0407", "dlperf-0408"]
 
 
 @pytest.mark.parametrize(
@@ -189,12 +175,6 @@ def test_a_baseline_faster_than_its_communication_is_rejected() -> None:
     assert found == ["", "the base's communication alone is predicted to take longer than its step"]
 
 
-def test_the_baseline_can_be_in_the_shipped_table() -> None:
-    row = next(row for row in rows() if row["model"] == "VGG16" and row["gpus"] == "8")
-    more = row | {"gpus": "4", "samples_per_s": "130"}
-    assert predict_among(more, [more]).predicted == predict(more).predicted > 0
-
-
 def test_a_row_without_a_baseline_is_skipped() -> None:
     row = at(16, model="ResNet-50")
     assert predict_among(row, [row]).skipped == BASE
@@ -209,25 +189,3 @@ def test_more_gpus_are_faster_but_not_superlinearly(method: str) -> None:
     found = [predicted(at(gpus, **fields), base) for gpus in (2, 4, 8)]
     assert found == sorted(found)
     assert all(per_s < 150 * gpus * (1 + 1e-9) for gpus, per_s in zip((2, 4, 8), found, strict=True))
-
-
-def test_the_command_prints_the_score(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    table = tmp_path / "some.csv"
-    few = [row for row in rows() if row["cluster"] == "DGX-2"]
-    with table.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(few[0]))
-        writer.writeheader()
-        writer.writerows(few)
-    assert scaleproof.main(["score", str(table)]) == 0
-    out = capsys.readouterr().out
-    assert "nvidia_dle" in out
-    assert f"skipped: {BASE} (1 rows)" in out
-
-
-def test_a_prediction_has_both_values_and_its_interval() -> None:
-    found = predict(next(row for row in rows() if row["gpus"] == "8" and row["model"] == "AlexNet"))
-    assert isinstance(found, Prediction)
-    assert found.pairs == ("AlexNet", "8", "")
-    assert found.interval is not None
-    low, high = found.interval
-    assert 0.3 * found.predicted < low < found.predicted < high < 3 * found.predicted

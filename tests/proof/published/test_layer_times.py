@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import csv
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
-import scaleproof
 from scaleproof.proof.published.layer_times import layer_s, predict
 from scaleproof.proof.published.score import score
 from scaleproof.simulator.common import catalog
@@ -72,10 +70,3 @@ def test_rows_that_cannot_be_predicted_are_skipped_with_their_reason(change: dic
     found = predict(setting("none", "no") | change)
     assert len(found) == 2
     assert all(each.skipped and each.skipped.startswith(reason) for each in found)
-
-
-def test_the_command_prints_the_score(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert scaleproof.main(["score", str(TABLE)]) == 0
-    out = capsys.readouterr().out
-    assert "korthikanti22_layer forward" in out
-    assert "korthikanti22_layer backward" in out

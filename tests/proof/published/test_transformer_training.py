@@ -15,10 +15,9 @@ from scaleproof.proof.published.prediction import ROW_COLUMNS, Options, Predicti
 from scaleproof.proof.published.score import score, summarise
 from scaleproof.proof.published.transformer_training import predict
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.frameworks import ABLATIONS, shipped
+from scaleproof.simulator.frameworks import ABLATIONS
 from scaleproof.simulator.predict import predict as predicted_run
 from scaleproof.simulator.published.tables import folder, read_table
-from scaleproof.simulator.published.training_runs import row_scenario
 from scaleproof.simulator.scenario.load import load
 from tests.docs.accuracy_page import ALL, CALIBRATED, shown
 
@@ -188,17 +187,6 @@ def test_rows_that_cannot_be_predicted_are_skipped_with_a_reason(changes: dict[s
         assert only.skipped.startswith(reason)
 
 
-def test_a_row_without_columns_is_skipped() -> None:
-    assert [one.skipped for one in predict({"software": "NeMo"})] == ["no run that can be read"]
-
-
-def test_a_row_can_be_predicted_with_another_framework() -> None:
-    here = row("llm_foundry-0095")
-    assert row_scenario(here).scenario.framework == shipped("llm-foundry")
-    other = row_scenario(here, shipped("torchtitan")).scenario
-    assert (other.framework.name, other.framework_is_default) == ("torchtitan", False)
-
-
 def test_steps_are_faster_without_host_time_or_copies() -> None:
     """A small model on one node, whose host is not much faster than its GPUs."""
     whole_s = step_s("vtrain_single-0022")
@@ -209,16 +197,6 @@ def test_steps_are_faster_without_host_time_or_copies() -> None:
 def test_unknown_mechanisms_are_rejected_with_the_known_names() -> None:
     with pytest.raises(InputError, match=f"--ablate hots: no such mechanism; give one of {', '.join(ABLATIONS)}"):
         score(TABLE, Options(ablate=("hots",)))
-
-
-def test_the_default_framework_can_replace_that_of_the_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = table_of(tmp_path / "some.csv", row("korthikanti22-0000"))
-    frameworks = []
-    for more in ([], ["--default-framework"]):
-        assert scaleproof.main(["score", str(path), "--json", *more]) == 0
-        (one,) = (one for one in json.loads(capsys.readouterr().out)["rows"] if one["of"] == "speed")
-        frameworks.append(one["framework"])
-    assert frameworks == ["megatron-lm-2022", "megatron-core-0.12"]
 
 
 def test_rows_option_writes_a_line_for_each_scored_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

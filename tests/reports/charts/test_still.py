@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,14 +37,6 @@ def test_still_pictures_have_twice_the_displayed_width() -> None:
 )
 def test_names_with_special_characters_can_be_drawn(name: str) -> None:
     assert still(_chart(name)).png
-
-
-def test_titles_wrap_and_name_the_selected_view() -> None:
-    view = View(ChartAxis("x"), ChartAxis("y"), (Line("a", BLUE, [1, 2], [1, 2]),), "word " * 50, ("10 Gbit/s",))
-    drawn = still(Chart("chart", "heading", (view,), choosers=(("bandwidth", ("10 Gbit/s", "40 Gbit/s")),)))
-    short = still(Chart("chart", "heading", (replace(view, finding="word", choices=()),)))
-    assert size_px(drawn.png)[1] > size_px(short.png)[1]
-    assert b"bandwidth 10 Gbit/s" in drawn.svg
 
 
 def test_logarithmic_share_and_category_axes_are_drawn() -> None:

@@ -13,7 +13,7 @@ from scaleproof.reports.charts.chart import Boxes
 from scaleproof.reports.charts.sensitivity import sensitivity_chart
 from scaleproof.reports.pages.study_text import counts, facts, headline, lead_words, lede
 from scaleproof.reports.read.fastest_points import FastestPoint, chosen, sensitivity_of
-from scaleproof.reports.read.ranking import Lead, Ranking, ranking
+from scaleproof.reports.read.ranking import Lead, ranking
 from scaleproof.reports.read.study import StudyTable, studied
 from scaleproof.reports.read.study_folder import read
 from scaleproof.reports.timeline.step_chart import step_chart
@@ -54,11 +54,6 @@ def test_the_headline_has_size_speed_interval_speed_up_and_margin(study: StudyTa
     assert "at all sizes and has a probability of " in under
 
 
-def test_the_text_names_the_size_from_which_an_alternative_leads(study: StudyTable) -> None:
-    crossed = _with_rates(study, ring=[10, 30, 70], servers=[20, 10, 20])
-    assert "is 200–250\u202f% from 4 GPUs on" in lede(crossed, ranking(crossed))
-
-
 def test_equal_alternatives_do_not_beat_each_other(study: StudyTable) -> None:
     tied = _with_rates(study, ring=[10, 30, 70], servers=[20, 25, 69.9])
     assert "; no difference between ring and servers" in headline(tied, [], ranking(tied))
@@ -71,29 +66,6 @@ def test_equal_alternatives_do_not_beat_each_other(study: StudyTable) -> None:
     assert lead_words(likely) == (
         "ring is faster per GPU than servers with a probability of 87\u202f% (predicted lead 49\u202f%)"
     )
-
-
-def test_alternatives_on_different_numbers_of_gpus_are_compared_per_gpu(study: StudyTable) -> None:
-    points = study.points[(study.points["gpus"] == 8) == (study.points["line"] == "ring")]
-    speed = ranking(replace(study, points=points)).speed
-    assert speed is not None
-    assert speed.per_gpu
-    assert "per GPU" in lead_words(speed)
-
-
-def test_prices_decide_who_leads_per_dollar(study: StudyTable) -> None:
-    dear = study.points["cost_USD"].where(study.points["line"] == "servers", study.points["cost_USD"] * 100)
-    priced = replace(study, points=study.points.assign(cost_USD=dear))
-    assert re.search(
-        r"; servers is cheaper than ring with a probability of (over )?\d+\u202f% \(predicted factor [\d.]+\)$",
-        headline(priced, [], ranking(priced)),
-    )
-
-
-def test_an_interval_missing_in_the_table_is_taken_from_the_run(study: StudyTable, closely: list[FastestPoint]) -> None:
-    without = replace(study, points=study.points.assign(rate_low=float("nan"), rate_high=float("nan")))
-    assert "(" not in headline(without, [], Ranking(None, None))
-    assert "(" in headline(without, closely, Ranking(None, None))
 
 
 @pytest.mark.parametrize(

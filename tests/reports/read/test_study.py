@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from scaleproof.reports.read.dimensions import short
 from scaleproof.reports.read.study import studied
 from scaleproof.reports.read.study_folder import read
 from tests.reports.studies import SCENARIO, write_study
@@ -84,11 +83,3 @@ def test_axes_are_inferred_from_columns_where_the_study_is_missing(swept: Path, 
     assert [one.name for one in study.circumstances] == ["network bandwidth Bps"]
     # ranks not known as servers count as training
     assert study.points["gpus"].max() == 10
-
-
-def test_short_names_of_fields_omit_their_part() -> None:
-    assert [short(name) for name in ("cluster.network.bandwidth", "strategy", "batch.per_worker")] == [
-        "network bandwidth",
-        "strategy",
-        "per worker",
-    ]

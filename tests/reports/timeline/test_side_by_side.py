@@ -17,7 +17,6 @@ from scaleproof.reports.timeline.step import Step, typical_step
 from scaleproof.reports.timeline.timeline import draw
 from scaleproof.simulator.run.explanation import Divergence, Explanation
 from tests.reports.example import CASES, make_run
-from tests.reports.sized import size_px
 
 PIPELINE = CASES[4]
 
@@ -45,12 +44,6 @@ def plain() -> Drawn:
     drawn = side_by_side(case())
     assert drawn is not None
     return drawn
-
-
-def test_each_mark_adds_room_for_its_text(plain: Drawn) -> None:
-    marked = side_by_side(case(parting(), parting(rank=0, stage=0)))
-    assert marked is not None
-    assert size_px(marked.png)[1] > size_px(plain.png)[1]
 
 
 @pytest.mark.full
@@ -87,11 +80,6 @@ def test_the_stretch_with_the_largest_difference_is_framed() -> None:
     places = module._places((above, below._replace(end_ms=slow_ms)), parting(microbatch=-1))
     assert places is not None
     assert places[1].end_ms == pytest.approx(slow_ms[last].max())
-
-
-def test_a_single_timeline_has_no_marks() -> None:
-    one = replace(case(parting()), predicted=None)
-    assert side_by_side(one) == side_by_side(replace(one, explanation=None))
 
 
 def test_marks_are_numbered_and_joined() -> None:

@@ -20,7 +20,7 @@ from scaleproof.reports.read.results import Case
 from scaleproof.reports.timeline import timeline
 from scaleproof.reports.timeline.side_by_side import side_by_side
 from scaleproof.reports.timeline.step import typical_step
-from scaleproof.simulator.common.spans import Phase, Spans, Stream
+from scaleproof.simulator.common.spans import Spans
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -82,27 +82,6 @@ def test_of_many_ranks_the_first_the_slowest_and_the_last_are_drawn() -> None:
     assert as_many is not None
     assert timeline.height([step]) == timeline.height([as_many])
     assert [len(panel.get_yticks()) for panel in drawn(_many_ranks(40)).axes] == [16]
-
-
-def test_ranks_without_a_name_are_numbered() -> None:
-    run = make_run("measured", CASES[2])
-    assert timeline.rank_name(run, 2) == "server 0"
-    assert timeline.rank_name(replace(run, rank_names=()), 2) == "rank 2"
-
-
-def test_the_legend_lists_only_kinds_that_occur() -> None:
-    steps = [typical_step(make_run("measured", case)) for case in (CASES[0], CASES[4])]
-    labels = [{patch.get_label() for patch in timeline._legend([step])} for step in steps if step]
-    waiting = "waiting for other ranks"
-    assert labels[0] == {Phase.FORWARD.label, Phase.BACKWARD.label, "collective", Phase.OPTIMIZER.label, waiting}
-    assert labels[1] == {Phase.FORWARD.label, Phase.BACKWARD.label, Phase.RECEIVE.label, Phase.OPTIMIZER.label, waiting}
-
-
-def test_a_step_of_zero_length_is_drawn() -> None:
-    empty = _many_ranks(2)
-    assert empty.spans is not None
-    no_time = replace(empty.spans, end_s=np.zeros(2), stream=np.full(2, Stream.COMMUNICATION, dtype=np.int8))
-    assert side_by_side(_case(replace(empty, spans=no_time)))
 
 
 Make = Callable[..., Scenario]
