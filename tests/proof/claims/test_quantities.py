@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from scaleproof.proof.claims.quantities import KINDS
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import timed
+from scaleproof.simulator.run.records import Verification
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
@@ -78,8 +80,23 @@ def test_only_weighted_averages_equal_the_average_over_all_samples(shares: list[
     assert (without < 1e-9) == (len(set(shares)) == 1)
 
 
+def test_measured_runs_have_the_error_of_their_gradients(small: Small) -> None:
+    from dataclasses import replace
+
+    scenario = small()
+    run = replace(timed(scenario), verified=Verification("one process", deviation=0.25, tolerance=0.5))
+    assert KINDS["weighted_deviation"].read(scenario, lambda: run) == 0.25
+
+
 def test_staleness_is_defined_for_parameter_servers_only(small: Small) -> None:
     with pytest.raises(InputError, match="give such a strategy"):
         read("staleness", small())
     asynchronous = "strategy={kind: parameter_server, workers: 4, servers: 1, mode: asynchronous}"
     assert read("staleness", small(asynchronous)) == pytest.approx(3, abs=0.5)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_quantity_has_a_description(name: str) -> None:
+    kind: Any = KINDS[name]
+    assert kind.words
+    assert kind.text(0.5)

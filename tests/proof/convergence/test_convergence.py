@@ -69,21 +69,19 @@ def test_noise_does_not_bias_the_crossing() -> None:
     assert None not in found
 
 
-def test_a_single_low_loss_does_not_reach_the_target() -> None:
-    losses = [3.0] * 200
-    losses[50] = 0.1
-    losses[-1] = 0.1
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [],
+        [3.0, float("nan"), 0.1, 0.1],
+        [3.0, float("inf"), 0.1, 0.1],
+        # single low losses, and a crossing too close to the end
+        [*[3.0] * 50, 0.1, *[3.0] * 148, 0.1],
+        [*[3.0] * 95, *[1.0] * 5],
+    ],
+)
+def test_a_loss_that_diverges_or_is_low_for_a_moment_never_reaches_the_target(losses: list[float]) -> None:
     assert steps_to(losses, 1.0) is None
-
-
-@pytest.mark.parametrize("losses", [[], [3.0, float("nan"), 0.1, 0.1], [3.0, float("inf"), 0.1, 0.1]])
-def test_a_diverging_loss_never_reaches_the_target(losses: list[float]) -> None:
-    assert steps_to(losses, 1.0) is None
-
-
-def test_a_crossing_too_close_to_the_end_does_not_count() -> None:
-    assert steps_to([3.0] * 95 + [1.0] * 5, 1.0) is None
-    assert steps_to([3.0] * 85 + [1.0] * 15, 1.0) == 86
 
 
 def test_settings_are_of_batches_workers_and_bounds(problem: Scenario) -> None:
@@ -135,6 +133,22 @@ def test_the_learning_rate_with_most_and_fastest_successes_is_selected() -> None
 
 def outcome(losses: dict[str, float]) -> dict[str, Any]:
     return {"losses": losses, "notes": {}}
+
+
+def test_losses_of_updates_are_in_the_order_of_pushes(make_scenario: MakeScenario) -> None:
+    """Worker 0 takes its steps first. Of each update the loss is that of the one push that it comes from."""
+    scenario = make_scenario({**SERVERS, "mode": "asynchronous"})
+    order = [0, 0, 1, 0, 1, 0, 1, 1]
+    log = [
+        entry
+        for worker in order
+        for entry in (["add", 0, worker], ["add", 1, worker], ["update", 0, -1], ["answer", 0, worker])
+    ]
+    workers = [outcome({"1": 10.0, "2": 11.0}), outcome({"1": 20.0, "2": 21.0})]
+    reported = by_update(scenario, [*workers, {"losses": {}, "notes": {"log": log}}])
+    # each worker's first two steps are of the warm-up; shares of a mean over two workers
+    assert warmup_steps(scenario) == 2
+    assert reported == (20.0, 22.0, 40.0, 42.0)
 
 
 def test_the_loss_of_an_update_is_the_mean_over_its_pushes(make_scenario: MakeScenario) -> None:

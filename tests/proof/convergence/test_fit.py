@@ -75,12 +75,6 @@ def test_poorly_determined_parameters_are_reported() -> None:
     assert "critical_batch" in fit_convergence(far).vague
 
 
-def test_settings_needed_for_the_fit_are_not_held_out() -> None:
-    few = {name: rows for name, rows in runs(TRUTH).items() if name in ("batch 4", "batch 64", "3.0 behind")}
-    assert fit_convergence(few).held_out == ()
-    assert fit_convergence(few).convergence.uncertainty == fit_convergence(few).scatter
-
-
 @pytest.mark.parametrize(
     ("given_runs", "reported"),
     [

@@ -31,3 +31,11 @@ def test_incomplete_lines_are_ignored(tmp_path: Path) -> None:
     for cut in range(1, len(whole)):
         path.write_bytes(whole + whole[:-cut])
         assert len(records.read(tmp_path)) == (2 if cut == 1 else 1)
+
+
+def test_record_size_grows_with_progress(tmp_path: Path) -> None:
+    assert records.size_bytes(tmp_path) == 0
+    EventLog(tmp_path, 0, "trainer").note("begun")
+    before_bytes = records.size_bytes(tmp_path)
+    EventLog(tmp_path, 1, "agent").note("met")
+    assert records.size_bytes(tmp_path) > before_bytes > 0

@@ -50,19 +50,6 @@ def test_a_short_limit_is_said_to_need_several_runs() -> None:
     assert [line.split("  ")[1] for line in lines if line.endswith("later run")] == [plan.FAMILIES, plan.REST]
 
 
-def test_what_is_done_needs_no_time() -> None:
-    eight = planned(8)
-    done = [plan.CALIBRATE, plan.DEVICE, plan.FIRST, plan.FAMILIES]
-    lines = list(eight.lines(eight.limit_s, done))
-    assert [line.split("  ")[1] for line in lines if line.endswith("done")] == done
-    left_s = sum(part.expected_s for part in eight.parts if part.name not in done)
-    assert f"{left_s / 60:.1f} min; limit" in "".join(lines)
-
-
-def test_precisions_in_which_ranks_cannot_train_are_named() -> None:
-    assert list(planned(8).lines(60.0, []))[-1] == "  without fp8: ranks train in fp64, fp32, bf16, fp16 only"
-
-
 def row(words: str) -> list[str]:
     """Cells of the row of the page's table that begins with some words."""
     (line,) = (line for line in PAGE.splitlines() if line.startswith(f"| {words}"))

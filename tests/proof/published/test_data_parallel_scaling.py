@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+import scaleproof
 from scaleproof.proof.published.calibrations import shipped_fits
 from scaleproof.proof.published.data_parallel_scaling import predict, predict_among
 from scaleproof.simulator.common import catalog
@@ -73,13 +75,6 @@ def test_predictions_do_not_depend_on_the_rows_measurement(every: int) -> None:
         others = [other for other in rows() if other["id"] != row["id"]]
         one, other = predict_among(row, [row, *others]), predict_among(changed, [changed, *others])
         assert (one.predicted, one.skipped) == (other.predicted, other.skipped) or one.skipped
-
-
-def test_predictions_of_a_series_scale_with_its_baseline() -> None:
-    """A device that took twice as long for its passes does, whatever it trains on; communication stays what it is."""
-    fast = predicted(at(64), at(8))
-    slow = predicted(at(64), at(8, samples_per_s="1500"))
-    assert 64 * 187.5 > slow > fast / 2
 
 
 def test_gradients_are_accumulated_before_synchronisation() -> None:
@@ -189,3 +184,16 @@ def test_more_gpus_are_faster_but_not_superlinearly(method: str) -> None:
     found = [predicted(at(gpus, **fields), base) for gpus in (2, 4, 8)]
     assert found == sorted(found)
     assert all(per_s < 150 * gpus * (1 + 1e-9) for gpus, per_s in zip((2, 4, 8), found, strict=True))
+
+
+def test_the_command_prints_the_score(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    table = tmp_path / "some.csv"
+    few = [row for row in rows() if row["cluster"] == "DGX-2"]
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(few[0]))
+        writer.writeheader()
+        writer.writerows(few)
+    assert scaleproof.main(["score", str(table)]) == 0
+    out = capsys.readouterr().out
+    assert "nvidia_dle" in out
+    assert f"skipped: {BASE} (1 rows)" in out

@@ -48,12 +48,6 @@ def test_recomputation_takes_its_forward_time_again() -> None:
     assert kept_s < scores_s < kept_s + 0.5 * forward_s
 
 
-def test_more_tensor_ranks_share_the_work_and_one_rank_sends_nothing() -> None:
-    row = setting("none", "no")
-    eight_s, one_s = (sum(layer_s(row | {"tp": ranks})) for ranks in ("8", "1"))
-    assert 3 * eight_s < one_s < 8 * eight_s
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -120,6 +120,13 @@ def test_an_unknown_system_is_predicted_from_its_columns() -> None:
     assert predict(ROW | {"size_bytes": "8"}).set_name == "somewhere <1MiB"
 
 
+def test_link_and_transport_names_affect_the_prediction() -> None:
+    small = ROW | {"gpu": "A100-80GB", "inter_node": "4x100 Gb/s", "size_bytes": "8"}
+    assert predict(small | {"inter_node": "EFA v1 4x100 Gb/s"}).predicted > 4 * predict(small).predicted
+    alone = ROW | {"n_gpus": "8", "n_nodes": "1"}
+    assert predict(alone | {"intra_node": "PCIe5"}).predicted > 3 * predict(alone).predicted
+
+
 def test_a_rack_of_72_is_one_nvlink_domain() -> None:
     rack = ROW | {"gpu": "GB200", "n_gpus": "72", "n_nodes": "18", "gpus_per_node": "4", "inter_node": ""}
     inside, outside = predict(rack | {"intra_node": "NVLink5 NVL72"}), predict(rack)

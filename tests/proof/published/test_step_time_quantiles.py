@@ -38,14 +38,6 @@ def test_spreads_grow_with_nodes_and_shrink_with_the_steps_of_each_value() -> No
     assert spread(ROW) > spread(ROW | {"global_batch": "8"})
 
 
-def test_gpus_of_one_nvlink_domain_do_not_use_the_network() -> None:
-    rack = ROW | {"accelerator": "NVIDIA Blackwell GPU (GB200)", "accelerators": "72", "nodes": "18"}
-    assert spread(rack, {NETWORK: 0.0}) == spread(rack)
-    assert spread(rack | {"accelerators": "144", "nodes": "36"}, {NETWORK: 0.0}) < spread(
-        rack | {"accelerators": "144", "nodes": "36"}
-    )
-
-
 def test_every_source_adds_to_the_spread_and_none_gives_none() -> None:
     for source in (DRIFT, JITTER, NETWORK, NODE_LINKS):
         assert spread(ROW, {source: 0.0}) < spread(ROW)

@@ -64,10 +64,6 @@ def test_sets_are_predicted_within_their_bounds(name: str, bounds: tuple[float, 
         assert found < bound
 
 
-def test_every_set_has_a_bound() -> None:
-    assert set(BOUNDS) == {row["source_set"] for row in rows()}
-
-
 def test_rows_used_for_fitting_are_few_small_and_not_scored() -> None:
     table = {row["id"]: row for row in rows()}
     for calibration in calibrations():
@@ -111,14 +107,6 @@ def test_scored_predictions_equal_predict() -> None:
     assert one.framework == run.framework
 
 
-def test_predictions_use_only_columns_that_describe_the_run() -> None:
-    original = row("torchtitan-0001")
-    renamed = original | {"id": "x", "source_set": "y", "note": "", "step_time_s": "1", "measured_as": "w"}
-    assert step(predict(renamed)).predicted == step(predict(original)).predicted
-    assert step(predict(renamed)).set_name == "y"
-    assert step(predict(renamed)).measured == 1
-
-
 def test_more_microbatches_or_fewer_replicas_take_longer() -> None:
     single = row("vtrain_single-0022", recompute="none")
     steps = [step(predict(single | {"global_batch_seqs": str(64 * times)})).predicted for times in (1, 2, 3)]
@@ -155,16 +143,6 @@ def test_blank_cells_are_assumed_and_named() -> None:
     assert largest.predicted == four.predicted
     assert "microbatch_seqs" in largest.assumed
     assert "microbatch_seqs" not in four.assumed
-
-
-def test_unknown_software_is_assumed_to_be_the_default_framework() -> None:
-    name = "nemo-0029"
-    unknown = step(predict(row(name, software="one of our own")))
-    default = step(predict(row(name), Options(frameworks=False)))
-    assert (unknown.skipped, unknown.framework) == ("", default.framework)
-    assert "software" in unknown.assumed
-    assert "software" not in default.assumed
-    assert unknown.predicted == pytest.approx(default.predicted, rel=0.05), "blanks are as the framework has them"
 
 
 @pytest.mark.parametrize(
