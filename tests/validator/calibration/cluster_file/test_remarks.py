@@ -80,11 +80,6 @@ def test_skipped_and_failed_points_are_noted() -> None:
     assert failed([*POINTS, skipped, broken]) == ["products in fp8 skipped: needs a newer GPU", "overlap failed: no"]
 
 
-def test_the_table_prints_results_from_the_file() -> None:
-    cluster = {"node": {}, "device": {"peak": {"fp32": "1 GFLOP/s"}}, "provenance": remarks(POINTS)}
-    assert "  update: sgd of 4 gradients 2 ns per parameter" in table(cluster).splitlines()
-
-
 def test_a_sum_whose_size_does_not_count_has_no_bandwidth() -> None:
     sums = [{"ranks": 2, "latency": "5 us", "bandwidth": rate} for rate in ("1e+06 GB/s", "2 GB/s")]
     lines = table({"node": {}, "device": {"peak": {}}, "collectives": {"measured": sums}}).splitlines()

@@ -141,13 +141,6 @@ def test_wrong_results_are_noted_with_their_line(tmp_path: Path) -> None:
     assert note == f"{path}:{first + 1}: 3 results of this size were wrong; its time is used, find the cause"
 
 
-@pytest.mark.parametrize("sizes", [range(2**20, 2**24, 2**20), [3 * 10**n for n in range(3, 9)]])
-def test_sizes_of_any_step_are_read(sizes: list[int], tmp_path: Path) -> None:
-    """-i steps by a number of bytes, -f by a factor."""
-    found = nccl_tests.read([_log(tmp_path, nccl_log("all_reduce", NODE, 1e-5, 1e11, sizes=list(sizes)))])
-    assert [point.size for point in found.points] == list(sizes)
-
-
 def test_rccl_tests_are_read(tmp_path: Path) -> None:
     text = nccl_log("all_gather", NODE, 1e-5, 1e11, gpu="AMD Instinct MI300X")
     text = text.replace("# nThread 1 nGpus 1 minBytes 1024", "# nThread: 1 nGpus: 1 minBytes: 1024")

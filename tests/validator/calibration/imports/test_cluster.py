@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
@@ -17,7 +15,6 @@ from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.cluster_file import files
 from scaleproof.validator.calibration.imports import cluster, nccl_tests, topo
 from scaleproof.validator.calibration.imports.reading import ImportResult
-from scaleproof.validator.probe import points
 from tests.validator.calibration.imports.logs import FILES, SIZES, nccl_log
 
 NODE = ["one"] * 8
@@ -79,19 +76,6 @@ def test_sendrecv_logs_give_link_numbers_with_intervals(tmp_path: Path) -> None:
     assert made.node.link.bandwidth_Bps == pytest.approx(450e9)
 
 
-def test_intervals_of_collectives_contain_the_log(tmp_path: Path) -> None:
-    made = _written(tmp_path, _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9)))
-    interval = made.uncertainty["collectives"]
-    assert interval.measurements == 2 * len(SIZES)
-    assert float(interval.low.split()[0]) < 100 < float(interval.high.split()[0]) < 106
-
-
-def test_points_are_saved_next_to_the_file(tmp_path: Path) -> None:
-    found = _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9))
-    _written(tmp_path, found)
-    assert points.read(tmp_path / "made.points.parquet") == found.points
-
-
 def test_a_base_keeps_numbers_that_were_not_measured(tmp_path: Path) -> None:
     base = yaml.safe_load(catalog.find_part("cluster", "dgx-h100").read_text())
     old = [{"op": op, "ranks": 8, "latency": "1 ms", "bandwidth": "1 GB/s"} for op in ("all_reduce", "broadcast")]
@@ -149,36 +133,10 @@ def test_an_unknown_gpu_needs_a_base(tmp_path: Path) -> None:
         _written(tmp_path, _found(tmp_path, log))
 
 
-def test_few_sizes_are_used_and_reported(tmp_path: Path) -> None:
-    found = _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9, sizes=[2**10, 2**28]))
-    made = _written(tmp_path, found)
-    assert made.collectives.measured[0].bandwidth_Bps == pytest.approx(200e9, rel=0.05)
-    assert "2 sizes, too few for an interval" in found.notes.lines()[0]
-
-
 def test_sizes_without_bandwidth_information_are_skipped_and_reported(tmp_path: Path) -> None:
     found = _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9, sizes=[8, 64, 512, 1024]))
     assert not cluster.measured_collectives(found.points, found.notes)
     assert "times are all latency, so the bandwidth is unknown" in found.notes.lines()[-1]
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.floats(5e-6, 1e-4), st.floats(1e9, 5e11), st.integers(0, 5))
-def test_lines_of_any_slope_are_found(latency_s: float, Bps: float, first: int) -> None:
-    medians = [(float(2**i), latency_s + 2**i / Bps) for i in range(3 + first, 34)]
-    chosen = cluster.informative(medians)
-    assert len(chosen) >= 3
-    assert chosen == sorted(set(chosen))
-    # the ends stay
-    assert {0, len(medians) - 1} <= set(chosen)
-
-
-def test_a_topology_matrix_gives_a_node(tmp_path: Path) -> None:
-    found, matrix = topo.read(FILES / "dgx-1.txt")
-    made = _written(tmp_path, found, node=topo.node(matrix, found))
-    assert (made.device.name, made.node.devices, made.node.cards) == ("V100-32GB-SXM2", 8, 2)
-    assert collective_cost("all_reduce", 2**28, Group.of(8, 8), made).seconds > 0
-    assert not (tmp_path / "made.points.parquet").exists()
 
 
 def test_a_topology_matrix_keeps_measured_numbers(tmp_path: Path) -> None:
