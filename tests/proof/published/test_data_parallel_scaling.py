@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +9,9 @@ import scaleproof
 from scaleproof.proof.published.calibrations import shipped_fits
 from scaleproof.proof.published.data_parallel_scaling import predict, predict_among
 from scaleproof.simulator.common import catalog
+from scaleproof.simulator.published.tables import read_table
 from tests.docs.accuracy_page import ALL, shown
+from tests.validator.kernels.made import written
 from tests.validator.verdicts import in_bulk
 
 TABLE = catalog.ROOT / "published" / "data_parallel_scaling.csv"
@@ -27,8 +28,7 @@ Row = Mapping[str, str]
 
 
 def rows() -> list[dict[str, str]]:
-    with TABLE.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return [dict(row) for row in read_table(TABLE)[1]]
 
 
 def at(gpus: int, **changes: str) -> dict[str, str]:
@@ -187,12 +187,7 @@ def test_more_gpus_are_faster_but_not_superlinearly(method: str) -> None:
 
 
 def test_the_command_prints_the_score(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    table = tmp_path / "some.csv"
-    few = [row for row in rows() if row["cluster"] == "DGX-2"]
-    with table.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(few[0]))
-        writer.writeheader()
-        writer.writerows(few)
+    table = written(tmp_path / "some.csv", *(row for row in rows() if row["cluster"] == "DGX-2"))
     assert scaleproof.main(["score", str(table)]) == 0
     out = capsys.readouterr().out
     assert "nvidia_dle" in out

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 from itertools import combinations
 
 import pytest
@@ -8,13 +7,13 @@ import pytest
 from scaleproof.proof.published.layer_times import layer_s, predict
 from scaleproof.proof.published.score import score
 from scaleproof.simulator.common import catalog
+from scaleproof.simulator.published.tables import read_table
 
 TABLE = catalog.ROOT / "published" / "layer_times.csv"
 
 
 def rows() -> list[dict[str, str]]:
-    with TABLE.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return [dict(row) for row in read_table(TABLE)[1]]
 
 
 def setting(recompute: str, sequence: str) -> dict[str, str]:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 from itertools import combinations, groupby
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 
 from scaleproof.proof.published.pipeline_schedules import PipelineRow, parse_row, predict, step_s
 from scaleproof.simulator.common import catalog
+from scaleproof.simulator.published.tables import read_table
 from tests.docs.accuracy_page import ALL, shown
 from tests.validator.verdicts import in_bulk
 
@@ -15,8 +15,7 @@ TABLE = catalog.ROOT / "published" / "pipeline_schedules.csv"
 
 
 def rows() -> list[dict[str, str]]:
-    with TABLE.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return [dict(row) for row in read_table(TABLE)[1]]
 
 
 def row(schedule: str, microbatches: int = 24, model: str = "6.2B") -> dict[str, str]:

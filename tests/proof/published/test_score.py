@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import statistics
 from dataclasses import replace
@@ -17,10 +16,11 @@ from scaleproof.proof.published.score import score, summarise, tables_at, totals
 from scaleproof.simulator.cluster.collectives.nccl.constants import pytorch_call_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, NotFoundError
-from scaleproof.simulator.published.tables import opened
+from scaleproof.simulator.published.tables import opened, read_table
 from scaleproof.simulator.uncertainty.error_model import RAW, shipped
 from scaleproof.validator.collectives.rows import network_of
 from tests.docs.accuracy_page import ALL, shown
+from tests.validator.kernels.made import written
 
 TABLE = catalog.ROOT / "published" / "collectives.csv"
 ROW = {
@@ -32,14 +32,6 @@ ROW = {
 
 def pair(predicted: float, measured: float, name: str = "a", inputs: str = "") -> Prediction:
     return Prediction(name, predicted, measured, inputs=(inputs or f"{predicted}-{measured}",))
-
-
-def written(path: Path, *rows: dict[str, str]) -> Path:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(ROW))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 def test_errors_are_absolute_fractions_of_what_was_measured() -> None:
@@ -247,12 +239,7 @@ def test_tables_without_rows_are_rejected(table: Path, tmp_path: Path, capsys: p
 
 
 def test_a_measured_time_of_zero_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with (catalog.ROOT / "published" / "layer_times.csv").open(newline="") as file:
-        first = next(csv.DictReader(file))
-    table = tmp_path / "layers.csv"
-    with table.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(first))
-        writer.writeheader()
-        writer.writerow(first | {"backward_ms": "0"})
+    first = read_table(catalog.ROOT / "published" / "layer_times.csv")[1][0]
+    table = written(tmp_path / "layers.csv", {**first, "backward_ms": "0"})
     assert scaleproof.main(["score", str(table), "--json", "--rows", str(tmp_path / "rows.csv")]) == 0
     assert "the measured value is not a number above zero" in capsys.readouterr().out

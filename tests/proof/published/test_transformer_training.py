@@ -20,6 +20,7 @@ from scaleproof.simulator.predict import predict as predicted_run
 from scaleproof.simulator.published.tables import folder, read_table
 from scaleproof.simulator.scenario.load import load
 from tests.docs.accuracy_page import ALL, CALIBRATED, shown
+from tests.validator.kernels.made import written
 
 TABLE = folder() / "transformer_training.csv"
 # Mean errors of step times in percent, with nothing fitted and with constants of other rows.
@@ -46,14 +47,6 @@ def step(predictions: list[Prediction]) -> Prediction:
 
 def step_s(name: str, options: Options = Options(), **changes: str) -> float:  # noqa: B008 (it never changes)
     return step(predict(row(name, **changes), options)).predicted
-
-
-def table_of(path: Path, *chosen: dict[str, str]) -> Path:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(chosen[0]))
-        writer.writeheader()
-        writer.writerows(chosen)
-    return path
 
 
 @pytest.mark.parametrize(("name", "bounds"), BOUNDS.items())
@@ -179,7 +172,7 @@ def test_unknown_mechanisms_are_rejected_with_the_known_names() -> None:
 
 def test_rows_option_writes_a_line_for_each_scored_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = row("simumax_b200-0001"), row("nemo-0029", software="one of our own"), row("bigscience-0051", precision="int4")
-    path, out = table_of(tmp_path / "some.csv", *rows), tmp_path / "rows.csv"
+    path, out = written(tmp_path / "some.csv", *rows), tmp_path / "rows.csv"
     assert scaleproof.main(["score", str(path), "--rows", str(out), "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert set(plain) == {"table", "sets", "totals", "rows"}
