@@ -64,13 +64,6 @@ def test_verdict_grades_the_size_of_the_error(error: float, max_error: float | N
     assert verdict(_case(error), max_error).grade == grade
 
 
-def test_verdict_separates_failed_from_not_measured() -> None:
-    case = replace(_case(0.0), measured=None)
-    assert verdict(case, None).words == "not measured"
-    assert verdict(replace(case, failure="died"), None).words == "failed"
-    assert verdict(replace(_case(0.0), predicted=None), None).words == "not predicted"
-
-
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,3 +47,11 @@ def test_the_legend_has_each_name_once_and_prefers_lines_to_bands() -> None:
     band, line = Band("ring", "#123456", [1], [1], [2]), Line("ring", "#123456", [1], [1], symbol="square")
     assert interactive.legend(_chart(band, line, Line("", INK, [1], [1]))) == [("ring", "#123456", "square")]
     assert interactive.legend(_chart(Line("equal", INK, [1], [1], dashed=True))) == [("equal", "var(--ink)", "dashed")]
+
+
+@pytest.mark.parametrize(("count", "outlined"), [(20, True), (2000, False)])
+def test_narrow_boxes_have_no_outline(count: int, outlined: bool) -> None:
+    boxes = Boxes("forward", "#0072b2", list(range(count)), [1.0] * count, [0.0] * count, [0.6] * count)
+    chart = Chart("timeline", "A step", (View(ChartAxis("ms"), ChartAxis(""), (boxes,)),))
+    (drawn,) = interactive.plain(chart)["views"][0]["data"]
+    assert (drawn["marker"]["line"]["width"] > 0) == outlined

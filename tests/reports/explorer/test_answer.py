@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import scaleproof
 from scaleproof.reports.explorer.question import Look, Question
-from scaleproof.reports.explorer.responses.answer import answer, as_yaml
+from scaleproof.reports.explorer.responses.answer import _memory_remedies, answer, as_yaml
 from scaleproof.reports.explorer.worker import unreported
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.bottleneck import limit
@@ -127,6 +128,15 @@ def test_the_best_plan_can_be_applied_and_is_as_fast_as_it_says() -> None:
         assert applied["gpus"] == 64
 
 
+def test_a_price_per_gpu_hour_gives_the_cost_of_tokens() -> None:
+    numbers = response("llama-2-7b-fsdp-a100", "cluster.node.price=16 USD/h")["numbers"]
+    cost = next(one for one in numbers if one["key"] == "cost")
+    tokens_per_s = predict(load("llama-2-7b-fsdp-a100"), interval=False).tokens_per_s
+    assert tokens_per_s is not None
+    assert float(cost["value"]) == pytest.approx(64 * 2 / 3600 / tokens_per_s * 1e6, rel=0.01)
+    assert (cost["detail"], cost["help"]) == ("128 USD per hour", "per million tokens")
+
+
 def test_a_first_estimate_has_the_same_step_time_without_interval_and_controls() -> None:
     full, first = response(RING), response(RING, first=True)
     assert first["exact"]
@@ -201,3 +211,11 @@ def test_more_gpus_are_offered_only_where_the_model_then_fits() -> None:
     sharded = response("llama-2-7b-fsdp-a100", "strategy.workers=2", "batch.total=128")
     (gpus,) = (one["gpus"] for one in sharded["remedies"] if "gpus" in one)
     assert response("llama-2-7b-fsdp-a100", "strategy.workers=2", "batch.total=128", gpus=gpus, first=True)["memory"]["fits"]
+
+
+def test_a_remedy_that_needs_more_gpus_gives_their_number() -> None:
+    scenario = load("llama-2-7b-fsdp-a100")
+    run = replace(predict(scenario), fits=False)
+    label = _memory_remedies(replace(run, fit_by="strategy.tensor=2 training.zero=3"), scenario)[0]["label"]
+    assert label == "Set strategy.tensor=2, training.zero=3 (on 128 GPUs)"
+    assert _memory_remedies(replace(run, fit_by="training.zero=3"), scenario)[0]["label"] == "Set training.zero=3"

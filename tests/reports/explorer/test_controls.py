@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -12,7 +12,6 @@ from scaleproof.reports.explorer.controls.form import controls
 from scaleproof.reports.explorer.controls.layouts import settings_between
 from scaleproof.reports.explorer.question import Question, Shelf
 from scaleproof.reports.explorer.responses.answer import scenario_of
-from scaleproof.simulator.cluster.device.kernels.products import Fp8Recipe
 from scaleproof.simulator.scenario.fields import value_at
 from tests.validator.verdicts import in_bulk
 
@@ -104,24 +103,6 @@ def test_frameworks_that_support_the_scenario_are_offered_and_the_default_is_mar
     offered = {option["says"] for option in options}
     assert {"megatron-lm-2022", "nemo", "torchtitan", "ideal"} <= offered
     assert not {"pytorch-ddp", "horovod", "tensorflow-1-servers"} & offered
-
-
-def test_8_bit_training_offers_scaling_methods() -> None:
-    assert "training.fp8_recipe" not in by_field("mixtral-8x7b-experts-h100")
-    recipes = by_field("mixtral-8x7b-experts-h100", "training.precision=fp8")["training.fp8_recipe"]
-    assert recipes["value"] == "delayed"
-    assert {option["says"] for option in recipes["options"]} == set(get_args(Fp8Recipe)) - {"mxfp8"}
-    blackwell = by_field("mixtral-8x7b-experts-h100", "cluster=dgx-b200", "training.precision=fp8")["training.fp8_recipe"]
-    assert {option["says"] for option in blackwell["options"]} == set(get_args(Fp8Recipe))
-
-
-def test_families_offer_their_own_degrees() -> None:
-    assert "strategy.servers" in by_field("resnet50-servers-p100")
-    assert "strategy.tensor" not in by_field("resnet50-hybrid-dgx1")
-    hybrid = by_field("megatron-175b-3d-selene")
-    assert {"strategy.tensor", "strategy.stages", "strategy.schedule", "strategy.sequence_parallel"} <= set(hybrid)
-    assert "strategy.expert" not in hybrid
-    assert "strategy.expert" in by_field("mixtral-8x7b-experts-h100")
 
 
 @pytest.mark.parametrize(

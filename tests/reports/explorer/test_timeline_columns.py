@@ -63,9 +63,3 @@ def test_runs_without_spans_have_no_timeline() -> None:
     from dataclasses import replace
 
     assert columns(replace(timed(load("resnet50-ring-p100")), spans=None)) is None
-
-
-def test_collectives_are_named_by_dimension() -> None:
-    found = columns(timed(load("llama-2-7b-fsdp-a100")))
-    assert found is not None
-    assert set(found["communications"].values()) == {"FSDP all-gather", "FSDP reduce-scatter"}

@@ -172,13 +172,6 @@ def test_markup_in_results_is_escaped_everywhere(tmp_path: Path) -> None:
         assert re.fullmatch(r"[a-z0-9-]+\.(png|svg)", path.name)
 
 
-@pytest.mark.usefixtures("not_drawn")
-def test_names_that_are_not_valid_unicode_are_written_with_replacements(tmp_path: Path) -> None:
-    write_results(tmp_path, CASES[:1])
-    edit(tmp_path, lambda plain: plain["cases"][0].update(scenario="half \ud800"))
-    assert "half ?" in _Page(build(tmp_path).path).text
-
-
 def kept_on(page: _Page, tmp_path: Path) -> list[Scenario]:
     """The scenarios that a page can have."""
     found = []

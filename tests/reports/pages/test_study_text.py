@@ -11,9 +11,9 @@ import pytest
 
 from scaleproof.reports.charts.chart import Boxes
 from scaleproof.reports.charts.sensitivity import sensitivity_chart
-from scaleproof.reports.pages.study_text import counts, facts, headline, lead_words, lede
+from scaleproof.reports.pages.study_text import facts, headline, lead_words, lede
 from scaleproof.reports.read.fastest_points import FastestPoint, chosen, sensitivity_of
-from scaleproof.reports.read.ranking import Lead, ranking
+from scaleproof.reports.read.ranking import Lead, Ranking, ranking
 from scaleproof.reports.read.study import StudyTable, studied
 from scaleproof.reports.read.study_folder import read
 from scaleproof.reports.timeline.step_chart import step_chart
@@ -68,6 +68,12 @@ def test_equal_alternatives_do_not_beat_each_other(study: StudyTable) -> None:
     )
 
 
+def test_an_interval_missing_in_the_table_is_taken_from_the_run(study: StudyTable, closely: list[FastestPoint]) -> None:
+    without = replace(study, points=study.points.assign(rate_low=float("nan"), rate_high=float("nan")))
+    assert "(" not in headline(without, [], Ranking(None, None))
+    assert "(" in headline(without, closely, Ranking(None, None))
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -84,18 +90,6 @@ def test_studies_without_a_valid_point_have_a_headline_that_reports_it(
     assert headline(none, [], ranking(none)).startswith(words)
     assert lede(none, ranking(none)) == ""
     assert facts(none, None) == []
-
-
-def test_facts_are_numbers_of_the_best_point(study: StudyTable, closely: list[FastestPoint]) -> None:
-    notes: list[str] = []
-    found = facts(study, sensitivity_of(closely[0], notes))
-    assert not notes
-    words = " ".join(meaning for _, meaning in found)
-    for part in ("step time, batch 128", "samples/s per GPU", "memory per GPU of", "per million samples", "the bottleneck"):
-        assert part in words
-    assert counts(study) == "12 points."
-    wrong = replace(study, points=study.points.assign(error="x", fits=False))
-    assert counts(wrong) == "12 points; 12 do not fit into memory and 12 cannot be predicted."
 
 
 def test_predictions_of_chosen_points_equal_the_table(closely: list[FastestPoint]) -> None:

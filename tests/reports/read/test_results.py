@@ -35,19 +35,6 @@ def test_missing_folders_and_folders_without_results_give_an_error(tmp_path: Pat
         read(tmp_path)
 
 
-@pytest.mark.parametrize("place", ["", "predicted"])
-def test_a_folder_of_one_run_is_read(tmp_path: Path, place: str) -> None:
-    save(make_run("predicted", CASES[0]), tmp_path / place)
-    (case,) = read(tmp_path).cases
-    assert (case.scenario, case.family, case.measured) == ("ring-2", "data_parallel", None)
-
-
-def test_adjacent_predicted_and_measured_runs_are_compared(tmp_path: Path) -> None:
-    for origin in ("predicted", "measured"):
-        save(make_run(origin, CASES[0]), tmp_path / origin)
-    assert read(tmp_path).cases[0].error == pytest.approx(CASES[0][5], rel=1e-6)
-
-
 @pytest.mark.parametrize("content", ["", '{"version": 1, "cases": [', "[1, 2]", '"text"', "\x00"])
 def test_runs_are_read_where_the_reconcile_file_is_incomplete(tmp_path: Path, content: str) -> None:
     write_results(tmp_path, CASES[:2])
@@ -81,14 +68,6 @@ def test_invalid_summaries_are_skipped_with_a_note(tmp_path: Path, field: str, v
     assert found.cases[0].measured is not None
     assert found.cases[1].error is not None
     assert found.notes[0].startswith(f"ring-2: predicted summary: {field}")
-
-
-def test_invalid_cases_are_skipped_with_a_note(tmp_path: Path) -> None:
-    write_results(tmp_path, CASES[:1])
-    edit(tmp_path, lambda plain: plain["cases"].insert(0, "nonsense"))
-    found = read(tmp_path)
-    assert [case.scenario for case in found.cases] == ["ring-2"]
-    assert found.notes == ("reconcile.json: case 1: not a mapping of fields; left out",)
 
 
 def test_damaged_spans_only_remove_the_timeline(tmp_path: Path) -> None:

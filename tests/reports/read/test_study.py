@@ -37,15 +37,6 @@ def test_parts_become_lines_workers_sizes_and_links_circumstances(swept: Path) -
     assert study.choices[0] == ("40 Gbit/s",)
 
 
-def test_axes_that_vary_together_become_one(tmp_path: Path) -> None:
-    axes = {"strategy.workers": [2, 4], "cluster.nodes": [2, 4], "cluster.network.bandwidth": ["1 Gbit/s", "2 Gbit/s"]}
-    study = _study(tmp_path, axes, zip=[["strategy.workers", "cluster.nodes"]])
-    assert study.across == "GPUs"
-    assert study.lines == ["network bandwidth 2 Gbit/s", "network bandwidth 1 Gbit/s"]
-    assert not study.strategies
-    assert not study.circumstances
-
-
 def test_without_sizes_a_circumstance_is_the_x_axis(tmp_path: Path) -> None:
     study = _study(tmp_path, {"cluster.network.latency": ["1 us", "10 us", "100 us"], "strategy.workers": [4]})
     assert study.across == "network latency"

@@ -59,10 +59,3 @@ def test_boxes_that_are_not_crowded_are_unchanged() -> None:
     boxes = boxes_of([0.4, 0.1, 3.0, 0.5] * 10, [0, 1])
     for before, after in zip(boxes, merged(boxes, CELL_MS), strict=True):
         assert (before == after).all()
-
-
-def test_a_long_box_among_crowded_ones_is_unchanged() -> None:
-    boxes = boxes_of([0.01] * 30 + [5.0] + [0.01] * 30, [0])
-    few = merged(boxes, CELL_MS)
-    assert sorted(few.number.tolist()) == [1, 30, 30]
-    assert float(few.start_ms[few.number == 1][0]) == float(boxes.start_ms[30])

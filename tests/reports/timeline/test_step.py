@@ -64,22 +64,6 @@ def test_communication_is_named_with_its_layers_and_bytes(small: Make) -> None:
     assert kind_words(int(Phase.SYNCHRONISE), [step]) == "FSDP all-gather, FSDP reduce-scatter"
 
 
-def test_dualpipe_has_both_kinds_of_backward_passes(small: Make) -> None:
-    fields = "kind: pipeline, stages: 3, microbatches: 6, chunks: 2, schedule: dualpipe_v"
-    step = step_of(predict(small(f"strategy={{{fields}}}")))
-    assert (step.kind == Phase.BACKWARD).sum() == 6 * 6
-    assert 0 < (step.kind == WEIGHT).sum() < 6 * 6
-
-
-def test_stages_of_a_rank_are_distinguishable(small: Make) -> None:
-    fields = "kind: pipeline, stages: 3, microbatches: 6, chunks: 2, schedule: interleaved_1f1b"
-    step = step_of(predict(small(f"strategy={{{fields}}}")))
-    assert step.chunks == 2
-    passes = np.isin(step.kind, (Phase.FORWARD, Phase.BACKWARD))
-    assert (step.chunk == step.spans.stage // 3)[passes].all()
-    assert step_of(predict(small("strategy={kind: pipeline, stages: 3, microbatches: 6}"))).chunks == 1
-
-
 def test_asynchronous_workers_are_shown_over_several_step_times(small: Make) -> None:
     servers = "strategy={kind: parameter_server, workers: 3, servers: 1, mode: asynchronous}"
     run = predict(small(servers, "unevenness={stragglers: [{ranks: [2], slowdown: 2}]}"))

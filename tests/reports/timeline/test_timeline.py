@@ -99,20 +99,6 @@ def test_pictures_are_reproducible_and_have_a_description(small: Make) -> None:
     assert b"gradients of weights" in re.sub(rb"<!-- (.*?) -->", rb"\1", svg)
 
 
-def test_the_title_names_the_largest_share_besides_compute(small: Make) -> None:
-    scenario = small("strategy={kind: pipeline, stages: 3, microbatches: 6}")
-    step = typical_step(predict(scenario))
-    assert step is not None
-    first, second = timeline._finding(step, scenario.strategy).split("\n")
-    assert first.startswith("pipeline, 1f1b, on 3 ranks: ")
-    assert first.endswith(" a step; megatron-core-0.12, by default")
-    assert "bubble" in second
-    alone = small("strategy.workers=1", "framework=ideal")
-    step = typical_step(predict(alone))
-    assert step is not None
-    assert re.fullmatch(r"data_parallel on 1 rank: \S+ ms a step; ideal", timeline._finding(step, alone.strategy))
-
-
 def drawn(run: Run) -> Figure:
     step = typical_step(run)
     assert step is not None
@@ -123,15 +109,6 @@ def drawn(run: Run) -> Figure:
 
 def _long(period: int, small: Make) -> Figure:
     return drawn(predict(small(f"strategy={{kind: local_sgd, workers: 4, period: {period}}}")))
-
-
-def test_narrow_boxes_have_no_edge(small: Make) -> None:
-    wide, narrow = (
-        {float(width) for bars in _long(period, small).axes[0].collections for width in np.atleast_1d(bars.get_linewidth())}
-        for period in (2, 1000)
-    )
-    assert 0.4 in wide
-    assert narrow == {0.0}
 
 
 def test_the_number_of_boxes_is_bounded_and_the_axis_mentions_merging(small: Make) -> None:

@@ -10,8 +10,10 @@ import pytest
 from scaleproof.reports.charts.chart import Chart, Line
 from scaleproof.reports.charts.studies import bars as study_bars
 from scaleproof.reports.charts.studies import curves as study_curves
+from scaleproof.reports.read.results import Case
 from scaleproof.reports.read.study import StudyTable, studied
 from scaleproof.reports.read.study_folder import read
+from tests.reports.example import CASES, make_run
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,12 @@ def test_throughput_has_a_view_for_each_circumstance_with_the_best_first(study: 
     assert list(ring.y) == sorted(ring.y)
     assert ring.texts[0].startswith("ring\n2 GPUs\n")
     assert "8 GPUs: ring" in chart.views[0].finding
+
+
+def test_measured_points_are_drawn_above_curves(study: StudyTable) -> None:
+    case = Case("ring-2", "", "", 2, 2, None, make_run("measured", CASES[0]))
+    measured = _line(study_curves.throughput(study, [case]), "measured")
+    assert (list(measured.x), list(measured.y)) == ([2], pytest.approx([32 / 0.0324]))
 
 
 def test_memory_is_drawn_against_capacity(study: StudyTable) -> None:
