@@ -174,6 +174,11 @@ def test_groups_are_one_node_one_rank_per_node_and_all_ranks() -> None:
     assert groups_of(ProbePlan([TINY], groups=[3]), site(0, 0, 0, 0)) == [[0, 1, 2]]
 
 
+def test_each_probe_can_be_run_separately() -> None:
+    for name in NAMES:
+        assert {task.name for task in tasks(ProbePlan([TINY], names=[name]), site(0, 0, 1, 1), LAB)} == {name}
+
+
 def test_probes_of_gpus_include_communication_and_overlap() -> None:
     planned = tasks(ProbePlan([], budget_s=30.0, gpu=gpu_sizes.FULL), site(0, 0, 0, 0), None)
     assert {task.name for task in planned} == DEVICE | {"message", "collective", "overlap"}
@@ -205,6 +210,10 @@ def test_pairs_of_a_lab_are_classified_by_their_switch() -> None:
 def test_undescribed_machines_are_rejected(cluster: Cluster | None) -> None:
     with pytest.raises(InputError, match=r"on 5 machines, but .* with --cluster"):
         tasks(ProbePlan([TINY]), site(0, 1, 2, 3, 4), cluster)
+
+
+def test_communication_probes_of_one_rank_are_rejected() -> None:
+    assert not {"message", "collective", "overlap"} & {task.name for task in tasks(ProbePlan([TINY]), site(0), None)}
 
 
 def test_unknown_probes_and_groups_are_refused() -> None:

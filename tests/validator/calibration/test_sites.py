@@ -78,6 +78,19 @@ def test_ranks_started_by_torchrun_run_the_probes_and_name_failed_ranks() -> Non
     assert "rank 1 of 2" not in lines
 
 
+@pytest.mark.parametrize(
+    ("on", "hosts", "reported"),
+    [
+        ("netlab", None, "name the cluster with --cluster"),
+        ("local", 4, "--hosts 4: only a lab"),
+        ("cluster", None, "started by torchrun, accelerate, srun or mpirun"),
+    ],
+)
+def test_invalid_places_are_rejected(on: Any, hosts: int | None, reported: str) -> None:
+    with pytest.raises(InputError, match=reported), site(on, None, 2, WATCH, hosts):
+        pass
+
+
 @needs_netlab
 @pytest.mark.parametrize("hosts", [1, 5])
 def test_a_lab_has_at_most_the_hosts_of_the_cluster(hosts: int) -> None:

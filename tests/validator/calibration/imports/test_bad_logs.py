@@ -47,12 +47,6 @@ def test_the_median_of_contradictory_times_is_kept_on_request_only(tmp_path: Pat
     assert any("they contradict one another; the median is used, as --median says" in line for line in found.notes.lines())
 
 
-def test_times_that_agree_are_merged(tmp_path: Path) -> None:
-    found = nccl_tests.read([_log(tmp_path, _text(), "a.log"), _log(tmp_path, _text(1.2e-5), "b.log")])
-    assert {len(point.seconds) for point in found.points} == {4}
-    assert not found.notes.lines()
-
-
 @pytest.mark.parametrize(
     ("line", "version"),
     [

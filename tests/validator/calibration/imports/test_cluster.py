@@ -45,16 +45,6 @@ def test_predictions_equal_the_times_of_the_log(op: Op, tmp_path: Path) -> None:
         assert predicted.seconds == pytest.approx(1.01 * (30e-6 + size / 200e9), rel=0.03)
 
 
-def test_groups_across_nodes_are_fitted_separately(tmp_path: Path) -> None:
-    logs = nccl_log("all_reduce", NODE, 20e-6, 250e9), nccl_log("all_reduce", TWO, 50e-6, 100e9)
-    made = _written(tmp_path, _found(tmp_path, *logs))
-    assert (made.nodes, made.node.devices, made.device.name) == (2, 8, "H100-80GB-SXM")
-    for ranks, rate_Bps in ((8, 250e9), (16, 100e9)):
-        assert collective_cost("all_reduce", 2**30, Group.of(ranks, 8), made).seconds == pytest.approx(
-            2**30 / rate_Bps, rel=0.03
-        )
-
-
 def test_without_a_base_links_follow_from_data_sheets_and_ring_times(tmp_path: Path) -> None:
     made = _written(tmp_path, _found(tmp_path, nccl_log("all_reduce", TWO, 50e-6, 100e9)))
     assert made.node.link is not None
@@ -117,14 +107,6 @@ def test_few_sizes_do_not_replace_a_fit_of_many(tmp_path: Path) -> None:
     made = _written(tmp_path, few, base=str(tmp_path / "made.yaml"))
     assert made.collectives.measured[-1].bandwidth_Bps == pytest.approx(200e9, rel=0.05)
     assert any("1 sizes do not replace the base's own measurements" in line for line in few.notes.lines())
-
-
-def test_large_sizes_alone_do_not_replace_a_fit_with_latency(tmp_path: Path) -> None:
-    _written(tmp_path, _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9)))
-    large = _found(tmp_path, nccl_log("all_reduce", NODE, 200e-6, 190e9, sizes=[2**29, 2**30, 2**31]))
-    made = _written(tmp_path, large, base=str(tmp_path / "made.yaml"))
-    assert made.collectives.measured[-1].latency_s == pytest.approx(30e-6, rel=0.05)
-    assert any("3 sizes of 512 MiB or more, without latency, do not replace" in line for line in large.notes.lines())
 
 
 def test_an_unknown_gpu_needs_a_base(tmp_path: Path) -> None:

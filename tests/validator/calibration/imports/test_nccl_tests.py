@@ -43,16 +43,6 @@ def test_prefixes_of_launchers_are_ignored(prefix: str, tmp_path: Path) -> None:
     assert prefixed.points == plain.points
 
 
-def test_several_tests_and_logs_are_combined(tmp_path: Path) -> None:
-    both = nccl_log("all_reduce", NODE, 1e-5, 1e11) + nccl_log("sendrecv", ["one", "two"], 1e-5, 2e10)
-    found = nccl_tests.read(
-        [_log(tmp_path, both, "a.log"), _log(tmp_path, nccl_log("all_reduce", NODE, 1.2e-5, 1e11), "b.log")]
-    )
-    groups = {(point.what, point.group) for point in found.points}
-    assert groups == {("all_reduce", "8 ranks on 1 nodes"), ("sendrecv", "2 ranks on 2 nodes")}
-    assert {len(point.seconds) for point in found.points if point.what == "all_reduce"} == {4}
-
-
 def test_columns_of_older_releases_are_read(tmp_path: Path) -> None:
     found = nccl_tests.read([FILES / "old.log"])
     assert [point.what for point in found.points] == ["all_gather"] * 3
