@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -82,7 +83,7 @@ def fine_tuning_run(row: Row, framework: Framework | None = None, named: bool = 
         "cluster": _cluster(row, assumed),
         "strategy": {"kind": "hybrid", "workers": workers, "microbatches": accumulated},
         "batch": {"total": batch * workers},
-        "training": training | software.get("training", {}),
+        "training": _with_defaults(training, software.get("training", {})),
     }
     if framework is not None or (named and software):
         parts["framework"] = trained_by.name
@@ -90,6 +91,13 @@ def fine_tuning_run(row: Row, framework: Framework | None = None, named: bool = 
     return FineTuningRun(
         load(parts), accumulated if per_pass else 1, _reported(row["memory_kind"]), not row["seq_len"].isdigit(), tuple(assumed)
     )
+
+
+def _with_defaults(training: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """With what the row's software does where the row says nothing; of adapters only where there are some."""
+    adapters = training.get("adapters")
+    more = {} if adapters is None else {"adapters": {**usual.get("adapters", {}), **adapters}}
+    return {**usual, **training, **more} if adapters else {**{k: v for k, v in usual.items() if k != "adapters"}, **training}
 
 
 def model_named(words: str) -> str:
@@ -147,8 +155,9 @@ def _training(row: Row, is_gated: bool) -> dict[str, Any]:
         raise InputError(f"unknown precision: {precision}")
     name = bits[0].replace("float", "fp") if not bits[0].startswith("b") else "bf16"
     mixed = "mixed" in precision or name == "fp16"
+    deepspeed = "deepspeed" in row["software"].lower()
     found: dict[str, Any] = {
-        "precision": name, "optimizer": _OPTIMIZERS[optimizer], "master": False, "autocast": mixed,
+        "precision": name, "optimizer": _OPTIMIZERS[optimizer], "autocast": mixed, "master": mixed or deepspeed,
         "recompute": "full" if row["activation_checkpointing"] in ("full", "yes") else "none",
     }  # fmt: skip
     if "8-bit" in row["optimizer"].lower() or "8bit" in row["optimizer"].lower():
