@@ -50,6 +50,7 @@ _READ_BY: Final[dict[str, tuple[str, ...]]] = {
 _NORMS: Final = frozenset({"norm", "rms norm"})
 # Names of layers in training software.
 _LAYERS: Final = {"embed_tokens": "embedding", "wte": "embedding", "lm_head": HEAD}
+_ENDS_BRANCH: Final = _NORMS | {"residual"}
 # Products that read the output of a block's norm.
 _AFTER_NORM: Final = frozenset({"qkv", "query", "query down", "key down", "up", "router"})
 # Products that read the output of the norm of a latent.
@@ -284,13 +285,8 @@ class _Changed:
         """A kept activation of the frozen layer, as far as an adapter or an operator without weights reads it."""
         activation, operators = self.base.kept[number], self.base.operators
         if activation.name == "norms":
-            branches: list[bool] = []
-            for place, operator in enumerate(operators):
-                if operator.name in _NORMS:
-                    branches.append(False)
-                elif operator.name in _AFTER_NORM and branches:
-                    branches[-1] |= self._is_kept_by(place)
-            return _share(activation, sum(branches), len(branches))
+            norms = [place for place, one in enumerate(operators) if one.name in _NORMS]
+            return _share(activation, sum(map(self._keeps_norm, norms)), len(norms))
         if activation.name == "latent":
             # the input of the norm remains
             is_read = any(self._is_kept_by(place) for place, one in enumerate(operators) if one.name in _AFTER_LATENT)
@@ -300,6 +296,13 @@ class _Changed:
         readers = [place for place, one in enumerate(operators) if one.name in _READ_BY[activation.name]]
         place = sum(one.name == activation.name for one in self.base.kept[:number])
         return activation if place < len(readers) and self._is_kept_by(readers[place]) else None
+
+    def _keeps_norm(self, place: int) -> bool:
+        """Whether what is kept of a norm is read: by adapters of products behind it, or by itself, behind a branch."""
+        following = itertools.dropwhile(lambda one: one[1].name in _NORMS, enumerate(self.base.operators[place:], place))
+        branch = itertools.takewhile(lambda one: one[1].name not in _ENDS_BRANCH, following)
+        products = [number for number, operator in branch if operator.name in _AFTER_NORM]
+        return not products or any(map(self._is_kept_by, products))
 
     def _is_kept_by(self, place: int) -> bool:
         """Whether an adapter of the operator, or its quantised product, keeps what the operator reads."""
