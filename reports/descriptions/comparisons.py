@@ -61,12 +61,13 @@ def _sections(found: Comparison, runs: dict[str, Run]) -> Iterator[Section]:
         tables=[_differences("where the time goes", map(_part, parts))],
         charts=lambda: [run_charts.breakdown([run_charts.Bar(label, run.scenario, run) for label, run in runs.items()])],
     )
-    remarks = [f"{kind} {label}: {text}" for label, run in runs.items() for kind, text in _remarks(run)]
+    remarks = [
+        f"{kind} {label}: {text}"
+        for label, run in runs.items()
+        for kind, texts in (("note on", run.notes), ("warning for", run.warnings))
+        for text in texts
+    ]
     yield Section("Verdict", "Which is better", brief=[finding(found)], notes=[*_costs(found), *_to_target(found), *remarks])
-
-
-def _remarks(run: Run) -> list[tuple[str, str]]:
-    return [*(("note on", text) for text in run.notes), *(("warning for", text) for text in run.warnings)]
 
 
 def _differences(heading: str, rows: Iterator[tuple[str, ...]], below: Sequence[str] = ()) -> Table:
