@@ -65,7 +65,7 @@ class Section:
     """A part of a description.
 
     name: in a table of contents. intro: how pages introduce it. facts: what is known, by name. charts: makes the charts, where
-    they are drawn; brief: sentences in their place. notes: sentences below tables and charts. code: lines of a file. result:
+    they are drawn; brief: lines in their place. notes: sentences below tables and charts. code: lines of a file. result:
     what it finds, in a few words, for a table of contents. is_headed: whether consoles print the heading, too, as they do above
     code.
     """

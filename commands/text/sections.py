@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from scaleproof.commands.text.tables import SHARE_WIDTHS, bar, sections, table, wrapped
 from scaleproof.reports.sections import Description, Line, Section, Table
 from scaleproof.simulator.common.units import counted
+
+# of a bar in a table with titles
+_BAR_WIDTH: Final = 10
 
 
 def described(found: Description, more: Iterable[str] = ()) -> str:
@@ -31,7 +35,7 @@ def by_section(found: Description) -> str:
 
 def section_lines(section: Section, indent: str = "  ") -> list[str]:
     """Lines of a section, indented below its heading if that is printed."""
-    lines = [section.heading] if section.is_headed else []
+    lines = [*([section.heading] if section.is_headed else []), *facts_text([section])]
     for one in section.tables:
         lines += _wrapped(one.brief, indent) if one.brief is not None else table_lines(one, indent)
     return [*lines, *_wrapped([*section.brief, *section.notes], indent)]
@@ -55,11 +59,14 @@ def table_lines(one: Table, indent: str = "") -> list[str]:
     """Lines of a table and of what is below it, with bars for shares. Rows that are too many are counted."""
     columns = [column for column in one.columns if not column.is_detail]
     align = "".join("<" if column.is_text else ">" for column in columns)
-    shares = next((column.shares for column in columns if column.shares), None)
-    if shares is not None:
-        cells = ((*row, bar(share)) for row, share in zip(one.rows(), shares, strict=True))
-        return table(cells, f"{align}<", SHARE_WIDTHS, gap=1, indent=indent)
     heads, rows = [column.head for column in columns], one.rows()
+    shares = next((column.shares for column in columns if column.shares), None)
+    if shares is not None and not one.has_titles:
+        cells = ((*row, bar(share)) for row, share in zip(rows, shares, strict=True))
+        return table(cells, f"{align}<", SHARE_WIDTHS, gap=1, indent=indent)
+    if shares is not None:
+        heads, align = [*heads, ""], f"{align}<"
+        rows = [(*row, bar(share, _BAR_WIDTH)) for row, share in zip(rows, shares, strict=True)]
     shown = rows[: one.most_rows] if one.most_rows else rows
     more = len(rows) - len(shown)
     lines = table([heads, *shown] if one.has_titles else shown, align, indent=indent)

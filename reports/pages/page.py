@@ -12,11 +12,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from scaleproof.reports import text
 from scaleproof.reports.pages import (
+    claims_page,
     collective_page,
+    crossover_page,
     described,
     elastic_page,
     fit_page,
-    picture_page,
     plan_page,
     result_page,
     study_page,
@@ -25,6 +26,7 @@ from scaleproof.reports.pages.sections import Page
 from scaleproof.reports.read import results, study_folder
 from scaleproof.reports.read.elastic import EVENTS_FILE
 from scaleproof.reports.read.results import Results
+from scaleproof.simulator.analysis.crossover.crossover import FILE as CROSSOVER_FILE
 from scaleproof.simulator.analysis.fit_record import FILE as FIT_FILE
 from scaleproof.simulator.analysis.planner.sizes import is_plan_folder
 from scaleproof.simulator.common.atomic_file import write_atomically
@@ -33,9 +35,10 @@ from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
 from scaleproof.simulator.common.units import format_bytes, format_short
 
 _PAGE: Final = "index.html"
-_PICTURE_PAGES: Final = {
-    picture_page.CLAIMS_FILE: picture_page.claims_page,
-    picture_page.CROSSOVER_FILE: picture_page.crossover_page,
+# Pages by the file that they show.
+_PAGES: Final = {
+    claims_page.FILE: claims_page.page,
+    CROSSOVER_FILE: crossover_page.page,
     collective_page.COLLECTIVES_FILE: collective_page.page,
     FIT_FILE: fit_page.page,
     EVENTS_FILE: elastic_page.page,
@@ -80,7 +83,7 @@ def _page(folder: Path) -> Page:
         page = study_page.page(study_folder.read(folder), runs.cases)
         return replace(page, notes=(*page.notes, *runs.notes), sections=(*page.sections, *result_page.sections(runs)))
     if folder.is_dir() and not results.has_runs(folder):
-        for name, page_of in _PICTURE_PAGES.items():
+        for name, page_of in _PAGES.items():
             if (folder / name).is_file():
                 return page_of(folder)
     return result_page.page(results.read(folder))

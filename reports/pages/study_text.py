@@ -178,8 +178,7 @@ def facts(study: StudyTable, sensitivity: Sensitivity | None) -> list[tuple[str,
         found.append((format_bytes(best["memory_bytes"]), f"memory per GPU{of}"))
     if best["cost_USD"] == best["cost_USD"]:
         found.append((format_USD(best["cost_USD"]), f"per million {study.unit}"))
-    if sensitivity and sensitivity.bottleneck and sensitivity.bottleneck.value:
-        one = sensitivity.bottleneck
+    if sensitivity and (one := sensitivity.largest) and one.value:
         found.append((f"{one.value:+.2f} %", f"for 1 % more {one.name}, the bottleneck"))
     return found
 

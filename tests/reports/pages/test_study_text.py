@@ -138,8 +138,7 @@ def test_sensitivity_bars_are_the_elasticities(closely: list[FastestPoint]) -> N
     assert found is not None
     chart = sensitivity_chart(found, "servers")
     assert chart is not None
-    assert found.bottleneck is not None
-    assert chart.views[0].finding == f"servers: {found.bottleneck.name} matters most"
+    assert chart.views[0].finding == f"servers: {found.bottleneck} matters most"
     widths = [width for mark in chart.views[0].marks if isinstance(mark, Boxes) for width in mark.width]
     assert max(widths) == pytest.approx(max(abs(one.value or 0) for one in (*found.cluster, *found.training)))
 

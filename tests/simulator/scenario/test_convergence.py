@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import scaleproof
 from scaleproof.commands.text.compare import describe as compared_text
-from scaleproof.commands.text.crossover import describe as crossover_text
 from scaleproof.commands.text.run import describe
+from scaleproof.reports.descriptions.crossover import describe as describe_map
 from scaleproof.simulator.analysis.compare import TO_TARGET, compare
 from scaleproof.simulator.analysis.crossover.crossover import Crossover, crossover
 from scaleproof.simulator.analysis.study.sweep import sweep
@@ -243,13 +243,13 @@ def test_crossover_maps_compare_time_to_target_if_modelled(tmp_path: Path) -> No
     assert noisy.winners == plain.winners
     assert "scenario" in plain.winners.values()
     assert set(stale.winners.values()) == {"ring"}
-    assert "the soonest at the target loss, as modelled" in " ".join(crossover_text(stale).split())
+    assert "the soonest at the target loss, as modelled" in describe_map(stale).title
     assert plain.best == "the fastest strategy"
     assert {point.time_to_target_s for point in plain.points} == {None}
     for point in stale.points:
         if point.strategy == "ring":
             assert point.time_to_target_s == pytest.approx((point.step_time_s or 0.0) * 3 * STEPS)
-    assert stale.plain()["points"][0]["time_to_target_s"] is not None
+    assert stale.to_dict()["points"][0]["time_to_target_s"] is not None
 
 
 def test_commands_print_the_time_to_target(small: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
