@@ -142,12 +142,6 @@ def test_cost_and_energy_change_inversely_to_throughput(small: Make) -> None:
         assert result[name].high == pytest.approx(1 / found.speedup.low - 1)
 
 
-def test_texts_have_units_and_rates_have_them_in_their_label() -> None:
-    rate, step = Effect("throughput", "samples/s", 37.764, None), Effect("step time", "s", 0.0123, 61.8)
-    assert (rate.label, rate.texts()) == ("samples/s", ("37.76", "–"))
-    assert (step.label, step.texts()) == ("step time", ("12.3 ms", "61.8 s"))
-
-
 def test_the_cheaper_scenario_has_a_probability_of_its_own(small: Make) -> None:
     """B is faster at twenty times the price, so that A is cheaper; both ratios have the same errors."""
     slow = small("strategy.workers=8", "cluster.node.price=1 USD/h", "cluster.network.bandwidth=1 Gbit/s")
@@ -161,28 +155,6 @@ def test_the_cheaper_scenario_has_a_probability_of_its_own(small: Make) -> None:
     assert f"B costs {found.cost_ratio:.3g} times what A costs per token (90 % interval " in text
     assert "); A is cheaper than B with a probability of " in text
     assert found.plain()["probability_b_cheaper"] == found.per_dollar.ahead
-
-
-def test_at_equal_prices_the_faster_scenario_is_as_probably_the_cheaper_one(small: Make) -> None:
-    given = ("strategy.workers=8", "cluster.node.price=4 USD/h")
-    found = compare(small(*given), small(*given, "cluster.network.bandwidth=9 Gbit/s"))
-    assert found.per_dollar is not None
-    assert found.per_dollar.ahead == pytest.approx(found.speedup.ahead)
-
-
-def test_costs_are_not_compared_without_prices(small: Make) -> None:
-    found = compare(small("cluster.node.price=4 USD/h"), small())
-    assert (found.cost_ratio, found.per_dollar, found.plain()["probability_b_cheaper"]) == (None, None, None)
-    assert "cheaper" not in describe(found)
-
-
-def test_the_table_names_units_in_its_columns(small: Make) -> None:
-    found = compare(small(), small("strategy.workers=8"))
-    table = found.to_frame()
-    assert list(table.index) == ["a", "b"]
-    assert table.loc["b", "samples_per_s"] == found.b.samples_per_s
-    assert {"step_time_s", "step_time_low_s", "compute_s", "memory_of_a_rank_bytes", "MFU"} <= set(table.columns)
-    assert table.loc["a", [f"{name}_s" for name in BREAKDOWN]].sum() == pytest.approx(table.loc["a", "step_time_s"])
 
 
 def test_a_model_that_does_not_fit_is_reported_with_a_remedy(small: Make) -> None:

@@ -103,11 +103,6 @@ def test_synchronous_ranks_wait_for_the_longest_tail_draw(small: Make, workers: 
     assert ends_s[1] / ends_s[0] - 1 == pytest.approx(expected - 1, rel=0.15)
 
 
-def test_the_mean_of_the_tail_follows_from_its_shape() -> None:
-    tail = Tail(share=0.02, slowdown=3, shape=4)
-    assert expected_slowest(tail, 1) == pytest.approx(tail.mean, rel=1e-3)
-
-
 def test_a_model_parallel_group_waits_for_its_slowest_rank_in_the_tail(small: Make) -> None:
     """A class of ranks that share each pass draws one sample per rank."""
     tail = Tail(share=0.05, slowdown=2, shape=4)
@@ -161,11 +156,6 @@ def test_the_same_seed_gives_the_same_times(small: Make) -> None:
 def test_meaningless_perturbations_are_rejected(small: Make, given: str, problem: str) -> None:
     with pytest.raises(ScenarioError, match=problem):
         small(RING, f"unevenness={{{given}}}")
-
-
-def test_unknown_ranks_are_rejected_with_their_place(small: Make) -> None:
-    with pytest.raises(ScenarioError, match=r"unevenness\.throttled\.0\.ranks: there is no rank 4"):
-        small(RING, "unevenness={throttled: [{ranks: [4], slowdown: 2}]}")
 
 
 def test_plans_reject_time_dependent_perturbations(small: Make) -> None:

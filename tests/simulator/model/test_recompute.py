@@ -11,11 +11,9 @@ import pytest
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.activations import kept, size_bytes
-from scaleproof.simulator.model import Llama
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Matmul
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute, again
-from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.plan_costs import with_collectives
@@ -34,7 +32,6 @@ MIXTURE = (
 )
 SCORES = LLAMA.replace("sequence: 256", "sequence: 256, flash: false")
 ON = ("cluster=selene-a100", "batch=64", "training.precision=bf16", "training.optimizer=adam", "training.autocast=false")
-MODULES = ["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts", "activation"]
 
 
 def form(**fields: object) -> Recompute:
@@ -112,22 +109,6 @@ def test_every_second_product_and_all_but_flash_attention_are_recomputed(small: 
     # a gating and a down projection, values as wide as two key heads, what attention reads of queries and keeps, the input
     expected_bytes = TOKENS * (HIDDEN + HIDDEN + KEYS + FEEDFORWARD + HIDDEN + HIDDEN) + 4 * 8 * TOKENS
     assert size_bytes(kept(block, form(products="every_second")), 1) == expected_bytes
-
-
-def test_outputs_of_reduce_scatters_are_kept_with_every_second_product() -> None:
-    model = Llama(layers=1, hidden=HIDDEN, heads=8, key_heads=2, feedforward=FEEDFORWARD, vocabulary=256, sequence=TOKENS)
-    whole, shared = (model.build_layers(plan.shard)[1] for plan in (Plan(tensor=2), Plan(tensor=2, sequence_parallel=True)))
-    kept_bytes, shared_bytes = (size_bytes(kept(layer, form(products="every_second")), 1) for layer in (whole, shared))
-    # the input is sharded, and the outputs of attention and of the MLP are kept as sharded
-    assert shared_bytes == kept_bytes + TOKENS * HIDDEN / 2
-
-
-def test_products_of_self_attention_and_of_cross_attention_are_those_of_their_own_tokens(small: Make) -> None:
-    """A decoder's keys are of its own tokens, those of cross-attention of the encoder's."""
-    decoder = blocks(small("model={kind: t5, layers: 2, hidden: 64, heads: 2, head_width: 32, feedforward: 128}", *ON))[-1]
-    found = again(decoder, form(products="every_second"))
-    products = [(one.name, one.rows, one.columns) for one in found.operators if isinstance(one, Matmul)]
-    assert products == [("qkv", 114, 64), ("projection", 114, 64), ("key value", 512, 128), ("up", 114, 128)]
 
 
 @pytest.mark.parametrize(
@@ -216,15 +197,6 @@ def test_recomputed_flops_count_in_hfu_and_not_in_mfu(small: Make) -> None:
     more = {kind: run.hardware_flops - run.model_flops for kind, run in runs.items()}  # type: ignore[operator]
     assert more["none"] == 0
     assert more["{every: 2}"] == pytest.approx(more["full"] / 2)
-
-
-@pytest.mark.parametrize(
-    "value", ["none", "selective", "full", {"group": 2}, {"every": 3}, {"layers": 4}, {"modules": MODULES}]
-)
-def test_recomputation_settings_are_dumped_as_they_are_read(value: object) -> None:
-    recompute = Recompute.model_validate(value)
-    assert recompute.shorthand == value
-    assert Recompute.model_validate(recompute.shorthand) == recompute
 
 
 @pytest.mark.parametrize(

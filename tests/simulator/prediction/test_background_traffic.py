@@ -6,19 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.analysis.study.priced_points import timed_together
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.speed_profile import Cycle, SpeedProfiles
-from scaleproof.simulator.engine import events, simulate
+from scaleproof.simulator.engine import events
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Tenancy, Use
-from scaleproof.simulator.program.table import distinct
 from scaleproof.simulator.scenario.schema import Scenario
 
 Make = Callable[..., Scenario]
@@ -99,18 +96,6 @@ def test_several_tenants_each_take_their_share_of_the_remaining_bandwidth() -> N
     assert end_s == pytest.approx(6 + (8 - 2.5) / 0.5)
 
 
-def test_links_that_differ_by_a_tenant_are_not_merged() -> None:
-    program = messages([(0, 1)], [1.0])
-    assert len(distinct(program).resources.values) == 1
-    assert len(distinct(with_tenants(program, Tenancy(1, ALWAYS, 0.0, 1.0))).resources.values) == 2
-
-
-def test_simulation_with_tenants_terminates() -> None:
-    timeline = simulate(with_tenants(messages([(0,)], [1.0]), Tenancy(0, Cycle(0.01, 0.005, 0.0, 1.0), 0.5, 0.0)), 3)
-    assert timeline.end_s.shape[0] == 3
-    assert np.isfinite(timeline.end_s).all()
-
-
 def test_a_permanent_tenant_equals_a_slower_link(small: Make) -> None:
     taken = timed(small(SERVERS, "unevenness={tenants: [{share: 0.75}]}"))
     slower = timed(small(SERVERS, "cluster.network.bandwidth=2.5 Gbit/s"))
@@ -161,8 +146,3 @@ def test_too_many_switches_of_tenants_are_rejected(small: Make, monkeypatch: pyt
     monkeypatch.setattr("scaleproof.simulator.engine.events._MOST_SWITCHES", 1000)
     with pytest.raises(FieldError, match=r"more than 1,000 times; give longer periods"):
         timed(small(SERVERS, "unevenness={tenants: [{share: 0.5, lasts: 1 ns, period: 2 ns}]}"))
-
-
-def test_points_with_tenants_are_predicted_separately(small: Make) -> None:
-    scenario = small(SERVERS, "unevenness={tenants: [{share: 0.5}]}")
-    assert np.isnan(timed_together(scenario, [scenario.cluster] * 2, intervals=False).step_s).all()

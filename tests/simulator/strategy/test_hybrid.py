@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError, ScenarioError
-from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import events, is_contended, replay
 from scaleproof.simulator.parallelism.mesh import ORDER
 from scaleproof.simulator.predict import predict
@@ -153,22 +152,6 @@ def test_the_innermost_axis_stays_inside_nodes(small: Make, innermost: str, sums
     assert bool(sent_bytes(program, Kind.TRANSFER)) == sends
 
 
-@pytest.mark.parametrize("innermost", ["workers", "stages"])
-def test_a_slow_network_slows_only_axes_that_cross_it(small: Make, innermost: str) -> None:
-    order = [innermost, *(axis for axis in ORDER if axis != innermost)]
-
-    def took(kind: Kind, network: str) -> float:
-        scenario = hybrid(small, {"workers": 4, "stages": 4, "microbatches": 4, "order": order}, network)
-        program = compiled(scenario)
-        timeline = replay.simulate(program, 2)
-        return float((timeline.end_s - timeline.start_s)[1, program.kind == kind].sum())
-
-    inside, across = (Kind.COLLECTIVE, Kind.TRANSFER) if innermost == "workers" else (Kind.TRANSFER, Kind.COLLECTIVE)
-    slow, fast = "cluster.network.bandwidth=100 Mbit/s", "cluster.network.bandwidth=10 Gbit/s"
-    assert took(inside, slow) == pytest.approx(took(inside, fast))
-    assert took(across, slow) > 10 * took(across, fast)
-
-
 # each worker's first two stages are on one node and its last two on the next; sums and sends leave the second by one card
 TWO_BY_TWO = {
     "workers": 4, "stages": 4, "microbatches": 4, "order": ["stages", "tensor", "context", "workers"], "overlap": True,
@@ -216,18 +199,6 @@ def test_larger_model_parallel_groups_have_a_slower_slowest_rank(small: Make) ->
     assert losses == sorted(losses)
     # of the most of four normal draws the mean is 1.03 standard deviations
     assert losses[2] == pytest.approx(1 + 1.03 * 0.2, abs=0.08)
-
-
-@pytest.mark.parametrize("framework", ["ideal", "pytorch-ddp", "megatron-core-0.12"])
-def test_a_hybrid_with_one_kind_of_parallelism_equals_that_strategy(small: Make, framework: str) -> None:
-    on = ("batch=48", f"framework={framework}")
-    strategy = "strategy={kind: data_parallel, workers: 8, bucket: 50 KiB, first_bucket: 50 KiB, overlap: true}"
-    alone = predict(small(strategy, *on))
-    workers = predict(hybrid(small, "workers: 8, bucket: 50 KiB, overlap: true", *on))
-    assert workers.step_time_s == pytest.approx(alone.step_time_s)
-    for numbers in ("stages: 3, microbatches: 6", "stages: 3, chunks: 2, microbatches: 6, schedule: interleaved_1f1b"):
-        pipeline = predict(small(f"strategy={{kind: pipeline, {numbers}}}", *on))
-        assert predict(hybrid(small, numbers, *on)).step_time_s == pytest.approx(pipeline.step_time_s)
 
 
 def test_with_free_links_step_time_is_inverse_to_the_number_of_ranks(small: Make) -> None:
@@ -319,13 +290,3 @@ def test_any_hybrid_is_predicted_or_rejected(
     assert 0 < run.step_time_s < 60
     assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
     assert run.ranks == scenario.strategy.ranks
-
-
-@pytest.mark.parametrize("experts", [2, 4])
-def test_expert_parallel_workers_wait_for_each_others_tokens_within_passes(small: Make, experts: int) -> None:
-    scenario = hybrid(small, f"workers: 4, expert: {experts}", f"model={MODELS[1]}", "batch=16")
-    program: Program = compiled(scenario)
-    passes = np.isin(program.phase, (Phase.FORWARD, Phase.BACKWARD))
-    assert program.latency_s[passes & (program.kind == Kind.COMPUTE)].sum() > 0
-    run = predict(scenario)
-    assert run.breakdown_s["exposed_communication"] > 0

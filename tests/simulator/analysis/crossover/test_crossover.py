@@ -21,7 +21,7 @@ from scaleproof.simulator.analysis.crossover.crossover import SIMILAR, TOLERANCE
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.parallelism.parameter_server import ParameterServer
 from scaleproof.simulator.parallelism.replicas import DataParallel
-from scaleproof.simulator.predict import predict, timed
+from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.conftest import SMALL
@@ -188,15 +188,6 @@ def test_contenders_differ_from_the_scenario_only_in_their_own_fields(small: Mak
     assert (made[3].workers, made[3].servers, made[3].overlap) == (8, 4, False)
 
 
-def test_contenders_may_name_their_frameworks(small: Make) -> None:
-    scenario = small()
-    named, own = contenders(scenario, ["ring@torchtitan", "ring"])
-    assert (named.name, named.words) == ("ring@torchtitan", own.words)
-    assert named.framework is not None
-    assert (named.framework.name, own.framework) == ("torchtitan", None)
-    assert named.strategy(scenario, {}) == own.strategy(scenario, {})
-
-
 def test_each_strategy_names_its_framework(path: Path) -> None:
     x, y = "cluster.network.bandwidth=10 Gbit/s..100 Gbit/s", "workers=4,8"
     found = crossover(path, x, y, ["ring", "ring@ideal", "ps-2", "ps-2@pytorch-ddp"], 2)
@@ -289,18 +280,3 @@ def test_the_command_prints_a_map_and_writes_tables_and_a_picture(
     assert result["x"]["unit"] == "B/s"
     assert len(result["points"]) == 6
     assert [one["above"] for one in result["borders"]] == ["ring"]
-
-
-def test_the_table_has_a_row_for_each_strategy_at_each_point(ring_and_servers: Crossover) -> None:
-    table = ring_and_servers.to_frame()
-    assert len(table) == 20
-    assert table.groupby(["cluster.network.bandwidth_Bps", "strategy.workers"])["wins"].sum().eq(1).all()
-    assert list(ring_and_servers.borders_to_frame()["strategy.workers"]) == [4, 8]
-
-
-def test_points_of_the_scenarios_own_strategy_equal_predict(path: Path) -> None:
-    """The scenario's own strategy at what the scenario says is what `predict` says of it."""
-    found = crossover(path, "cluster.network.bandwidth", "workers=4", ["scenario"], 3)
-    (middle,) = [point for point in found.points if point.x == pytest.approx(1.25e9)]
-    run = predict(load(path))
-    assert (middle.samples_per_s, middle.fits) == (pytest.approx(run.samples_per_s), run.fits)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -213,39 +212,6 @@ def test_the_runner_up_has_other_degrees_of_model_parallelism() -> None:
     assert found.runner_up.value >= found.best[0].value
 
 
-def test_the_best_configurations_are_returned_as_a_table() -> None:
-    table = planned().to_frame()
-    assert table["step_time_s"].is_monotonic_increasing
-    assert (table["workers"] * table["stages"] * table["tensor"] * table["context"] == 8).all()
-
-
-def run(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> tuple[int, str, str]:
-    code = main(["plan", "resnet50-ring-p100", *(word for one in SMALL for word in ("--set", one)), *arguments])
-    result = capsys.readouterr()
-    return code, result.out, result.err
-
-
-def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, ["--gpus", "8", "--top", "1", "--json"])
-    assert code == 0
-    assert json.loads(out)["plans"][0]["proved"] is True
-
-
-@pytest.mark.full
-def test_the_command_extends_the_cluster_if_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, ["--gpus", "12", "--top", "1", "--set", "cluster.nodes=2", "--set", "batch=24"])
-    assert code == 0
-    assert " on 12 GPUs of " in out
-    assert "global batch 24" in out
-
-
-def test_errors_are_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, ["--gpus", "8", "--memory", "1 MiB"])
-    assert code != 0
-    assert out == ""
-    assert err.count("\n") == 1
-
-
 SERVERS = ("batch=64", "strategy.workers=8", "strategy.servers=2")
 
 
@@ -314,11 +280,6 @@ def test_the_best_servers_are_reported_as_scenario_fields() -> None:
 def test_unknown_strategies_are_refused() -> None:
     with pytest.raises(InputError, match="--strategies ring: give some of hybrid,parameter_server"):
         plan(small(), 8, strategies=("ring",))
-
-
-def test_server_worker_counts_that_do_not_divide_the_batch_are_rejected() -> None:
-    with pytest.raises(InputError, match="no configuration trains 64 samples"):
-        plan(load("resnet50-servers-p100", SERVERS), 7, strategies=("parameter_server",))
 
 
 def test_the_command_adds_nodes_for_servers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,6 @@ from scaleproof.simulator.prediction.accounting import flops_per_sample
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.scenario.load import build
 from scaleproof.simulator.scenario.schema import Scenario
-from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
 from tests.simulator.model.tracing import frozen_models
 from tests.simulator.model.tracing.frozen_models import BATCH, DEPTH, WIDTH
 from tests.simulator.model.tracing.test_torch_module import torch_keeps
@@ -73,14 +72,6 @@ def test_parameters_are_trained_or_frozen() -> None:
     assert [layer.trained_parameters for layer in layers] == [0] * (DEPTH // 2) + [LAYER] * (DEPTH // 2)
     assert {layer.parameters for layer in layers} == {LAYER}
     assert [layer.has_backward for layer in layers] == [False] * (DEPTH // 2) + [True] * (DEPTH // 2)
-
-
-@pytest.mark.parametrize("name", ["frozen_tower", "encoded"])
-def test_frozen_layers_still_pass_their_outputs_on(name: str) -> None:
-    layers = layers_of(name)
-    assert {layer.output_elements for layer in layers} == {WIDTH}
-    # each reads the layer before it
-    assert {layer.inputs for layer in layers} == {None}
 
 
 def test_blocks_below_the_first_trained_one_have_no_backward_pass() -> None:
@@ -172,11 +163,3 @@ def test_bounds_of_pipelines_are_below_what_is_replayed(name: str) -> None:
     replayed_s = np.array([timed(one, simulate=replay.simulate).step_time_s for one in scenarios])
     assert (times.least_s <= replayed_s * (1 + 1e-9)).all()
     assert needed_bytes == pytest.approx([memory(one).worst.total_bytes for one in scenarios])
-
-
-def test_plans_are_estimated_like_they_are_replayed() -> None:
-    base = scenario("half_frozen_tower", "strategy={kind: hybrid, workers: 8}", "batch=512", "framework=ideal")
-    found = every(
-        Space(base, (8,), tensor=(1,), stages=(1,), chunks=(1,), samples=(1, 8, 64), zero=(0, 1, 2, 3), schedules=("1f1b",))
-    )
-    check_against_predictions(found, np.arange(len(found)))

@@ -94,13 +94,6 @@ def test_without_prefetching_training_waits_for_every_batch(small: Make) -> None
         assert fed.step_time_s == pytest.approx(alone.step_time_s + loading_s)
 
 
-def test_with_equal_steps_one_prefetched_batch_is_enough(small: Make) -> None:
-    times = [
-        run(small, "{kind: data_parallel, workers: 1}", decoding(0.01, 48, prefetch)).step_time_s for prefetch in (1, 2, 5)
-    ]
-    assert times == pytest.approx([times[0]] * 3)
-
-
 def test_with_varying_steps_more_prefetched_batches_help(small: Make) -> None:
     alone = run(small, "{kind: data_parallel, workers: 1}")
     vary = ("unevenness={compute_jitter: 0.8, seed: 3}", "steps=400")
@@ -132,13 +125,6 @@ def test_ranks_of_a_node_share_its_decoding_cores(small: Make) -> None:
     for workers, per_core in ((1, 48), (4, 48), (8, 24)):
         fed = run(small, f"{{kind: data_parallel, workers: {workers}}}", "input={decode: 10 ms, cores: 2}")
         assert fed.step_time_s == pytest.approx(0.01 * per_core / 2)
-
-
-def test_a_straggler_in_a_class_of_its_own_shares_the_storage_with_the_rest(small: Make) -> None:
-    slow = "unevenness={stragglers: [{ranks: [3], slowdown: 1.5}]}"
-    storage = "input={storage: {sample: 1 MB, bandwidth: 100 MB/s, shared_by: cluster}}"
-    fed = run(small, "{kind: data_parallel, workers: 8}", slow, storage)
-    assert fed.step_time_s == pytest.approx(48e6 / 100e6)
 
 
 @given(st.sampled_from(STRATEGIES[:3]), st.floats(1e-5, 1e-1), st.integers(0, 3))

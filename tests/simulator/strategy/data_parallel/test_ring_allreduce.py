@@ -21,8 +21,6 @@ MIXTURE = (
     "model={kind: llama, layers: 6, hidden: 64, heads: 4, vocabulary: 256, sequence: 32, "
     "experts: {count: 8, active: 2, feedforward: 64}}"
 )
-# every layer takes a while, the embedding too
-OVERHEAD = "cluster.device.layer_overhead=200 us"
 
 
 def averaged(small: Make, numbers: str, *more: str) -> Program:
@@ -265,32 +263,6 @@ def test_all_workers_sum_tied_embedding_gradients_concurrently(
     separate_workers(monkeypatch)
     assert step_s(program()) == pytest.approx(folded_s)
     assert float(np.diff(events.simulate(program(), 3).step_ends_s())[-1]) == pytest.approx(folded_s)
-
-
-@pytest.mark.parametrize("zero", [0, 1, 2])
-def test_tied_embedding_gradients_are_summed_after_others_and_before_the_optimizer(small: Make, zero: int) -> None:
-    _, tied = untied_and_tied(small, "workers: 2, stages: 3, microbatches: 6, overlap: true", f"training={{zero: {zero}}}")
-    before, members = tied.dependencies.lists(), tied.members.lists()
-    ends = {rank for rank, name in enumerate(tied.ranks.names) if not name.endswith("stage 1")}
-    (row,) = (row for row, ranks in enumerate(members) if set(ranks) == ends)
-    backward = (tied.kind == Kind.COMPUTE) & (tied.phase == Phase.BACKWARD)
-    optimizers = np.flatnonzero((tied.kind == Kind.COMPUTE) & (tied.phase == Phase.OPTIMIZER))
-    assert {made for made in np.flatnonzero(backward).tolist() if tied.rank[made] in ends} <= ancestors(tied.follows(), row)
-    others = [one for one in sums(tied) if one != row and set(members[one]) <= ends]
-    assert others
-    assert set(others) <= set(before[row])
-    assert all((row in before[one]) == (tied.rank[one] in ends) for one in optimizers.tolist())
-
-
-def ancestors(before: list[list[int]], row: int) -> set[int]:
-    """All direct and indirect predecessors of a row."""
-    found: set[int] = set()
-    left = [row]
-    while left:
-        more = set(before[left.pop()]) - found
-        found |= more
-        left += more
-    return found
 
 
 @pytest.mark.parametrize("numbers", ["workers: 2", "workers: 2, stages: 2, chunks: 2, schedule: zb_v, microbatches: 4"])

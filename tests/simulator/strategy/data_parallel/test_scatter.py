@@ -67,22 +67,6 @@ def test_unsharded_gradients_are_kept_until_the_scatter(small: Make, zero: int, 
     assert gradients_bytes("step", 1) == pytest.approx(gradients_bytes("microbatch", 1))
 
 
-@pytest.mark.parametrize("zero", [2, 3])
-def test_scattering_once_per_step_is_never_slower(small: Make, zero: int) -> None:
-    each_s, once_s = (
-        timed(small(*ON, hybrid(workers=8, microbatches=4, scatter=scatter), f"training.zero={zero}")).step_time_s
-        for scatter in ("microbatch", "step")
-    )
-    assert once_s <= each_s
-
-
-def test_each_microbatch_accumulates_into_unsharded_gradients(small: Make) -> None:
-    def step_s(*fields: str) -> float:
-        return timed(small(*ON, hybrid(workers=4, microbatches=4, scatter="step"), "training.zero=3", *fields)).step_time_s
-
-    assert step_s("training.accumulate_precision=fp32") > step_s()
-
-
 @pytest.mark.parametrize(
     ("stages", "reshard", "gathers"),
     [

@@ -203,14 +203,6 @@ def test_winograd_saves_five_ninths_of_a_dense_3x3_convolution_of_stride_1() -> 
             assert passed(direct, other, samples=64) == passed(transformed, other, samples=64)
 
 
-def test_vectorised_product_times_equal_separate_ones() -> None:
-    sizes = np.array([[64, 64, 64], [4096, 4096, 4096], [100, 20_000, 16], [16, 16, 100_000]], dtype=np.float64)
-    m, n, k = sizes.T
-    on = speed(BANDWIDTH_Bps)
-    together_s = products_s(on, m, n, k, 1, 2 * (m * k + k * n), 2 * m * n)
-    assert together_s == pytest.approx([product_s(on, *map(int, size)) for size in sizes.tolist()])
-
-
 @given(st.floats(0.01, 64))
 def test_fractional_samples_take_a_finite_time(samples: float) -> None:
     for seconds in passes_s(speed(BANDWIDTH_Bps), (Matmul("head", 1, 10, 64), attention(True)), (), samples):
