@@ -24,9 +24,9 @@ from scaleproof.reports.pages import (
 )
 from scaleproof.reports.pages.sections import Page
 from scaleproof.reports.read import results, study_folder
-from scaleproof.reports.read.elastic import EVENTS_FILE
 from scaleproof.reports.read.results import Results
 from scaleproof.simulator.analysis.crossover.crossover import FILE as CROSSOVER_FILE
+from scaleproof.simulator.analysis.elastic.outcome import FILE as ELASTIC_FILE
 from scaleproof.simulator.analysis.fit_record import FILE as FIT_FILE
 from scaleproof.simulator.analysis.planner.sizes import is_plan_folder
 from scaleproof.simulator.common.atomic_file import write_atomically
@@ -41,7 +41,7 @@ _PAGES: Final = {
     CROSSOVER_FILE: crossover_page.page,
     collective_page.COLLECTIVES_FILE: collective_page.page,
     FIT_FILE: fit_page.page,
-    EVENTS_FILE: elastic_page.page,
+    ELASTIC_FILE: elastic_page.page,
 }
 _SCRIPTS: Final = ("head.js", "page.js")
 _LIBRARY: Final = Path(__file__).parents[1] / "vendor" / "plotly-basic.min.js"
