@@ -29,6 +29,7 @@ def mount(commands: Any) -> None:
 
 def _goodput(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.goodput import describe
+    from scaleproof.commands.text.sections import described
     from scaleproof.reports.descriptions import elastic as elastic_descriptions
     from scaleproof.simulator.analysis.elastic import elastic
     from scaleproof.simulator.analysis.goodput import goodput

@@ -43,7 +43,11 @@ have the same parameters.
 
 | options | need | otherwise |
 |---|---|---|"""
-_ENDS: Final = """\
+_COMMANDS: Final = """\
+# Command line
+
+`scaleproof --help` lists the commands by purpose, `scaleproof COMMAND --help` describes one. In brackets are defaults.
+
 Ctrl-C and SIGTERM end a command and the processes that it started. One line says what was interrupted and how it continues;
 exit codes 130 and 143."""
 _ABBREVIATIONS: Final = """\
@@ -66,28 +70,26 @@ _GENERIC: Final = re.compile(r"an? [\w ]+ with its unit, such as '")
 _JSON: Final = re.compile(r"print the [\w ]+ as JSON(, in SI units)?")
 _COMMON: Final = """\
 ## Arguments of several commands
-
-| argument | |
-|---|---|"""
-# Number of commands with the same argument and text from which it is described once.
+"""
+# Number of commands with the same argument and text from which on it is described once.
 _SEVERAL: Final = 3
 
 
 def scenario_page(schema: dict[str, Any]) -> str:
-    """The fields of a scenario, a table for each mapping, and the abbreviations."""
+    """The fields of a scenario, those of each mapping, and the abbreviations."""
     definitions = schema["$defs"]
     names, sections = [*_references(schema["properties"])], []
-    tables: dict[tuple[Any, ...], str] = {}
+    shapes: dict[tuple[Any, ...], str] = {}
     for name in names:
         definition = definitions[name]
         if name in _WRITTEN:
             continue
         names += [new for new in dict.fromkeys(_references(definition.get("properties", {}))) if new not in names]
         shape = tuple((field, _values(field, one)) for field, one in definition["properties"].items() if field != "kind")
-        first = tables.setdefault(shape, name)
-        fields = _table(definition) if first == name else _other_defaults(definition, first, definitions[first])
+        first = shapes.setdefault(shape, name)
+        fields = _fields(definition) if first == name else _other_defaults(definition, first, definitions[first])
         sections.append(f"## {name}\n\n{_sentence(definition)}{_kind(definition)}\n\n{fields}")
-    return "\n\n".join([_HEAD + _SCENARIO, _table(schema), _abbreviations(), _needs(), *sections]) + "\n"
+    return "\n\n".join([_HEAD + _SCENARIO, _fields(schema), _abbreviations(), _needs(), *sections]) + "\n"
 
 
 def _references(properties: dict[str, Any]) -> Iterator[str]:
@@ -110,21 +112,19 @@ def _kind(definition: dict[str, Any]) -> str:
     return f" `kind: {kind}`." if kind else ""
 
 
-def _table(definition: dict[str, Any]) -> str:
-    """The fields of a mapping, but for its kind, with a column of descriptions if there are any."""
+def _fields(definition: dict[str, Any]) -> str:
+    """A line for each field of a mapping, but for its kind; fields with the same values and description share one."""
     required = definition.get("required", ())
     fields = [
         (f"`{name}`", (_values_and_default(name, field, name in required), _description(field)))
         for name, field in definition["properties"].items()
         if field.get("default") != "" and not (name == "kind" and "const" in field)
     ]
-    same = groupby(fields, key=itemgetter(1))
-    rows = [(", ".join(name for name, _ in group), *about) for about, group in same]
-    columns = 3 if any(description for _, _, description in rows) else 2
-    head, *table = (
-        f"| {' | '.join(row[:columns])} |".replace("  |", " |") for row in [("field", "value", "description"), *rows]
-    )
-    return "\n".join([head, f"|{'---|' * columns}", *table])
+    lines = []
+    for (values, description), same in groupby(fields, key=itemgetter(1)):
+        names = ", ".join(name for name, _ in same)
+        lines.append(f"- {names}: {values}{'; ' if values and description else ''}{description}")
+    return "\n".join(lines)
 
 
 def _other_defaults(definition: dict[str, Any], like: str, other: dict[str, Any]) -> str:
@@ -189,7 +189,10 @@ def _default(field: dict[str, Any], is_required: bool) -> str:
 
 def _abbreviations() -> str:
     """Fields and values that may be abbreviated."""
-    rows = [f"| `{'.'.join(short)}` | `{'.'.join(full)}` |" for short, full in FIELDS.items()]
+    names: dict[str, list[str]] = {}
+    for short, full in FIELDS.items():
+        names.setdefault(".".join(full), []).append(f"`{'.'.join(short)}`")
+    rows = [f"| {', '.join(short)} | `{full}` |" for full, short in names.items()]
     for path, meanings in VALUES.items():
         field = ".".join(map(str, path))
         rows += [f"| `{field}: {short}` | `{full}` |" for short, full in meanings.items()]
@@ -220,13 +223,12 @@ def _needs() -> str:
 
 
 def cli_page() -> str:
-    """All commands, with a table of arguments for each."""
-    lead = "# Command line\n\n```text\n" + command_line().format_help().rstrip() + f"\n```\n\n{_ENDS}"
+    """All commands, with the arguments of each."""
     commands = [(["scaleproof", name], command) for name, command in _subcommands(command_line())]
     every = [row for _, command in commands for row in _rows(command)]
     common = sorted(row for row, count in Counter(every).items() if count >= _SEVERAL)
     sections = [_section(words, command, common) for words, command in commands]
-    return "\n\n".join([_HEAD + lead, "\n".join([_COMMON, *common]), *sections]) + "\n"
+    return "\n\n".join([_HEAD + _COMMANDS, "\n".join([_COMMON, *common]), *sections]) + "\n"
 
 
 def _subcommands(of: argparse.ArgumentParser) -> list[tuple[str, argparse.ArgumentParser]]:
@@ -235,7 +237,7 @@ def _subcommands(of: argparse.ArgumentParser) -> list[tuple[str, argparse.Argume
 
 
 def _rows(command: argparse.ArgumentParser) -> list[str]:
-    """The arguments of a command and of its own commands, as rows of a table."""
+    """The arguments of a command and of its own commands, as items of a list."""
     below = [row for _, one in _subcommands(command) for row in _rows(one)]
     return [*map(_row, _arguments(command)), *below]
 
@@ -248,20 +250,20 @@ def _arguments(command: argparse.ArgumentParser) -> list[argparse.Action]:
 def _row(action: argparse.Action) -> str:
     """An argument with what it does."""
     if _JSON.fullmatch(_help(action)):
-        return "| `--json` | print the result as JSON, numbers in SI units |"
-    return f"| {_written(action)} | {_help(action)} |"
+        return "- `--json`: print the result as JSON, numbers in SI units"
+    return f"- {_written(action)}: {_help(action)}"
 
 
 def _section(words: list[str], command: argparse.ArgumentParser, common: Sequence[str]) -> str:
-    """A command's purpose and arguments, and those of its own commands. common: rows that are described once for all."""
+    """A command's purpose and arguments, and those of its own commands. common: those that are described once for all."""
     arguments = _arguments(command)
     rows = [row for row in map(_row, arguments) if row not in common]
     elsewhere = [_written(one) for one in arguments if _row(one) in common]
-    table = ["", "| argument | |", "|---|---|", *rows] if rows else []
+    own = ["", *rows] if rows else []
     also = (
         ["", f"{'Also ' if rows else ''}{', '.join(elsewhere)} ([above](#arguments-of-several-commands))."] if elsewhere else []
     )
-    text = "\n".join([f"## {' '.join(words)}", "", " ".join((command.description or "").split()), *table, *also])
+    text = "\n".join([f"## {' '.join(words)}", "", " ".join((command.description or "").split()), *own, *also])
     return "\n\n".join([text, *(_section([*words, name], below, common) for name, below in _subcommands(command))])
 
 
@@ -274,12 +276,12 @@ def _written(action: argparse.Action) -> str:
     if action.choices and not action.metavar:
         value = "|".join(map(str, action.choices))
     value = value if isinstance(value, str) else " ".join(value)
-    return f"`{action.option_strings[-1]}{' ' + value if value and action.nargs != 0 else ''}`".replace("|", "\\|")
+    return f"`{action.option_strings[-1]}{' ' + value if value and action.nargs != 0 else ''}`"
 
 
 def _help(action: argparse.Action) -> str:
     """What an argument does, in one line."""
-    return " ".join((action.help or "").replace("%%", "%").split()).replace("|", "\\|")
+    return " ".join((action.help or "").replace("%%", "%").split())
 
 
 def pages() -> dict[Path, str]:

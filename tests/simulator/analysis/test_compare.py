@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 import scaleproof
-from scaleproof.commands.text.compare import _effect, describe
-from scaleproof.simulator.analysis.compare import Effect, compare
+from scaleproof.commands.text.compare import describe
+from scaleproof.simulator.analysis.compare import compare
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import BREAKDOWN
 from scaleproof.simulator.scenario.schema import Scenario
@@ -117,22 +117,6 @@ def test_device_error_does_not_affect_a_speedup_on_the_same_device(small: Make) 
     assert found.speedup.high / found.speedup.low < 1.001
 
 
-def test_efficiency_is_more_certain_than_throughput_only_across_devices(small: Make) -> None:
-    """An error of the device scales a step and its baseline equally, and so not their ratio."""
-
-    def widths(*change: str) -> tuple[float, float]:
-        result = {effect.name: effect for effect in compare(small(), small(*change)).effects}
-        found = [result[name] for name in ("weak scaling efficiency", "throughput")]
-        width, rate = ((one.high or 0.0) - (one.low or 0.0) for one in found)
-        assert all((one.low or 0.0) <= (one.change or 0.0) <= (one.high or 0.0) for one in found)
-        return width, rate
-
-    efficiency, rate = widths("cluster.device.peak={fp32: 2 TFLOP/s}")
-    assert efficiency < 0.9 * rate
-    efficiency, rate = widths("strategy={kind: parameter_server, workers: 4, servers: 2}")
-    assert efficiency == pytest.approx(rate, rel=0.3)
-
-
 def test_cost_and_energy_change_inversely_to_throughput(small: Make) -> None:
     priced = ("cluster.node.price=4 USD/h", "cluster.node.power=2 kW")
     found = compare(small(*priced), small(*priced, "cluster.network.bandwidth=1 Gbit/s"))
@@ -163,12 +147,6 @@ def test_a_model_that_does_not_fit_is_reported_with_a_remedy(small: Make) -> Non
     assert "fits with: --set " in " ".join(text.split())
 
 
-def test_long_lists_of_changes_are_cut(small: Make) -> None:
-    text = describe(compare(small(), small("cluster=selene-a100", "strategy={kind: hybrid, stages: 2, workers: 4}")))
-    assert "more, see --json" in text
-    assert max(map(len, text.splitlines())) < 140
-
-
 def test_the_command_prints_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", "ring-2", "ring-2", "--set-b", "strategy.overlap=false", "--set", "steps=4"]
     assert scaleproof.main(arguments) == 0
@@ -195,9 +173,3 @@ def test_bad_input_gives_a_one_line_error(arguments: list[str], message: str, ca
     assert message in result.err
     assert len(result.err.splitlines()) == 1
     assert result.out == ""
-
-
-def test_a_line_shows_shares_or_factors_and_the_unit_once() -> None:
-    few, many = Effect("step time", "s", 2.0, 1.0, -0.6, -0.4), Effect("throughput", "samples/s", 1.0, 9.0, 1.5, 14.0)
-    assert _effect(few) == ("  step time", "2.00 s", "1.00 s", "-50.0 %", "-60.0 to -40.0 %")
-    assert _effect(many) == ("  samples/s", "1", "9", "9 x", "2.5 to 15 x")

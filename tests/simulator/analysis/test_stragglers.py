@@ -10,7 +10,7 @@ import pytest
 from scaleproof import main
 from scaleproof.commands.text.sections import by_section
 from scaleproof.reports.descriptions.stragglers import describe
-from scaleproof.simulator.analysis.stragglers import ALONE, NETWORK, TOGETHER, Uneven, uneven
+from scaleproof.simulator.analysis.stragglers import ALONE, TOGETHER, Uneven, uneven
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
@@ -90,21 +90,6 @@ def test_each_perturbation_is_evaluated_alone_and_with_all_others(small: Make) -
         alone = min(remaining_shares(both, kind)[way] for kind in ("stragglers", "noise"))
         assert remaining_shares(both, TOGETHER)[way] <= alone * 1.02
     assert len(both.to_frame()) == 4 * 5
-
-
-def test_a_network_with_a_variability_of_its_own_is_a_perturbation(small: Make) -> None:
-    given = servers(4, 1), *SEPARATE_NODES, *PLAIN, "cluster.network.variability=0.3"
-    cells = uneven(small(*given), 1, 3).cells
-    assert list(cells) == [ALONE, NETWORK]
-    assert all((cell.of_even or 0.0) < 1 for cell in cells[NETWORK].values())
-    assert list(uneven(small(*given, "unevenness.compute_jitter=0.1"), 1, 3).cells) == [
-        ALONE,
-        "compute_jitter",
-        NETWORK,
-        TOGETHER,
-    ]
-    # jitter of messages that the scenario gives takes precedence
-    assert list(uneven(small(*given, "unevenness.message_jitter=0.1"), 1, 3).cells) == [ALONE, "message_jitter"]
 
 
 def test_cells_that_cannot_be_predicted_show_the_reason(small: Make) -> None:

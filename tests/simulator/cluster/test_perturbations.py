@@ -101,14 +101,3 @@ def test_slowdowns_multiply_and_delays_add() -> None:
     assert [uneven.slowdown(rank) for rank in range(3)] == [1, 2, 6]
     assert uneven.late_s(2) == 3
     assert uneven.named == {1, 2}
-
-
-@pytest.mark.parametrize(
-    "change", ["cluster.network.duplex=half", "cluster.network.incast=0.2", "cluster.network.overhead=10 us"]
-)
-def test_unfolding_does_not_change_times_on_any_topology(small: Make, change: str) -> None:
-    servers = "strategy={kind: parameter_server, workers: 16, servers: 4, placement: colocated}"
-    one, other = (
-        predict(small(servers, "batch=960", change, *more)) for more in ((), (EVERYONE.format(ranks=[0], slowdown=1),))
-    )
-    assert one.step_time_s == pytest.approx(other.step_time_s, rel=1e-9)

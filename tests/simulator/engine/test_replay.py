@@ -290,14 +290,6 @@ def test_without_declared_sets_nothing_is_shared(program: Program, steps: int) -
     assert_same(replay.simulate_concurrent(program, steps), replay.simulate(program, steps))
 
 
-def test_jitter_lengthens_shared_transfers_but_not_their_latency() -> None:
-    program, jitter = pushes(1.0, together=0), Variation(message_jitter=0.5, samples=3, seed=4)
-    alone, factors = replay.simulate_concurrent(program, 1).end_s[0], jitter.factors(program, 0)
-    for sample in range(3):
-        moving_s = replay.simulate_concurrent(program, 1, jitter, sample).end_s[0] - 0.5
-        assert moving_s == pytest.approx((alone - 0.5) * factors[:, sample])
-
-
 @pytest.mark.parametrize(("placement", "worst"), [("dedicated", 1e-9), ("colocated", 0.25)])
 def test_declared_sharing_of_parameter_servers_is_close_to_events(
     small: Callable[..., Scenario], placement: str, worst: float

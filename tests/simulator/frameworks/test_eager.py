@@ -12,7 +12,7 @@ from scaleproof.simulator.frameworks import Execution, Framework, TrainingWork, 
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model import Gpt
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.read import load_device
 from scaleproof.simulator.scenario.schema import Scenario
@@ -97,25 +97,6 @@ def test_transformer_engine_scales_and_masks_within_softmax() -> None:
     assert of_passes_s(core, PLAIN, block(dropout=True)) == pytest.approx([0, 0], abs=1e-12)
 
 
-def test_each_pass_over_scores_is_a_launch() -> None:
-    """In small layers host time is all there is."""
-    model = Gpt(layers=1, hidden=16, heads=1, vocabulary=64, sequence=16, flash=False)
-    tiny = next(layer for layer in model.build_layers() if not layer.pinned_to_end)
-    found = Execution(DEVICE, DDP, AUTOCAST).layer_s(tiny, 1)
-    fused = Execution(DEVICE, DDP.ablated("attention passes"), AUTOCAST).layer_s(tiny, 1)
-    # copies, scale, mask and two casts
-    assert [one - other for one, other in zip(found, fused, strict=True)] == pytest.approx([5 * 10e-6] * 2, rel=0.05)
-
-
-def test_selective_recomputation_repeats_the_passes() -> None:
-    def again_s(framework: Framework) -> float:
-        work = AUTOCAST._replace(recompute=Recompute(kind="selective"))
-        return Execution(DEVICE, framework.ablated("host"), work).again_s(block(), SAMPLES)
-
-    forward_s, _ = of_passes_s(DDP, AUTOCAST, block())
-    assert again_s(DDP) - again_s(DDP.ablated("attention passes")) == pytest.approx(forward_s, rel=1e-6)
-
-
 def test_autocast_moves_norms_and_sums_in_32_bits_and_casts_them() -> None:
     """Of each norm and the sum before it: 14 bytes forward and 28 backward; of weights a cast and gradients twice as wide."""
     layer = block(flash=True)
@@ -183,22 +164,6 @@ def test_compilers_pad_odd_vocabularies() -> None:
     assert timed(gpt2(*aligned).copied(framework=without)).step_time_s == step_s(*aligned)
 
 
-def bert(*overrides: str) -> Scenario:
-    """Eight V100 that train BERT-large on samples of 128 tokens."""
-    model = "model={kind: bert, layers: 24, hidden: 1024, heads: 16, sequence: 128}"
-    return scenario(
-        "cluster=dgx1-v100", "strategy.workers=8", "batch=512", model, "training={precision: fp16, optimizer: lamb}", *overrides
-    )
-
-
-def test_bert_with_parameters_in_16_bits_casts_nothing() -> None:
-    narrow, eager = bert("framework=nvidia-bert"), bert("framework=pytorch-ddp")
-    assert eager.training.autocast
-    assert not narrow.training.autocast
-    casts_nothing = bert("framework=pytorch-ddp", "training.autocast=false")
-    assert timed(narrow).step_time_s < timed(casts_nothing).step_time_s < timed(eager).step_time_s
-
-
 def images(precision: str, *overrides: str) -> Scenario:
     return scenario(
         "cluster=dgx-a100", "strategy.workers=1", "batch=128", "model=resnet50", f"training.precision={precision}", *overrides
@@ -219,10 +184,3 @@ def test_convolutions_transpose_images_that_are_stored_by_channel() -> None:
 def test_compilers_store_images_channels_last() -> None:
     compiled = images("bf16", "framework=pytorch-ddp-compiled")
     assert timed(compiled).step_time_s == timed(compiled.copied(framework=compiled.framework.ablated("transposes"))).step_time_s
-
-
-def test_only_tensor_cores_need_transposes() -> None:
-    for precision, cluster in (("fp32", "dgx-a100"), ("fp16", "dgx1")):
-        one = images(precision, f"cluster={cluster}", "framework={base: pytorch-ddp, channels_first: [fp16, tf32]}")
-        without = one.copied(framework=one.framework.ablated("transposes"))
-        assert timed(one).step_time_s == timed(without).step_time_s

@@ -129,12 +129,6 @@ def test_traffic_half_of_the_time_costs_between_none_and_permanent(small: Make, 
     assert 0.98 * mean_s < sometimes < 1.2 * mean_s
 
 
-def test_a_ring_is_slowed_by_background_flows(small: Make) -> None:
-    ring = "strategy={kind: data_parallel, workers: 8, overlap: false}"
-    even, explicit = (timed(small(ring, *more)) for more in ((), ("unevenness={tenants: [{nodes: 1, flows: 1}]}",)))
-    assert explicit.breakdown_s["exposed_communication"] > 1.5 * even.breakdown_s["exposed_communication"]
-
-
 def test_tenants_on_unused_links_are_rejected(small: Make) -> None:
     with pytest.raises(FieldError, match=r"unevenness\.tenants\.0: no message uses the network link of node 7"):
         timed(small(SERVERS, "unevenness={tenants: [{nodes: 7, share: 0.5}]}"))

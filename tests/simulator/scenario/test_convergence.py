@@ -16,17 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scaleproof
-from scaleproof.commands.text.compare import describe as compared_text
-from scaleproof.reports.descriptions.crossover import describe
-from scaleproof.simulator.analysis.compare import TO_TARGET, compare
-from scaleproof.simulator.analysis.crossover.crossover import Crossover, crossover
 from scaleproof.simulator.analysis.study.sweep import sweep
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.prediction.accounting import to_target
 from scaleproof.simulator.scenario.convergence import Convergence
 from scaleproof.simulator.scenario.schema import Scenario
-from tests.conftest import SMALL
 
 Make = Callable[..., Scenario]
 STEPS, CRITICAL, PENALTY = 1000.0, 96.0, 0.3
@@ -91,14 +86,6 @@ def test_asynchronous_servers_update_with_each_push(small: Make) -> None:
     assert run.time_to_target_s == pytest.approx(run.to_target.steps / run.servers.updates_per_s)
 
 
-def test_the_batch_excludes_backup_workers(small: Make) -> None:
-    strategy = "strategy={kind: parameter_server, workers: 4, servers: 2, backups: 1}"
-    run = predict(small(strategy, GIVEN, "unevenness={compute_jitter: 0.1}"))
-    assert run.to_target is not None
-    assert run.to_target.batch == pytest.approx(36)
-    assert run.to_target.staleness == pytest.approx(0, abs=1e-9)
-
-
 def test_the_fastest_batch_to_target_minimises_steps_times_step_time(small: Make) -> None:
     """Where steps take longer by t per sample in addition to a fixed c, S(B) · (c + t B) is least at B = √(B_crit · c / t)."""
     base = predict(small(GIVEN), interval=False)
@@ -153,18 +140,6 @@ def test_unsupported_combinations_are_rejected(overrides: tuple[str, ...], repor
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_comparisons_include_throughput_and_time_to_target(small: Make) -> None:
-    reported = compare(small(SERVERS, GIVEN), small(ASYNCHRONOUS, GIVEN))
-    (effect,) = [one for one in reported.effects if one.name == TO_TARGET]
-    assert effect.a == pytest.approx(reported.a.time_to_target_s)
-    assert effect.b == pytest.approx(reported.b.time_to_target_s)
-    assert f"B reaches its target loss in {1 + (effect.change or 0.0):.3g} times as long as A" in " ".join(
-        compared_text(reported).split()
-    )
-    without = compare(small(SERVERS), small(ASYNCHRONOUS))
-    assert TO_TARGET not in [one.name for one in without.effects]
-
-
 def _soonest_batch(path: Path) -> int:
     axes = {"batch": [8, 64, 512, 4096]}
     found = sweep({"scenario": str(path), "axes": axes}, overrides=[GIVEN])
@@ -182,28 +157,3 @@ def test_sweeps_have_a_time_to_target_column_if_modelled(small: Make, tmp_path: 
     axis = {"convergence": [{"minimum_steps": 5, "critical_batch": 8}, {"minimum_steps": 10, "critical_batch": 8}]}
     first, second = sweep({"scenario": str(path), "axes": axis})["time_to_target_s"].tolist()
     assert second == pytest.approx(2 * first)
-
-
-@pytest.mark.full
-def test_crossover_maps_compare_time_to_target_if_modelled(tmp_path: Path) -> None:
-    path = tmp_path / "small.yaml"
-    path.write_text(SMALL)
-
-    def found(*overrides: str) -> Crossover:
-        bandwidth = "cluster.network.bandwidth=1 Gbit/s..100 Gbit/s"
-        one_slow = "unevenness={stragglers: [{ranks: 0, slowdown: 3}]}"
-        return crossover(path, bandwidth, "workers=4", ["ring", "scenario"], 2, [ASYNCHRONOUS, one_slow, *overrides])
-
-    # where noise rules all take as many samples, and the fastest is the soonest; where delay does, it is whoever waits
-    plain, noisy = found(), found(GIVEN, "convergence.critical_batch=1e6")
-    stale = found(GIVEN, "convergence.staleness_penalty=1e4")
-    assert noisy.winners == plain.winners
-    assert "scenario" in plain.winners.values()
-    assert set(stale.winners.values()) == {"ring"}
-    assert "the soonest at the target loss, as modelled" in describe(stale).title
-    assert plain.best == "the fastest strategy"
-    assert {point.time_to_target_s for point in plain.points} == {None}
-    for point in stale.points:
-        if point.strategy == "ring":
-            assert point.time_to_target_s == pytest.approx((point.step_time_s or 0.0) * 3 * STEPS)
-    assert stale.plain()["points"][0]["time_to_target_s"] is not None

@@ -73,15 +73,6 @@ def test_only_unsharded_gradients_are_accumulated(small: Make, zero: int, adds: 
     assert (adding > plain) == adds
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_gradient_synchronisation_bytes_follow_the_precision(small: Make, zero: int) -> None:
-    narrow, wide = (
-        timed(small(*ON, f"training.zero={zero}", f"training.reduce_precision={name}")).breakdown_s for name in ("bf16", "fp32")
-    )
-    assert sum(wide.values()) > sum(narrow.values())
-    assert wide["compute"] == pytest.approx(narrow["compute"])
-
-
 @pytest.mark.parametrize(
     ("framework", "fields", "expected"),
     [

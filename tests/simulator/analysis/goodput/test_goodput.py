@@ -153,27 +153,11 @@ def test_speed_of_fewer_workers_equals_its_prediction(small: Make) -> None:
     assert list(least.workers(np.array([2, 1]))) == [8, 0]
 
 
-def test_speeds_between_predicted_worker_counts_are_interpolated(small: Make) -> None:
-    sizes = ElasticSizes(small("batch={per_worker: 2}", *FAILING, *SHRINKING, "strategy.workers=32", *ONLY_COMPUTE))
-    speeds = [sizes.speed(workers) for workers in range(1, 33)]
-    assert sizes._samples_per_s.cache_info().currsize < 20
-    assert speeds == sorted(speeds)
-    exact = timed(small("batch={per_worker: 2}", "strategy.workers=27", *ONLY_COMPUTE)).samples_per_s
-    assert speeds[26] == pytest.approx(exact / sizes.samples_per_s, rel=0.02)
-
-
 @pytest.mark.parametrize(("repair", "in_repair"), [("12 h", 0.18), ("30 d", 10.8), ("10000 d", 3600.0)])
 def test_enough_spares_are_a_poisson_quantile(small: Make, repair: str, in_repair: float) -> None:
     result = found(small, "reliability.spares=0", f"reliability.repair={repair}", samples=1)
     assert result.in_repair == pytest.approx(in_repair)
     assert result.enough_spares == pytest.approx(poisson.ppf(0.99, in_repair), abs=1)
-
-
-def test_a_note_reports_that_fewer_workers_are_faster(small: Make) -> None:
-    """Messages of as many samples in all take longer, the more there are to exchange them."""
-    result = found(small, *SHRINKING, "cluster.network.latency=1 s", days=30)
-    assert result.shares["fewer workers"][0] < 0
-    assert "fewer workers are faster" in describe(result)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import lambertw
 
 from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes, daly_s, optimum_s, ratio
-from tests.simulator.analysis.goodput.jobs import USUAL, times
+from tests.simulator.analysis.goodput.jobs import times
 
 seconds = st.floats(1.0, 1e5)
 jobs = st.builds(
@@ -75,17 +75,3 @@ def test_the_optimal_interval_equals_the_exact_optimum(stall_s: float) -> None:
     exact_s = job.mtbf_s * (1 + lambertw(-math.exp(-stall_s / job.mtbf_s - 1)).real)
     assert optimum_s(lambda interval_s: ratio(job, interval_s), 1.0, 1e6) == pytest.approx(exact_s, rel=1e-4)
     assert daly_s(stall_s, job.mtbf_s) == pytest.approx(exact_s, rel=0.01)
-
-
-def test_asynchronous_checkpoints_save_the_stall_and_lose_unwritten_work() -> None:
-    synchronous = times(stall_s=300.0)
-    asynchronous = times(stall_s=5.0, writing_s=300.0)
-    assert ratio(asynchronous, 3600.0) > ratio(synchronous, 3600.0)
-    assert ratio(asynchronous, 3600.0) < ratio(times(stall_s=5.0), 3600.0)
-
-
-def test_a_slowdown_counts_as_a_stall() -> None:
-    slowed = times(failures_per_s=1e-15, stall_s=0.0, writing_s=100.0, slowdown=0.3)
-    assert slowed.cost_s == pytest.approx(30.0)
-    assert ratio(slowed, 1000.0) == pytest.approx(1000 / 1030)
-    assert USUAL.cost_s == 30.0

@@ -104,11 +104,6 @@ def test_other_objectives_need_their_prices(objective: Any) -> None:
         plan(poor, 8, objective)
 
 
-def test_cost_ranks_like_time_with_equal_node_counts() -> None:
-    cheap = plan(small("cluster.node.price=10 USD/h"), 8, "cost", top=1)
-    assert cheap.best[0].row == planned().best[0].row
-
-
 @pytest.mark.full
 def test_energy_objective_returns_the_least_energy_first() -> None:
     found = plan(small("cluster.node.power=3 kW", "cluster.node.idle_power=1 kW", "batch=8"), 2, "energy", top=2)
@@ -158,16 +153,6 @@ def test_the_plan_is_printed_as_text_and_json() -> None:
     assert "CP 1, EP 1" in text
     assert {"configurations", "estimate_seconds", "replayed", "best", "front", "too_large"} <= data.keys()
     assert data["best"][0]["low_s"] < data["best"][0]["step_time_s"] < data["best"][0]["high_s"]
-
-
-@pytest.mark.parametrize(
-    ("degrees", "is_named"), [({"zero": 0}, True), ({"zero": 3}, False), ({"zero": 0, "workers": 1, "tensor": 8}, False)]
-)
-def test_the_plan_names_the_bucket_size_where_gradients_are_summed_in_buckets(degrees: dict[str, int], is_named: bool) -> None:
-    record = record_of(planned(), "0")
-    configuration = {**record.best[0].configuration, "context": 1, "workers": 8, **degrees}
-    best = record.best[0].model_copy(update={"configuration": configuration})
-    assert ("for a scenario file (with bucket " in describe([record.model_copy(update={"best": [best]})])) == is_named
 
 
 def test_the_plan_names_its_frameworks() -> None:

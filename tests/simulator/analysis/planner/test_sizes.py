@@ -10,7 +10,6 @@ import pytest
 
 from scaleproof import main
 from scaleproof.reports.descriptions.plan_sentences import against_runner_up, headline, tie_sentence
-from scaleproof.reports.descriptions.plan_settings import settings
 from scaleproof.reports.pages.page import build
 from scaleproof.simulator.analysis.planner import sizes
 from scaleproof.simulator.analysis.planner.record import PlanRecord
@@ -127,13 +126,6 @@ def test_the_command_plans_several_sizes(tmp_path: Path, capsys: pytest.CaptureF
     with pytest.raises(SystemExit):
         main([*command[:5], "0,8"])
     assert "expected a whole number of at least 1" in capsys.readouterr().err
-
-
-def test_settings_that_are_equal_in_all_rows_are_named_once() -> None:
-    rows = [{"workers": 4, "tensor": 2, "recompute": "none", "framework": "x", "zero": zero} for zero in (0, 1)]
-    differing, equal = settings(rows)
-    assert [column.head for column in differing] == ["ZeRO"]
-    assert equal == "DP 4, TP 2, PP 1, VPP 1, CP 1, EP 1, MBS 1, GA 1, recompute none"
 
 
 def test_words_of_plans(plans: list[PlanRecord]) -> None:

@@ -85,13 +85,6 @@ def test_elasticities_add_up_to_one(small: Make, strategy: str) -> None:
     assert sensitivity(small(strategy)).rest == pytest.approx(0, abs=5e-3)
 
 
-def test_kernel_launch_time_has_an_elasticity(small: Make) -> None:
-    found = sensitivity(small("cluster.device=a100-80gb-sxm", "training.precision=bf16"))
-    assert (values(found)["kernel launches"].value or 0.0) < 0
-    # NCCL's constant latencies are not parameters of the cluster
-    assert 0 <= found.rest < 0.05
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_bandwidth_never_slows_and_latency_never_speeds_up_a_step(small: Make, strategy: str) -> None:
     for name, one in values(sensitivity(small(strategy))).items():
@@ -99,15 +92,6 @@ def test_bandwidth_never_slows_and_latency_never_speeds_up_a_step(small: Make, s
             assert one.value * (-1 if "latency" in name else 1) >= -1e-3
         if one.low is not None and one.high is not None and one.value is not None:
             assert one.low - 0.02 <= one.value <= one.high + 0.02
-
-
-def test_intervals_are_wide_only_if_several_parts_share_the_step(small: Make) -> None:
-    alone = values(sensitivity(small(*ONLY_COMPUTE)))["FLOP/s"]
-    shared = values(sensitivity(small(AFTERWARDS, "cluster.network.bandwidth=1 Gbit/s")))["network bandwidth"]
-    assert (alone.low, alone.high) == (pytest.approx(1, abs=1e-3), pytest.approx(1, abs=1e-3))
-    assert shared.low is not None
-    assert shared.high is not None
-    assert shared.high - shared.low > 1e-3
 
 
 def test_parameters_that_do_not_apply_have_a_reason(small: Make) -> None:
@@ -138,15 +122,6 @@ def test_batch_changes_respect_microbatches_and_shares(small: Make) -> None:
     fixed = values(sensitivity(small("strategy={kind: data_parallel, workers: 4, shares: [9, 11, 14, 14]}")))
     assert fixed["samples a step"].value is None
     assert fixed["samples a step"].how.startswith("another batch is not valid")
-
-
-def test_a_note_reports_elasticities_that_do_not_add_up(small: Make) -> None:
-    """Those of queues may: a little more of each of several things that are nearly full helps by as much as one of them."""
-    found = sensitivity(small())
-    doubled = [one.model_copy(update={"value": one.value and 1.2 * one.value}) for one in found.cluster]
-    found = found.model_copy(update={"cluster": tuple(doubled)})
-    assert found.rest < -0.1
-    assert "add up to more than the step" in " ".join(described(describe(found)).split())
 
 
 def test_the_table_and_the_command_list_all_parameters(small: Make, capsys: pytest.CaptureFixture[str]) -> None:

@@ -234,15 +234,6 @@ def test_invalid_input_gives_a_one_line_error(
     assert printed.out == ""
 
 
-def test_errors_that_differ_in_the_number_of_gpus_alone_are_counted_together(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_text("scenario: resnet50-ring-p100\naxes: {training.zero: [0, 3], gpus: [4, 8, 16, 32]}\n")
-    assert scaleproof.main(["sweep", str(path), "--out", str(tmp_path / "out"), "--set", "framework=pytorch-ddp"]) == 0
-    assert "4 times: " in capsys.readouterr().out
-
-
 def test_no_point_that_fits_is_the_answer_of_the_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = tmp_path / "study.yaml"
     study.write_text("scenario: llama-2-7b-fsdp-a100\naxes: {strategy.workers: [1, 2]}\n")
@@ -251,12 +242,3 @@ def test_no_point_that_fits_is_the_answer_of_the_sweep(tmp_path: Path, capsys: p
     assert "2 points, 0 of them with an error, 2 do not fit into memory" in printed
     assert "Out of memory at every point; the least need is " in printed
     assert "fastest" not in printed
-
-
-def test_a_large_study_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    study = tmp_path / "study.yaml"
-    study.write_text(
-        "scenario: resnet50-ring-p100\naxes: {cluster.network.bandwidth: {from: 1 Gbit/s, to: 9 Gbit/s, points: 200000}}\n"
-    )
-    assert scaleproof.main(["sweep", str(study), "--executor", "bsub", "--out", str(tmp_path / "out")]) == 2
-    assert "200,000 points, some 1 min on two cores" in capsys.readouterr().err

@@ -142,18 +142,6 @@ def test_a_ring_in_a_torus_goes_to_neighbours(sizes: list[int]) -> None:
             assert (ring[-1], ring[0]) in found
 
 
-@pytest.mark.parametrize("sizes", [[4], [5], [2, 3], [4, 4], [3, 1, 4], [4, 4, 4]])
-def test_nodes_of_a_torus_are_linked_along_each_dimension_modulo_its_size(sizes: list[int]) -> None:
-    places = list(itertools.product(*map(range, sizes)))
-    number = {place: i for i, place in enumerate(places)}  # the last dimension first
-    long = [axis for axis, size in enumerate(sizes) if size > 1]
-    expected: Counter[Pair] = Counter()
-    for place, axis, way in itertools.product(places, long, (1, -1)):
-        there = (*place[:axis], (place[axis] + way) % sizes[axis], *place[axis + 1 :])
-        expected[number[place], number[there]] += BANDWIDTH / (2 * len(long))
-    assert capacities(topology("torus", dimensions=sizes).wire(len(places), BANDWIDTH)) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("sizes", [[4], [8], [4, 4], [8, 4], [4, 4, 4]])
 def test_the_bisection_of_a_torus_is_two_links_per_row(sizes: list[int]) -> None:
     places = list(itertools.product(*map(range, sizes)))

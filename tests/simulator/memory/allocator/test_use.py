@@ -71,12 +71,6 @@ def test_the_peak_of_1f1b_is_in_a_backward_pass_of_the_first_stage() -> None:
     assert use.layer in {layer.name for layer in job_of(hybrid()).layers[:9]}
 
 
-def test_on_late_stages_the_peak_is_in_the_optimizer_step() -> None:
-    """Megatron-Core's optimizer copies 16-bit gradients to 32 bits."""
-    use = allocator_use(load("megatron-175b-3d-selene"), rank=6)
-    assert use.phase == "optimizer step"
-
-
 def test_expandable_segments_fragment_less() -> None:
     for scenario in (load("megatron-175b-3d-selene"), load("llama-2-7b-zero-bubble-a100"), hybrid("gpipe")):
         fixed, expandable = allocator_use(scenario), allocator_use(scenario, expandable=True)

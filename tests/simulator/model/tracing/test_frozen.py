@@ -16,11 +16,9 @@ from scaleproof.simulator.engine import replay
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, MemoryBound
-from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.model.traced import trace
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.predict import predict, timed
-from scaleproof.simulator.prediction.accounting import flops_per_sample
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.scenario.load import build
 from scaleproof.simulator.scenario.schema import Scenario
@@ -113,12 +111,6 @@ def test_flops_of_a_run_are_those_that_are_computed() -> None:
     assert predict(scenario("frozen_top")).model_flops == pytest.approx(64 * (DEPTH + DEPTH - 1 + 1) * layer)
 
 
-def test_layers_without_a_backward_pass_are_not_recomputed() -> None:
-    layers = layers_of("half_frozen_tower")
-    _, recomputed = flops_per_sample(layers, Recompute(kind="full"))
-    assert recomputed == pytest.approx(sum(layer.forward_flops for layer in layers[DEPTH // 2 :] if not layer.pinned_to_end))
-
-
 def test_zero_3_gathers_frozen_parameters_and_scatters_no_gradients_of_them() -> None:
     program = compiled(scenario("half_frozen_tower", "training.zero=3"))
     size_bytes = 7 / 8 * DEPTH * LAYER
@@ -139,17 +131,6 @@ def test_stages_below_the_first_trained_layer_receive_no_gradients() -> None:
     assert sent[0] == pytest.approx(sent[1] * 4 / 6)
     stages = work_s(compiled(scenario("half_frozen_tower", pipeline)), Phase.BACKWARD)
     assert np.array_equal(stages > 0, [False, False, True, True])
-
-
-@pytest.mark.parametrize("kind", ["gather_average", "{kind: local_sgd, period: 1}", "{kind: parameter_server, servers: 1}"])
-def test_other_strategies_send_trained_parameters(kind: str) -> None:
-    strategy = kind if kind.startswith("{") else f"{{kind: {kind}}}"
-    override = f"strategy={strategy[:-1]}, workers: 4}}"
-    sent = []
-    for name in ("half_frozen_tower", "trained_tower"):
-        program = compiled(scenario(name, override))
-        sent.append(sum(moved_bytes(program, kind) for kind in (Kind.COLLECTIVE, Kind.TRANSFER)))
-    assert sent[0] == pytest.approx(sent[1] / 2)
 
 
 @pytest.mark.parametrize("name", ["half_frozen_tower", "frozen_tower"])

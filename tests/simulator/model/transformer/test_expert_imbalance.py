@@ -77,13 +77,6 @@ def test_zipf_loads_equal_expert_popularities_with_one_expert_per_rank() -> None
     assert room(Zipf(exponent=10), 16, 3, 16) == pytest.approx(16 / 3)
 
 
-def test_equal_loads_cost_the_same_as_no_imbalance() -> None:
-    name = "mixtral-8x7b-experts-h100"
-    even, drawn = (predict(load(name, more)) for more in ((), ("model.experts.imbalance={kind: zipf, exponent: 0}",)))
-    assert drawn.step_time_s == pytest.approx(even.step_time_s, rel=1e-3)
-    assert drawn.model_flops == even.model_flops
-
-
 def unequal(expert: int) -> list[Run]:
     kinds = [f"{{kind: zipf, exponent: {exponent}}}" for exponent in (0, 0.2, 0.5, 1)]
     more = [(f"strategy.expert={expert}", f"model.experts.imbalance={kind}") for kind in kinds]

@@ -17,7 +17,6 @@ from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]
 ONE_BUCKET = "strategy={{kind: data_parallel, workers: {}, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}}"
-INPUT = "input={{storage: {{sample: 3 KB, bandwidth: {} MB/s}}, prefetch: {}}}"
 
 
 def compiled(scenario: Scenario) -> Program:
@@ -82,16 +81,6 @@ def test_workers_synchronise_once_per_period(small: Make) -> None:
 
     even = small("strategy={kind: local_sgd, workers: 1}", "batch={per_worker: 2}")
     assert mean_step_s(1) > mean_step_s(20) > period_s(even)
-
-
-@pytest.mark.parametrize("prefetch", [0, 1])
-@pytest.mark.parametrize("MBps", [1, 1000])
-def test_input_of_a_period_takes_the_time_of_its_steps(small: Make, MBps: int, prefetch: int) -> None:
-    given = INPUT.format(MBps, prefetch)
-    one, ten = (period_s(small(f"strategy={{kind: local_sgd, workers: 4, period: {n}}}", given)) for n in (1, 10))
-    size_s = moved_bytes(small("strategy={kind: local_sgd, workers: 4}")) / 10e9
-    assert 10 * one - 9 * (size_s + 60e-6) <= ten * (1 + 1e-6)
-    assert ten <= 10 * one
 
 
 def test_equivalent_workers_are_folded_without_changing_the_result(small: Make) -> None:

@@ -14,7 +14,7 @@ from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.plan_costs import stage_layers
 from scaleproof.simulator.strategy.scenario_job import job_of
-from tests.simulator.programs import ONLY_COMPUTE, compiled, moved_bytes, separate_workers, step_s, work_s
+from tests.simulator.programs import compiled, moved_bytes, separate_workers, step_s, work_s
 
 Make = Callable[..., Scenario]
 MIXTURE = (
@@ -166,36 +166,6 @@ def sums(program: Program) -> list[int]:
     found = sorted(row for row in rows if all(program.phase[made] == Phase.BACKWARD for made in before[row]))
     assert found
     return found
-
-
-@pytest.mark.parametrize("zero", [1, 2])
-def test_gathers_during_the_forward_pass_are_hidden_by_it(small: Make, zero: int) -> None:
-    """All gathers but the first unit's are hidden if compute takes longer; gradients are summed as before."""
-    slow, numbers = "cluster.device.layer_overhead=20 ms", "workers: 8, bucket: 20 KiB, overlap: true"
-    separate = averaged(small, f"{numbers}, overlap_gather: false", f"training={{zero: {zero}}}", slow)
-    overlapped = averaged(small, f"{numbers}, overlap_gather: true", f"training={{zero: {zero}}}", slow)
-    free = averaged(small, numbers, f"training={{zero: {zero}}}", slow, *ONLY_COMPUTE[:2])
-    assert step_s(overlapped) < step_s(separate)
-    assert moved_bytes(overlapped) == pytest.approx(moved_bytes(separate))
-    whole_s, shown_s = step_s(separate) - step_s(free), step_s(overlapped) - step_s(free)
-    assert shown_s < 0.6 * whole_s
-
-
-@pytest.mark.parametrize("zero", [1, 2])
-@pytest.mark.parametrize(
-    "numbers", ["workers: 8", "workers: 4, stages: 2, microbatches: 4", "workers: 2, context: 2, stages: 3"]
-)
-def test_overlapped_reduce_scatters_and_gathers_never_slow_a_step(small: Make, zero: int, numbers: str) -> None:
-    """Without latency, more messages cost nothing. Keys and values of context ranks share links with gathers next to them."""
-    free = ("cluster.network.latency=0", "cluster.node.link.latency=0", f"training={{zero: {zero}}}")
-    separate_s, sums_s, gathers_s, both_s = (
-        step_s(averaged(small, f"{numbers}, bucket: 20 KiB, overlap: {sums}, overlap_gather: {gathers}", *free))
-        for gathers in ("false", "true")
-        for sums in ("false", "true")
-    )
-    same = 1.001 if "context" in numbers else 1 + 1e-9
-    assert max(sums_s, gathers_s) <= separate_s * same
-    assert both_s <= min(sums_s, gathers_s) * same
 
 
 WORDS = 256 * 64

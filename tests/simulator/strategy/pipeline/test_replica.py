@@ -170,22 +170,6 @@ def test_split_sends_move_a_part_per_tensor_rank_and_gather_it(small: Make, tens
     assert late[1] - late[0] == pytest.approx(gather_s)
 
 
-def test_split_sends_across_nodes_gather_between_nodes(small: Make) -> None:
-    """Two tensor-parallel ranks, and another worker's on the same node."""
-    numbers = "workers: 2, stages: 2, tensor: 2, order: [workers, stages, tensor, context]"
-    whole, parts = (
-        compiled(small(f"strategy={{kind: hybrid, {numbers}, split_sends: {flag}}}", "cluster.network.latency=0"))
-        for flag in ("false", "true")
-    )
-    (late_s,) = {
-        float(b - a)
-        for a, b in zip(*(program.latency_s[program.kind == Kind.TRANSFER] for program in (whole, parts)), strict=True)
-    }
-    size_bytes = whole.amount[whole.kind == Kind.TRANSFER][0]
-    # half of it each way, four ranks of a node at a time
-    assert late_s == pytest.approx(4 * size_bytes / 2 / 1.25e9)
-
-
 @pytest.mark.parametrize(("schedule", "chunks"), [("zb_h1", 1), ("zb_v", 2), ("interleaved_zero_bubble", 2)])
 def test_input_and_weight_gradient_passes_add_up_to_the_backward_pass(small: Make, schedule: str, chunks: int) -> None:
     numbers = f"tensor: 2, stages: 2, chunks: {chunks}, microbatches: 4"
