@@ -30,6 +30,7 @@ def elasticities(found: Sensitivity, words: str) -> Section:
     return Section(
         "Sensitivity",
         "What would help most",
+        "The effect of 1 % more of each quantity of the cluster, the batch and the servers.",
         tables=[_table(found)],
         charts=lambda: [sensitivity_chart(found, words)],
         notes=[*_idle(found), *_verdict(found), *(f"warning: {text}" for text in found.warnings)],

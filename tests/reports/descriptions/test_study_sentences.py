@@ -11,7 +11,7 @@ import pytest
 
 from scaleproof.reports.charts.chart import Boxes
 from scaleproof.reports.charts.sensitivity import sensitivity_chart
-from scaleproof.reports.pages.study_text import counts, facts, headline, lead_words, lede
+from scaleproof.reports.descriptions.study_sentences import counts, facts, headline, lead_words, lede
 from scaleproof.reports.read.fastest_points import FastestPoint, chosen, sensitivity_of
 from scaleproof.reports.read.ranking import Lead, Ranking, ranking
 from scaleproof.reports.read.study import StudyTable, studied
@@ -49,20 +49,20 @@ def test_the_headline_has_size_speed_interval_speed_up_and_margin(study: StudyTa
         r"ring beats servers by a factor of 4.4; ring is cheaper than servers with a probability of .*",
         text,
     )
-    under = lede(study, ranks)
-    assert under.startswith("three-layers with ring, network bandwidth 40 Gbit/s, the fastest of 12 configurations that fit. ")
+    under = " ".join(lede(study, ranks))
+    assert under.startswith("the fastest of 12 configurations that fit: three-layers with ring, network bandwidth 40 Gbit/s")
     assert "at all sizes and has a probability of " in under
 
 
 def test_the_text_names_the_size_from_which_an_alternative_leads(study: StudyTable) -> None:
     crossed = _with_rates(study, ring=[10, 30, 70], servers=[20, 10, 20])
-    assert "is 200–250\u202f% from 4 GPUs on" in lede(crossed, ranking(crossed))
+    assert "is 200–250\u202f% from 4 GPUs on" in " ".join(lede(crossed, ranking(crossed)))
 
 
 def test_equal_alternatives_do_not_beat_each_other(study: StudyTable) -> None:
     tied = _with_rates(study, ring=[10, 30, 70], servers=[20, 25, 69.9])
     assert "; no difference between ring and servers" in headline(tied, [], ranking(tied))
-    assert "The lead" not in lede(tied, ranking(tied))
+    assert "the lead" not in " ".join(lede(tied, ranking(tied)))
     near = Lead("ring", "servers", 0.04, per_gpu=False, probability=0.6)
     assert lead_words(near) == (
         "ring and servers are a tie: ring is faster with a probability of 60\u202f% (predicted lead 4.0\u202f%)"
@@ -110,7 +110,7 @@ def test_studies_without_a_valid_point_have_a_headline_that_reports_it(
     points = study.points[:0] if changes is None else study.points.assign(**changes)
     none = replace(study, points=points)
     assert headline(none, [], ranking(none)).startswith(words)
-    assert lede(none, ranking(none)) == ""
+    assert lede(none, ranking(none)) == []
     assert facts(none, None) == []
 
 
