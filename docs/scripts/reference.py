@@ -58,8 +58,11 @@ punctuation: `llama3-70b`.
 
 | write | for |
 |---|---|"""
-# Mappings that other pages of the reference describe, with the page.
-_ELSEWHERE: Final = {"strategy": "strategies.md", "framework": "frameworks.md", "topology": "networks.md#links"}
+# Fields whose mappings other pages describe, with the page.
+_ELSEWHERE: Final = {
+    "strategy": "strategies.md", "framework": "frameworks.md", "network": "networks.md#links", "link": "networks.md#links",
+    "unevenness": "../guides/stragglers.md#describe-perturbations", "input": "memory.md#input",
+}  # fmt: skip
 # Mappings that only `calibrate` and `import` write.
 _WRITTEN: Final = (
     "Adjust", "AttentionRates", "MeasuredCollective", "MeasuredLayer", "MeasuredOptimizer", "MeasuredStep", "MixtureRates",
