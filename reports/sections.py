@@ -17,7 +17,7 @@ from scaleproof.reports.charts.chart import Chart
 class Column:
     """A column of a table, by its head. is_text: whether cells are words, which are aligned at the left. under: head of the
     column below whose cells pages print these, in small type. is_detail: whether only pages have it. shares: of 1, drawn as
-    bars next to the cells."""
+    bars next to the cells. grades: of each cell, close, fair, off, failed or missing, which pages colour."""
 
     head: str
     cells: Sequence[str]
@@ -25,6 +25,7 @@ class Column:
     under: str = ""
     is_detail: bool = False
     shares: Sequence[float] = ()
+    grades: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ from scaleproof.simulator.analysis.planner.sizes import is_plan_folder
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
-from scaleproof.simulator.common.units import format_bytes, format_short
 
 _PAGE: Final = "index.html"
 # Pages by the file that they show.
@@ -109,15 +108,6 @@ def _render(page: Page) -> str:
         "narrow": text.with_narrow_spaces,
         "groups": described.groups,
         "shown_columns": described.shown_columns,
-        "ms": text.milliseconds,
-        "signed_ms": text.signed_milliseconds,
-        "rate": text.rate,
-        "short": format_short,
-        "duration": text.duration,
-        "percent": text.percent,
-        "signed_percent": text.signed_percent,
-        "family_name": text.family_name,
-        "size": format_bytes,
     }
     head, own = (environment.get_template(name).render() for name in _SCRIPTS)
     library = _library() if any(section.pictures for section in page.sections) else ""
