@@ -59,18 +59,27 @@ def table_lines(one: Table, indent: str = "") -> list[str]:
     """Lines of a table and of what is below it, with bars for shares. Rows that are too many are counted."""
     columns = [column for column in one.columns if not column.is_detail]
     align = "".join("<" if column.is_text else ">" for column in columns)
-    heads, rows = [column.head for column in columns], one.rows()
     shares = next((column.shares for column in columns if column.shares), None)
     if shares is not None and not one.has_titles:
-        cells = ((*row, bar(share)) for row, share in zip(rows, shares, strict=True))
+        cells = ((*row, bar(share)) for row, share in zip(one.rows(), shares, strict=True))
         return table(cells, f"{align}<", SHARE_WIDTHS, gap=1, indent=indent)
+    # rows below the heading of the table are indented
+    inner = "" if one.titles[0] == columns[0].head else "  "
+    titles = one.titles
+    rows = [[_cut(cell, column.most_letters) for cell, column in zip(row, columns, strict=True)] for row in one.rows()]
     if shares is not None:
-        heads, align = [*heads, ""], f"{align}<"
-        rows = [(*row, bar(share, _BAR_WIDTH)) for row, share in zip(rows, shares, strict=True)]
-    shown = rows[: one.most_rows] if one.most_rows else rows
-    more = len(rows) - len(shown)
-    lines = table([heads, *shown] if one.has_titles else shown, align, indent=indent)
-    return [*lines, *([f"{indent}and {counted(more, f'more {heads[0]}')}"] if more else []), *_wrapped(one.below, indent)]
+        titles, align = [*titles, ""], f"{align}<"
+        rows = [[*row, bar(share, _BAR_WIDTH)] for row, share in zip(rows, shares, strict=True)]
+    shown = [[f"{inner}{name}", *others] for name, *others in (rows[: one.most_rows] if one.most_rows else rows)]
+    lines = table([titles, *shown] if one.has_titles else shown, align, indent=indent)
+    if more := len(rows) - len(shown):
+        noun = columns[0].head or "row"
+        lines.append(f"{indent}{inner}and {counted(more, f'more {noun}')}, see --json")
+    return [*lines, *_wrapped(one.below, indent)]
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= (most or len(text)) else f"{text[: most - 1]}…"
 
 
 def _lines(lines: Iterable[Line]) -> Iterator[str]:

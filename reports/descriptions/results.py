@@ -118,7 +118,7 @@ def _cases(found: Results) -> Table:
     ]
     intervals = [_between(run.prediction_interval_s) if run else "" for run in predicted]
     ranges = [_between(step_range_s(run)) if run else "" for run in measured]
-    failures = [case.failure or "" for case in cases]
+    failures = [f"{case.scenario}: {case.failure}" for case in cases if case.failure]
     columns = [
         Column("scenario", [case.scenario for case in cases], is_text=True),
         Column("strategy", words, is_text=True, under="scenario"),
@@ -129,9 +129,8 @@ def _cases(found: Results) -> Table:
         Column("80 %", ranges, under="measured"),
         Column("error", [signed_percent(case.error) for case in cases]),
         Column("verdict", [f"{one.symbol} {one.words}" for one in verdicts], True, grades=[one.grade for one in verdicts]),
-        Column("failure", failures, is_text=True, under="verdict"),
     ]
-    return Table(columns)
+    return Table(columns, below=failures)
 
 
 def _between(ends_s: tuple[float, float] | None) -> str:

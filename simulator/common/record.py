@@ -34,6 +34,9 @@ class Record(BaseModel):
     def _without_derived(cls, data: Any) -> Any:
         return {name: data[name] for name in data if name not in cls.derived} if isinstance(data, dict) else data
 
+    def __str__(self) -> str:
+        return repr(self)
+
     @classmethod
     def read(cls, path: Path, remedy: str) -> Self:
         """The record in a file. remedy: the command that writes it again. Raises InputError if it cannot be read."""

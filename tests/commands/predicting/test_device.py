@@ -20,11 +20,11 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_facts_name_their_origin(capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, "h100-80gb-sxm").splitlines()
     assert lines[0] == "H100-80GB-SXM: NVIDIA H100 80 GB on NVLink (SXM5)"
-    facts = {line.strip().partition("  ")[0]: line for line in lines[2 : lines.index("")]}
+    facts = {line.strip().partition("  ")[0]: line for line in lines[3 : lines.index("", 3)]}
     assert facts["peak bf16, fp16"].split()[-4:] == ["989", "TFLOP/s", "data", "sheet"]
     assert facts["power limit"].endswith("data sheet")
     assert facts["launch of a kernel"].endswith("assumed")
-    assert any(line.startswith("source: ") for line in lines)
+    assert "source" in lines
 
 
 def test_rates_grow_with_the_size_of_products(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,10 +43,6 @@ def test_every_device_that_ships_is_shown(name: str, capsys: pytest.CaptureFixtu
     assert "matrix products m = n = k in a short burst" in shown(capsys, name)
 
 
-def test_the_device_of_a_cluster_file_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "share of the peak" in shown(capsys, str(catalog.ROOT / "clusters" / "cpu-2core.yaml"))
-
-
 def test_figures_show_measured_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = sampled(tmp_path / "a100.csv", "A100-80GB-SXM", 40)
     shown(capsys, "a100-80gb-sxm", "--out", str(tmp_path / "out"), "--table", str(table))
@@ -55,12 +51,6 @@ def test_figures_show_measured_kernels(tmp_path: Path, capsys: pytest.CaptureFix
         f"{name}.{form}" for name in ("roofline", "products", "attention") for form in ("png", "svg")
     }
     assert json.loads((tmp_path / "out" / "device.json").read_text())["name"] == "A100-80GB-SXM"
-
-
-def test_devices_without_measured_kernels_have_figures_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown(capsys, "t4", "--out", str(tmp_path))
-    assert (tmp_path / "roofline.svg").stat().st_size > 0
-    assert (tmp_path / "attention.svg").stat().st_size > 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The page of claims, from the file that the command writes."""
+"""The page of claims, from the file that the command writes; and damaged files of any page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def test_many_claims_are_listed_with_their_verdicts_instead_of_in_the_bar(tmp_pa
         assert ('<a href="#c2">c2</a>' in page) != has_list
 
 
-def test_files_that_cannot_be_read_are_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "claims.json").write_text("{")
-    with pytest.raises(InputError, match=r"claims\.json: cannot be read"):
+@pytest.mark.parametrize("name", ["claims.json", "collectives.json", "crossover.json", "events.json", "fit.json"])
+def test_files_that_cannot_be_read_are_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("{")
+    with pytest.raises(InputError, match=f"{name}: cannot be read"):
         build(tmp_path)

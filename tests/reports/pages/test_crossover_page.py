@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 import scaleproof
 from scaleproof.reports.pages.page import build
-from scaleproof.simulator.common.errors import InputError
 
 
 def test_a_strategy_map_has_a_page_with_its_borders(tmp_path: Path) -> None:
@@ -26,9 +23,3 @@ def test_a_map_with_one_border_in_each_row_says_where_it_is(tmp_path: Path) -> N
     assert scaleproof.main([*command, "--y", "workers=4,16", "--points", "5", "--out", str(tmp_path)]) == 0
     page = build(tmp_path).path.read_text(encoding="utf-8")
     assert re.search(r"<h1>resnet50-ring-p100: ring is fastest from [\d.]+ Gbit/s to [\d.]+ Gbit/s on, ps-all below", page)
-
-
-def test_files_that_cannot_be_read_are_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "crossover.json").write_text("{")
-    with pytest.raises(InputError, match=r"crossover\.json: cannot be read"):
-        build(tmp_path)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.commands.text import compare as compare_text
 from scaleproof.commands.text import run as run_text
+from scaleproof.commands.text.sections import described
+from scaleproof.reports.descriptions import comparisons
 from scaleproof.reports.descriptions.plan_sentences import optimality
 from scaleproof.reports.descriptions.runs import out_of_memory
 from scaleproof.simulator.analysis.compare import compare
@@ -60,7 +61,7 @@ def test_each_output_says_so() -> None:
     assert "is not modelled" in " ".join(run_text.describe(run).split())
 
     comparison = compare(offloaded(), with_optimizer)
-    assert "warning for B: training.offload" in " ".join(compare_text.describe(comparison).split())
+    assert "warning for B: training.offload" in " ".join(described(comparisons.describe(comparison)).split())
     # B may be slower by any share of what is not modelled
     modelled = ratio_interval(offloaded(), with_optimizer, comparison.ratio)
     (more,) = unmodelled(with_optimizer)
