@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from scaleproof.reports.charts.chart import CELL_COLOURS, Boxes, Chart, ChartAxis, Line, View
+from scaleproof.reports.charts.chart import CELL_COLOURS, Boxes, Chart, ChartAxis, Line, Mark, View
 from scaleproof.reports.charts.style import FAINT, INK, paler
 from scaleproof.simulator.analysis.crossover.crossover import Border, Crossover
 
@@ -36,7 +36,7 @@ def strategy_map(found: Crossover, finding: str) -> Chart:
             dashed=True,
         ),
     )
-    marks = [*(one for one in bands if one.left), *(one for one in lines if one.x)]
+    marks: list[Mark] = [*(one for one in bands if one.left), *(one for one in lines if one.x)]
     ends = math.log10(found.x.values[0]), math.log10(found.x.values[-1])
     ticks = [(ends[0] * (_TICKS - tick) + ends[1] * tick) / _TICKS for tick in range(_TICKS + 1)]
     across = ChartAxis(found.x.name, ticks=tuple((tick, found.x.rounded(10**tick)) for tick in ticks), limits=ends)

@@ -60,7 +60,9 @@ def page(folder: Path) -> Page:
         )
         for one, uri in ((one, _uri(folder, f"{one.name}.png")) for one in claims)
     ]
-    rows = ([one.name, one.claim, one.predicted.words, one.measured.words if one.measured else ""] for one in claims)
+    rows: list[list[str | float | int | None]] = [
+        [one.name, one.claim, one.predicted.words, one.measured.words if one.measured else ""] for one in claims
+    ]
     sheets = {"claims.csv": csv_tables.rows_csv(("name", "claim", "predicted", "measured"), rows)}
     if len(claims) == 1:
         words = claims[0].predicted.words.removeprefix("Depends: ")
