@@ -70,7 +70,8 @@ class Job:
     recomputed: whether each layer is recomputed, where that depends on stages; all blocks if None. gradients: bytes of their
     elements, of the training precision if None. scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an
     engine models that messages share links; else workers whose messages take equal times are one class. is_emulated: whether
-    ranks wait for the time of their compute instead of using cores.
+    ranks wait for the time of their compute instead of using cores. trained_bytes: of a trained parameter, of the training
+    precision if None.
     """
 
     layers: Sequence[Layer]
@@ -98,6 +99,7 @@ class Job:
     shares_links: bool = True
     is_emulated: bool = False
     autocast: bool = False
+    trained_bytes: int | None = None
 
     def distinguishable_ranks(self, ranks: int) -> Collection[int]:
         """Ranks that must not be folded into a class with others."""
@@ -110,8 +112,8 @@ class Job:
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of an element of parameters and of their gradients."""
-        return ELEMENT_BYTES["fp32"] if self.autocast else self.element_bytes
+        """Bytes of an element of trained parameters and of their gradients."""
+        return self.trained_bytes or (ELEMENT_BYTES["fp32"] if self.autocast else self.element_bytes)
 
     @cached_property
     def stream_bytes(self) -> int:

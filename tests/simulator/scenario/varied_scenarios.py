@@ -309,6 +309,9 @@ VARIED: Final[Mapping[str, Fields]] = {
     "recompute-products": _job(training={"recompute": {"products": "every_second"}}),
     "measured-step": _job(training={"measured_step": {"samples": 2, "time": "50 ms"}}),
     "offload": _job(training={"zero": 3, "offload": ["optimizer"]}),
+    "adapters": _h100(
+        training={"adapters": {"kind": "dora", "rank": 8, "targets": ["q_proj", "down_proj"]}, "base_precision": "nf4"}
+    ),
     "gather-average": _job(strategy={"kind": "gather_average", "workers": 4}),
     "local-sgd": _job(strategy={"kind": "local_sgd", "workers": 4, "period": 4, "outer": "nesterov", "overlap": True}),
     "model-parallel": _job(model="siamese-resnet50", strategy={"kind": "model_parallel", "stages": 2}),
