@@ -9,7 +9,7 @@ from scaleproof.reports.charts.runs import accuracy as result_charts
 from scaleproof.reports.charts.runs import breakdown as run_charts
 from scaleproof.reports.charts.runs import steps as step_charts
 from scaleproof.reports.charts.runs.waterfall import waterfall
-from scaleproof.reports.descriptions import evidence, runs
+from scaleproof.reports.descriptions import captures, evidence, runs
 from scaleproof.reports.descriptions import result_sentences as sentences
 from scaleproof.reports.read.csv_tables import step_range_s
 from scaleproof.reports.read.results import Case, Results
@@ -26,6 +26,7 @@ from scaleproof.reports.text import (
     signed_percent,
     when,
 )
+from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.units import format_bytes, format_interval_s, format_short
@@ -64,12 +65,14 @@ def sections(found: Results) -> Iterator[Section]:
     shown = [case for case in cases if case.predicted and case.predicted.step_distribution]
     if shown:
         yield _steps(shown)
-    scenarios = [(case.scenario, scenario_of(case)) for case in cases if case.predicted]
+    scenarios = [(case.scenario, _scenario(case)) for case in cases if case.predicted]
+    if len(cases) == 1 and scenarios and (own := scenarios[0][1]) and isinstance(own.strategy, CapturedStrategy):
+        yield from captures.sections(own)
     if known := [(name, scenario) for name, scenario in scenarios if scenario is not None]:
         yield evidence.of_scenarios(known)
 
 
-def scenario_of(case: Case) -> Scenario | None:
+def _scenario(case: Case) -> Scenario | None:
     """The scenario of a case; None where it was not kept or cannot be read."""
     try:
         return load(parse(case.scenario_yaml, dump.FILE).data)

@@ -9,14 +9,12 @@ from typing import Any, Final
 from scaleproof.reports import text
 from scaleproof.reports.descriptions import results as descriptions
 from scaleproof.reports.pages import described
-from scaleproof.reports.pages.capture_sections import capture_sections
 from scaleproof.reports.pages.sections import Page, PageSection, Picture, Sources
 from scaleproof.reports.read import csv_tables, origins
 from scaleproof.reports.read.results import Case, Results
 from scaleproof.reports.sections import slug
 from scaleproof.reports.timeline.side_by_side import side_by_side
 from scaleproof.reports.timeline.step_chart import step_chart
-from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.scenario import dump
@@ -50,19 +48,11 @@ def sections(found: Results) -> list[PageSection]:
 
 
 def _further(cases: Sequence[Case]) -> list[PageSection]:
-    """What only pages have: streams and memory of captured scripts, and timelines."""
-    made = _captured(cases)
-    if timelines := _timelines(cases):
-        intro = "A typical step of each run. A row is a rank; thin bars are overlapped communication."
-        intro += f" The first {_MOST_TIMELINES} scenarios are shown." if len(cases) > _MOST_TIMELINES else ""
-        made.append(PageSection("timelines", "Timelines", "One step, rank by rank", intro, timelines))
-    return made
-
-
-def _captured(cases: Sequence[Case]) -> list[PageSection]:
-    """Streams and memory over the step of a captured script; nothing where several scenarios are compared."""
-    scenario = descriptions.scenario_of(cases[0]) if len(cases) == 1 and cases[0].predicted else None
-    return capture_sections(scenario) if scenario is not None and isinstance(scenario.strategy, CapturedStrategy) else []
+    """The timelines, which only pages have."""
+    timelines = _timelines(cases)
+    intro = "A typical step of each run. A row is a rank; thin bars are overlapped communication."
+    intro += f" The first {_MOST_TIMELINES} scenarios are shown." if len(cases) > _MOST_TIMELINES else ""
+    return [PageSection("timelines", "Timelines", "One step, rank by rank", intro, timelines)] if timelines else []
 
 
 def _timelines(cases: Sequence[Case]) -> list[Picture]:
