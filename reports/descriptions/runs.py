@@ -180,6 +180,8 @@ def out_of_memory(run: Run) -> str:
     )
     note = f" ({run.fit_by_note})" if run.fit_by_note else ""
     remedy = f"fits with: {settings}{note}" if settings else f"no setting tried makes it fit; {other}"
+    if run.host_problem:
+        return f"Out of host memory: {run.host_problem}" + (f"; {remedy}" if settings else "")
     return f"Out of memory: {need} per {noun}{place} ({', '.join(largest(holders_bytes))}); {remedy}"
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from scaleproof.simulator.captured.strategy import CapturedStrategy
+from scaleproof.simulator.cluster.host import required_host
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import ranks, server
-from scaleproof.simulator.memory.result import HOLDERS, MemoryUse, RankMemory
+from scaleproof.simulator.memory.result import HOLDERS, HostUse, MemoryUse, RankMemory
 from scaleproof.simulator.memory.static import states
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -22,7 +25,19 @@ def memory(scenario: Scenario) -> MemoryUse:
         classes = tuple(one.rank_memory(scale) for one in classes_memory(scenario))
         return MemoryUse(classes, None, capacity_bytes(scenario))
     inputs = MemoryInputs(scenario)
-    return MemoryUse(ranks(inputs), server(inputs), capacity_bytes(scenario))
+    kinds = ranks(inputs)
+    return MemoryUse(kinds, server(inputs), capacity_bytes(scenario), _host_use(scenario, kinds))
+
+
+def _host_use(scenario: Scenario, kinds: Sequence[RankMemory]) -> HostUse | None:
+    """What the ranks of a node keep on their host; None if nothing."""
+    if not scenario.training.offload:
+        return None
+    node, host = scenario.cluster.node, required_host(scenario.cluster)
+    needed_bytes = min(node.devices, scenario.strategy.training_ranks) * max(kind.host_bytes for kind in kinds)
+    if scenario.training.offload_to == "nvme" and host.nvme is not None:
+        return HostUse(needed_bytes, host.nvme.capacity_bytes, "drives", "cluster.node.host.nvme.capacity")
+    return HostUse(needed_bytes, host.memory_bytes, "host memory", "cluster.node.host.memory")
 
 
 def capacity_bytes(scenario: Scenario) -> float:

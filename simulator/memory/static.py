@@ -8,18 +8,18 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, LEAST_NARROW_STATES, OPTIMIZER_STATES, state_bytes
 from scaleproof.simulator.frameworks import MemoryBehaviour
 from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
 from scaleproof.simulator.memory.step import UpdateBytes
 from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.muon import matrix_elements
 from scaleproof.simulator.model.operators import Matmul
 from scaleproof.simulator.parallelism import LocalSgd
 from scaleproof.simulator.parallelism.compression import PowerSgd, TopK
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
-from scaleproof.simulator.scenario.training import Training
+from scaleproof.simulator.scenario.training import Training, has_only_master
 
-# Elements per parameter that an optimizer keeps: none, a velocity, or two moments. Adafactor is counted by tensor.
-_STATES: Final = {"sgd": 0, "momentum": 1, "adam": 2, "lamb": 2}
 # Bytes per element of master copies and states in mixed precision, arXiv 1910.02054, section 3.1.
 MASTER_BYTES: Final = 4
 
@@ -36,15 +36,17 @@ class States(NamedTuple):
 class StageElements(NamedTuple):
     """Sizes of a rank's part of the model in elements.
 
-    parameters, trained, experts: of parameters, of trained ones and of experts among them; states: of the optimizer. largest:
-    largest trained tensor. ends: parameters of layers that are pinned to a stage end; blocks: of all other layers; block: of
-    the largest of these. products: one trained weight of each shape in blocks.
+    parameters, trained, experts: of parameters, of trained ones and of experts among them; states: of the optimizer. small:
+    trained ones in tensors whose states never have 8 bits. largest: largest trained tensor. ends: parameters of layers that are
+    pinned to a stage end; blocks: of all other layers; block: of the largest of these. products: one trained weight of each
+    shape in blocks.
     """
 
     parameters: int
     trained: int
     experts: int
     states: float
+    small: int
     largest: int
     ends: int
     blocks: int
@@ -54,13 +56,16 @@ class StageElements(NamedTuple):
 
 def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str) -> StageElements:
     """Sizes of some layers, each with the number of times that it occurs."""
-    parameters = trained = experts = largest = blocks = block = 0
+    parameters = trained = experts = largest = blocks = block = small = hidden = 0
     adafactor, shapes = 0.0, set[tuple[int, int]]()
     for layer, times in runs:
         parameters += times * layer.parameters
         trained += times * layer.trained_parameters
         experts += times * layer.expert_parameters
         largest = max(largest, max(layer.tensors, default=0))
+        small += times * sum(tensor for tensor in layer.tensors if tensor < LEAST_NARROW_STATES)
+        if optimizer == "muon":
+            hidden += times * matrix_elements(layer)
         if optimizer == "adafactor":
             # sums of rows and columns (arXiv 1804.04235); tensors are assumed square, since their shapes are unknown
             adafactor += times * sum(2 * math.sqrt(tensor) for tensor in layer.tensors)
@@ -69,9 +74,9 @@ def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str) -> StageEleme
             block = max(block, layer.parameters)
             matmuls = (operator for operator in layer.operators if isinstance(operator, Matmul) and operator.weight_gradient)
             shapes |= {(product.columns, product.inner) for product in matmuls}
-    states = _STATES[optimizer] * trained if optimizer in _STATES else adafactor
+    states = OPTIMIZER_STATES[optimizer] * trained + adafactor + (trained - hidden if optimizer == "muon" else 0)
     in_products = sum(columns * inner for columns, inner in shapes)
-    return StageElements(parameters, trained, experts, states, largest, parameters - blocks, blocks, block, in_products)
+    return StageElements(parameters, trained, experts, states, small, largest, parameters - blocks, blocks, block, in_products)
 
 
 def states(layers: Iterable[Layer], training: Training, replicas: int = 1) -> States:
@@ -103,15 +108,19 @@ def states_of(
         sharded = (elements - part.experts) / replicas[0] + part.experts / replicas[1]
         return np.where(zero >= stage, sharded, elements)
 
-    only_master = training.master and gradient_bytes > size
+    only_master = has_only_master(zero, training.master, training.offload, gradient_bytes, size)
     optimizer = shared(part.trained, 1)
     parameters = shared(part.parameters, 3)
     frozen_bytes = (parameters - shared(part.trained, 3)) * MASTER_BYTES
+    each_bytes = state_bytes(training.precision, training.master, training.state_bits)
+    if training.state_bits == 8:
+        each_bytes += (MASTER_BYTES - each_bytes) * part.small / max(1, part.trained)
+    averages_bytes = 0 if training.ema is None else ELEMENT_BYTES[training.ema]
     return States(
-        np.where((zero == 3) & only_master, frozen_bytes, parameters * size),
+        np.where(only_master, frozen_bytes, parameters * size),
         np.where(whole_gradients, part.trained, shared(part.trained, 2)) * gradient_bytes,
         optimizer * MASTER_BYTES if training.master and size < MASTER_BYTES else 0.0,
-        part.states * optimizer / max(1, part.trained) * (max(size, MASTER_BYTES) if training.master else size),
+        part.states * optimizer / max(1, part.trained) * each_bytes + optimizer * averages_bytes,
     )
 
 
@@ -128,7 +137,7 @@ class StaticMemory:
         self.states = states_of(
             part, inputs.training, inputs.zero, inputs.sharing, inputs.gradient_size, inputs.whole_gradients
         )
-        self.gradients_bytes = inputs.gradient_copies * self.states.gradients
+        self.gradients_bytes = inputs.gradient_copies * self.states.gradients * ~inputs.sends_gradients
         software, states, updates = inputs.software, self.states, self._updates
         mastered = states.master_parameters / MASTER_BYTES if updates else 0.0
         self.holders_bytes = {
@@ -143,9 +152,11 @@ class StaticMemory:
 
     @property
     def host_bytes(self) -> Amount:
-        """Bytes of states that are offloaded to host memory."""
+        """Bytes of states and gradients that are offloaded to host memory, or to drives."""
         offload, states = self.inputs.training.offload, self.states
-        host = states.master_parameters + states.optimizer_states if "optimizer" in offload else 0.0
+        host = states.gradients * self.inputs.sends_gradients
+        if "optimizer" in offload:
+            host = host + states.master_parameters + states.optimizer_states
         return host + (states.parameters if "parameters" in offload else 0.0)
 
     def update_bytes(self, received: Amount = 0.0) -> UpdateBytes:

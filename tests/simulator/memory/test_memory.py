@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.memory import HOLDERS, memory, states
-from scaleproof.simulator.memory.activations import kept, segments, size_bytes
+from scaleproof.simulator.memory.activations import segments, size_bytes
 from scaleproof.simulator.memory.peak import fullest_passes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Matmul, Module, SavedActivation
-from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute, kept_activations
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import Training
@@ -132,7 +132,7 @@ def test_one_kind_of_offloaded_states_needs_no_list(small: Make) -> None:
 
 def test_kept_activations_depend_on_recomputation() -> None:
     def bytes_of(recompute: Recompute, first: bool = True) -> int:
-        return size_bytes(kept(BLOCK, recompute, first), 2)
+        return size_bytes(kept_activations(BLOCK, recompute, first), 2)
 
     every = Recompute.model_validate({"group": 3})
     assert bytes_of(NO_RECOMPUTE) == 2 * 80 + 500
@@ -143,12 +143,12 @@ def test_kept_activations_depend_on_recomputation() -> None:
 
 def test_the_layer_input_always_counts() -> None:
     own = layer("plain", 0, SavedActivation("hidden", 70))
-    assert size_bytes(kept(own, Recompute(kind="full"), entry_elements=30), 2) == 60
+    assert size_bytes(kept_activations(own, Recompute(kind="full"), entry_elements=30), 2) == 60
 
 
 def test_layers_pinned_to_the_end_are_not_recomputed() -> None:
     head = layer("head", 0, SavedActivation("logits", 50), pinned_to_end=True)
-    assert kept(head, Recompute(kind="full")) == head.kept
+    assert kept_activations(head, Recompute(kind="full")) == head.kept
 
 
 @given(st.integers(1, 9), st.integers(1, 20))
@@ -242,7 +242,8 @@ def test_offloaded_states_are_in_host_memory(small: Make) -> None:
     parameters = scenario.model.parameters()
     worst = memory(scenario).worst
     assert worst.holders_bytes["optimizer_states"] == worst.holders_bytes["parameters"] == 0
-    assert worst.host_bytes == pytest.approx(3 * 4 * parameters / 4)
+    # parameters, gradients and two moments
+    assert worst.host_bytes == pytest.approx(4 * 4 * parameters / 4)
 
 
 def test_servers_store_the_optimizer_states_of_their_workers(small: Make) -> None:
@@ -291,7 +292,7 @@ def test_holders_are_nonnegative_and_add_up(small: Make) -> None:
             "training.zero: servers have the optimizer states of a parameter_server",
         ),
         (("training.offload=[parameters]",), "training.offload: only sharded parameters can be offloaded"),
-        (("training.offload=[weights]",), "'weights' is not known; give 'optimizer' or 'parameters'"),
+        (("training.offload=[weights]",), "'weights' is not known; give 'optimizer', 'parameters' or 'activations'"),
     ],
 )
 def test_invalid_fields_are_rejected(small: Make, overrides: tuple[str, ...], message: str) -> None:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.memory.activations import kept, size_bytes
+from scaleproof.simulator.memory.activations import size_bytes
 from scaleproof.simulator.memory.peak import fullest_passes
 from scaleproof.simulator.memory.result import RankMemory
 from scaleproof.simulator.model import Gpt, Llama
-from scaleproof.simulator.model.recompute import Recompute
+from scaleproof.simulator.model.recompute import Recompute, kept_activations
 from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order, peak_activations
@@ -293,7 +293,7 @@ def test_selective_recomputation_keeps_every_second_product() -> None:
     model = Llama(layers=1, hidden=64, heads=8, key_heads=2, vocabulary=64, sequence=32, feedforward=224)
     block = next(layer for layer in model.build_layers() if not layer.pinned_to_end)
     elements = 64 * (1 + 1 + 1 + 1) + 16 + 224
-    assert size_bytes(kept(block, EVERY_SECOND), 2) == 32 * (2 * elements + 4 * 8)
+    assert size_bytes(kept_activations(block, EVERY_SECOND), 2) == 32 * (2 * elements + 4 * 8)
 
 
 def test_selective_recomputation_of_a_gpt_keeps_every_second_product() -> None:
@@ -303,7 +303,7 @@ def test_selective_recomputation_of_a_gpt_keeps_every_second_product() -> None:
         for layer in Gpt(layers=1, hidden=64, heads=8, vocabulary=64, sequence=32).build_layers()
         if not layer.pinned_to_end
     )
-    assert size_bytes(kept(block, EVERY_SECOND), 2) == 32 * (2 * 64 * (1 + 1 + 1 + 1 + 4) + 4 * 8)
+    assert size_bytes(kept_activations(block, EVERY_SECOND), 2) == 32 * (2 * 64 * (1 + 1 + 1 + 1 + 4) + 4 * 8)
 
 
 def test_8_bit_inputs_need_less_activation_memory(small: Make) -> None:

@@ -309,6 +309,10 @@ VARIED: Final[Mapping[str, Fields]] = {
     "recompute-products": _job(training={"recompute": {"products": "every_second"}}),
     "measured-step": _job(training={"measured_step": {"samples": 2, "time": "50 ms"}}),
     "offload": _job(training={"zero": 3, "offload": ["optimizer"]}),
+    "offload-drives": _job(
+        _cluster(node={"host": {"memory": "1 TB", "nvme": {"read": "1 GB/s", "write": "1 GB/s", "capacity": "1 TB"}}}),
+        training={"zero": 3, "offload": ["optimizer", "parameters"], "offload_to": "nvme"},
+    ),
     "gather-average": _job(strategy={"kind": "gather_average", "workers": 4}),
     "local-sgd": _job(strategy={"kind": "local_sgd", "workers": 4, "period": 4, "outer": "nesterov", "overlap": True}),
     "model-parallel": _job(model="siamese-resnet50", strategy={"kind": "model_parallel", "stages": 2}),
