@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +32,8 @@ training: {precision: bf16, optimizer: adam}
 
 Parts may be given inline, by the name of a shipped file or by the path of one, or as another one with changes:
 `cluster: {base: dgx-h100, nodes: 16, network: {nics: 8 x 200 Gbit/s}}`. Quantities have units (`25 Gbit/s`, `5 us`,
-`80 GiB`). `scaleproof schema` prints this schema as JSON, for editors."""
+`80 GiB`). Defaults follow the values. `scaleproof schema` prints this schema as JSON, for editors, with what `calibrate` and
+`import` write."""
 _NEEDS: Final = """\
 ## Options that need others
 
@@ -39,7 +43,11 @@ have the same parameters.
 
 | options | need | otherwise |
 |---|---|---|"""
-_ENDS: Final = """\
+_COMMANDS: Final = """\
+# Command line
+
+`scaleproof --help` lists the commands by purpose, `scaleproof COMMAND --help` describes one. In brackets are defaults.
+
 Ctrl-C and SIGTERM end a command and the processes that it started. One line says what was interrupted and how it continues;
 exit codes 130 and 143."""
 _ABBREVIATIONS: Final = """\
@@ -50,23 +58,41 @@ punctuation: `llama3-70b`.
 
 | write | for |
 |---|---|"""
-# Mappings that other pages of the reference describe, with the page.
-_ELSEWHERE: Final = {"strategy": "strategies.md", "framework": "frameworks.md", "topology": "networks.md#links"}
-# Mappings that only `calibrate` writes.
-_CALIBRATED: Final = ("MeasuredCollective", "MeasuredLayer", "MeasuredOptimizer", "MeasuredStep")
+# Fields whose mappings other pages describe, with the page.
+_ELSEWHERE: Final = {
+    "strategy": "strategies.md", "framework": "frameworks.md", "network": "networks.md#links", "link": "networks.md#links",
+    "unevenness": "../guides/stragglers.md#describe-perturbations", "input": "memory.md#input",
+}  # fmt: skip
+# Mappings that only `calibrate` and `import` write.
+_WRITTEN: Final = (
+    "Adjust", "AttentionRates", "MeasuredCollective", "MeasuredLayer", "MeasuredOptimizer", "MeasuredStep", "MixtureRates",
+    "ProductRates", "SerialCosts",
+)  # fmt: skip
+# Starts of descriptions that say no more than that a field is a quantity.
+_GENERIC: Final = re.compile(r"an? [\w ]+ with its unit, such as '")
+_JSON: Final = re.compile(r"print the [\w ]+ as JSON(, in SI units)?")
+_COMMON: Final = """\
+## Arguments of several commands
+"""
+# Number of commands with the same argument and text from which on it is described once.
+_SEVERAL: Final = 3
 
 
 def scenario_page(schema: dict[str, Any]) -> str:
-    """The fields of a scenario, a table for each mapping, and the abbreviations."""
+    """The fields of a scenario, those of each mapping, and the abbreviations."""
     definitions = schema["$defs"]
     names, sections = [*_references(schema["properties"])], []
+    shapes: dict[tuple[Any, ...], str] = {}
     for name in names:
         definition = definitions[name]
-        if name in _CALIBRATED:
+        if name in _WRITTEN:
             continue
         names += [new for new in dict.fromkeys(_references(definition.get("properties", {}))) if new not in names]
-        sections.append(f"## {name}\n\n{_sentence(definition)}\n\n{_table(definition)}")
-    return "\n\n".join([_HEAD + _SCENARIO, _table(schema), _abbreviations(), _needs(), *sections]) + "\n"
+        shape = tuple((field, _values(field, one)) for field, one in definition["properties"].items() if field != "kind")
+        first = shapes.setdefault(shape, name)
+        fields = _fields(definition) if first == name else _other_defaults(definition, first, definitions[first])
+        sections.append(f"## {name}\n\n{_sentence(definition)}{_kind(definition)}\n\n{fields}")
+    return "\n\n".join([_HEAD + _SCENARIO, _fields(schema), _abbreviations(), _needs(), *sections]) + "\n"
 
 
 def _references(properties: dict[str, Any]) -> Iterator[str]:
@@ -83,15 +109,49 @@ def _sentence(definition: dict[str, Any]) -> str:
     return re.split(r"(?<=\w\w\.) (?=[A-Z])", text)[0]
 
 
-def _table(definition: dict[str, Any]) -> str:
-    """The fields of a mapping."""
-    rows = [
-        f"| `{name}` | {_values(name, field)} | {_default(field, name in definition.get('required', ()))} "
-        f"| {field.get('description', '')} |"
+def _kind(definition: dict[str, Any]) -> str:
+    """How a mapping is distinguished from others of its place, if it is."""
+    kind = definition["properties"].get("kind", {}).get("const")
+    return f" `kind: {kind}`." if kind else ""
+
+
+def _fields(definition: dict[str, Any]) -> str:
+    """A line for each field of a mapping, but for its kind; fields with the same values and description share one."""
+    required = definition.get("required", ())
+    fields = [
+        (f"`{name}`", (_values_and_default(name, field, name in required), _description(field)))
         for name, field in definition["properties"].items()
-        if field.get("default") != ""
+        if field.get("default") != "" and not (name == "kind" and "const" in field)
     ]
-    return "\n".join(["| field | value | default | description |", "|---|---|---|---|", *rows])
+    lines = []
+    for (values, description), same in groupby(fields, key=itemgetter(1)):
+        names = ", ".join(name for name, _ in same)
+        lines.append(f"- {names}: {values}{'; ' if values and description else ''}{description}")
+    return "\n".join(lines)
+
+
+def _other_defaults(definition: dict[str, Any], like: str, other: dict[str, Any]) -> str:
+    """The defaults of a mapping's fields that differ from those of a mapping with the same fields."""
+    fields, others = definition["properties"], other["properties"]
+    changed = [
+        f"`{name}: {_default(field, is_required=False).strip('`')}`"
+        for name, field in fields.items()
+        if name != "kind" and field.get("default") != others[name].get("default")
+    ]
+    defaults = f", but by default {', '.join(changed)}" if changed else ""
+    return f"Fields as of [{like}](#{like.lower()}){defaults}."
+
+
+def _description(field: dict[str, Any]) -> str:
+    """What a field means, empty if its value says it."""
+    text = str(field.get("description", ""))
+    return "" if _GENERIC.match(text) else text
+
+
+def _values_and_default(name: str, field: dict[str, Any], is_required: bool) -> str:
+    """What a field accepts, with its default in brackets."""
+    values, default = _values(name, field), _default(field, is_required)
+    return f"{values} ({default})" if default else values
 
 
 def _values(name: str, field: dict[str, Any]) -> str:
@@ -104,15 +164,20 @@ def _values(name: str, field: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in field["enum"])
     if "$ref" in field:
         reference = field["$ref"].rpartition("/")[2]
-        return reference if reference in _CALIBRATED else f"[{reference}](#{reference.lower()})"
+        return reference if reference in _WRITTEN else f"[{reference}](#{reference.lower()})"
     if choices := field.get("anyOf", field.get("oneOf")):
         parts = [_values("", choice) for choice in choices if choice.get("type") != "null"]
-        return " or ".join(dict.fromkeys(part for part in parts if part))
+        return _quantity(" or ".join(dict.fromkeys(part for part in parts if part)))
     if field.get("type") == "array":
         return f"list of {_values('', field.get('items', {}))}" if field.get("items") else "list"
-    kind = {"integer": "whole number", "boolean": "`true`, `false`", "string": "text", "object": "mapping"}
+    kind = {"string": "text", "object": "mapping"}
     types = field.get("type", [])
-    return " or ".join(kind.get(one, one) for one in ([types] if isinstance(types, str) else types) if one != "null")
+    return _quantity(" or ".join(kind.get(one, one) for one in ([types] if isinstance(types, str) else types) if one != "null"))
+
+
+def _quantity(values: str) -> str:
+    """What a field accepts, where a number and a text with a unit are one thing."""
+    return values.replace("text or number", "quantity").replace("number or text", "quantity")
 
 
 def _default(field: dict[str, Any], is_required: bool) -> str:
@@ -127,7 +192,10 @@ def _default(field: dict[str, Any], is_required: bool) -> str:
 
 def _abbreviations() -> str:
     """Fields and values that may be abbreviated."""
-    rows = [f"| `{'.'.join(short)}` | `{'.'.join(full)}` |" for short, full in FIELDS.items()]
+    names: dict[str, list[str]] = {}
+    for short, full in FIELDS.items():
+        names.setdefault(".".join(full), []).append(f"`{'.'.join(short)}`")
+    rows = [f"| {', '.join(short)} | `{full}` |" for full, short in names.items()]
     for path, meanings in VALUES.items():
         field = ".".join(map(str, path))
         rows += [f"| `{field}: {short}` | `{full}` |" for short, full in meanings.items()]
@@ -158,10 +226,12 @@ def _needs() -> str:
 
 
 def cli_page() -> str:
-    """All commands, with a table of arguments for each."""
-    lead = "# Command line\n\n```text\n" + command_line().format_help().rstrip() + f"\n```\n\n{_ENDS}"
-    sections = [_section(["scaleproof", name], command) for name, command in _subcommands(command_line())]
-    return "\n\n".join([_HEAD + lead, *sections]) + "\n"
+    """All commands, with the arguments of each."""
+    commands = [(["scaleproof", name], command) for name, command in _subcommands(command_line())]
+    every = [row for _, command in commands for row in _rows(command)]
+    common = sorted(row for row, count in Counter(every).items() if count >= _SEVERAL)
+    sections = [_section(words, command, common) for words, command in commands]
+    return "\n\n".join([_HEAD + _COMMANDS, "\n".join([_COMMON, *common]), *sections]) + "\n"
 
 
 def _subcommands(of: argparse.ArgumentParser) -> list[tuple[str, argparse.ArgumentParser]]:
@@ -169,13 +239,35 @@ def _subcommands(of: argparse.ArgumentParser) -> list[tuple[str, argparse.Argume
     return [pair for action in of._actions if isinstance(action, argparse._SubParsersAction) for pair in action.choices.items()]
 
 
-def _section(words: list[str], command: argparse.ArgumentParser) -> str:
-    """A command's purpose and arguments, and those of its own commands."""
-    actions = [a for a in command._actions if not isinstance(a, argparse._HelpAction | argparse._SubParsersAction)]
-    rows = [f"| {_written(action)} | {_help(action)} |" for action in actions]
-    table = ["", "| argument | |", "|---|---|", *rows] if rows else []
-    text = "\n".join([f"## {' '.join(words)}", "", " ".join((command.description or "").split()), *table])
-    return "\n\n".join([text, *(_section([*words, name], below) for name, below in _subcommands(command))])
+def _rows(command: argparse.ArgumentParser) -> list[str]:
+    """The arguments of a command and of its own commands, as items of a list."""
+    below = [row for _, one in _subcommands(command) for row in _rows(one)]
+    return [*map(_row, _arguments(command)), *below]
+
+
+def _arguments(command: argparse.ArgumentParser) -> list[argparse.Action]:
+    """A command's own arguments."""
+    return [one for one in command._actions if not isinstance(one, argparse._HelpAction | argparse._SubParsersAction)]
+
+
+def _row(action: argparse.Action) -> str:
+    """An argument with what it does."""
+    if _JSON.fullmatch(_help(action)):
+        return "- `--json`: print the result as JSON, numbers in SI units"
+    return f"- {_written(action)}: {_help(action)}"
+
+
+def _section(words: list[str], command: argparse.ArgumentParser, common: Sequence[str]) -> str:
+    """A command's purpose and arguments, and those of its own commands. common: those that are described once for all."""
+    arguments = _arguments(command)
+    rows = [row for row in map(_row, arguments) if row not in common]
+    elsewhere = [_written(one) for one in arguments if _row(one) in common]
+    own = ["", *rows] if rows else []
+    also = (
+        ["", f"{'Also ' if rows else ''}{', '.join(elsewhere)} ([above](#arguments-of-several-commands))."] if elsewhere else []
+    )
+    text = "\n".join([f"## {' '.join(words)}", "", " ".join((command.description or "").split()), *own, *also])
+    return "\n\n".join([text, *(_section([*words, name], below, common) for name, below in _subcommands(command))])
 
 
 def _written(action: argparse.Action) -> str:
@@ -187,12 +279,12 @@ def _written(action: argparse.Action) -> str:
     if action.choices and not action.metavar:
         value = "|".join(map(str, action.choices))
     value = value if isinstance(value, str) else " ".join(value)
-    return f"`{action.option_strings[-1]}{' ' + value if value and action.nargs != 0 else ''}`".replace("|", "\\|")
+    return f"`{action.option_strings[-1]}{' ' + value if value and action.nargs != 0 else ''}`"
 
 
 def _help(action: argparse.Action) -> str:
     """What an argument does, in one line."""
-    return " ".join((action.help or "").replace("%%", "%").split()).replace("|", "\\|")
+    return " ".join((action.help or "").replace("%%", "%").split())
 
 
 def pages() -> dict[Path, str]:

@@ -259,8 +259,12 @@ def reasons() -> str:
 
 
 def _lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)])
+    """A Markdown table with one row for all fields of the same outcome."""
+    fields: dict[tuple[str, ...], list[str]] = {}
+    for name, *cells in rows:
+        fields.setdefault(tuple(cells), []).append(name)
+    grouped = [("; ".join(names), *shared) for shared, names in fields.items()]
+    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in grouped)])
 
 
 def _is_run(found: Support) -> bool:

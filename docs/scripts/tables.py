@@ -19,11 +19,14 @@ SYSTEMS_HEAD: Final = (
 
 def frameworks() -> str:
     """A row for each framework that ships."""
-    rows = [
-        f"| `{name}` | {shipped(name).description} | {', '.join(one.replace('_', ' ') for one in shipped(name).supports)} |"
-        for name in names()
-    ]
+    rows = [f"| `{name}` | {shipped(name).description} | {supports(name)} |" for name in names()]
     return "\n".join([FRAMEWORKS_HEAD, *rows])
+
+
+def supports(name: str) -> str:
+    """What a framework runs, with all of ZeRO as one."""
+    text = ", ".join(shipped(name).supports).replace("_", " ")
+    return text.replace("zero 1, zero 2, zero 3", "ZeRO 1–3").replace("zero", "ZeRO")
 
 
 def system(name: str) -> str:

@@ -111,8 +111,8 @@ def implementations(kernels: Kernels) -> dict[str, AttentionRates]:
     states shares of its peak instead."""
     if kernels.flash_forward_share is not None:
         return {}
-    shipped = {name: of[kernels.generation] for name, of in shipped_attention_rates().items() if kernels.generation in of}
-    return shipped | kernels.attention
+    shipped = [name for name, of in shipped_attention_rates().items() if kernels.generation in of]
+    return {name: rates for name in (*shipped, *kernels.attention) if (rates := kernels.attention_rates(name)) is not None}
 
 
 def running_only(device: Device, name: str) -> Device:

@@ -1,11 +1,7 @@
-"""Tables of docs/measured/accuracy-log.md, whose numbers docs/measured/accuracy.md sums up.
-
-tests/docs/test_commands.py compares them with today's score.
-"""
+"""Outputs of `scaleproof score` in docs/measured, whose numbers docs/measured/accuracy.md and its log sum up."""
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -16,6 +12,7 @@ RESULTS = _MEASURED / "accuracy.md"
 LOG = _MEASURED / "accuracy-log.md"
 ALL = "scaleproof score"
 CALIBRATED = "scaleproof score scenarios/published/transformer_training.csv --calibrated"
+OUTPUTS = {ALL: "score.txt", CALIBRATED: "score-calibrated.txt"}
 
 
 class Line(NamedTuple):
@@ -49,9 +46,12 @@ class Part(NamedTuple):
 @cache
 def shown(command: str) -> dict[str, Part]:
     """What a command prints, by table."""
-    pattern = rf"^```console[^\n]*\n\$ {re.escape(command)}\n(.*?)^```"
-    (block,) = re.findall(pattern, LOG.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return dict(_part(text) for text in block.split("\n\n"))
+    return dict(_part(text) for text in output(command).split("\n\n"))
+
+
+def output(command: str) -> str:
+    """The output of a command that docs/measured keeps."""
+    return (_MEASURED / OUTPUTS[command]).read_text(encoding="utf-8")
 
 
 def _part(text: str) -> tuple[str, Part]:

@@ -1,14 +1,16 @@
-"""docs/measured/accuracy.md and its log agree with the output of the commands that the log shows."""
+"""docs/measured/accuracy.md and its log agree with the outputs of `scaleproof score` that are kept next to them."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+import scaleproof
 from scaleproof.simulator.published.tables import find_table, read_table
-from tests.docs.accuracy_page import ALL, CALIBRATED, LOG, RESULTS, Part, shown
+from tests.docs.accuracy_page import ALL, CALIBRATED, LOG, OUTPUTS, RESULTS, Part, output, shown
 
 TABLES = (
     "collectives", "data_parallel_scaling", "gpu_kernels", "layer_times", "pipeline_schedules", "step_time_quantiles",
@@ -74,3 +76,10 @@ def test_sentences_of_the_results_equal_the_current_score() -> None:
     assert f"it is {calibrated.median} %" in page
     for name in ("torchtitan", "simumax_b200", "bigscience", "ultrascale"):
         assert re.search(rf"`{name}` (median )?{lines[f'{name} memory'].median} %", page), name
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_the_outputs_are_those_of_today(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert scaleproof.main(shlex.split(command)[1:]) == 0
+    assert capsys.readouterr().out == output(command), f"write it again: {command} > docs/measured/{OUTPUTS[command]}"

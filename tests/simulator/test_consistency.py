@@ -20,7 +20,6 @@ from scaleproof.simulator.engine import simulate
 from scaleproof.simulator.program import ProgramBuilder
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
-from tests.simulator.clusters import plain
 from tests.validator.verdicts import in_bulk
 
 NAMES: Final = catalog.names("clusters")
@@ -102,25 +101,6 @@ def test_reduce_scatter_and_all_gather_take_an_allreduce_on_custom_devices(cards
     for group in groups(known):
         for size in SIZES:
             assert halves_over_whole(known, group, size) <= BOUND, (group, size)
-
-
-def test_all_cards_of_a_node_carry_a_reduce_scatter_and_an_all_gather() -> None:
-    """Devices of the same number form a ring over a card of their own, for their part of the data; the rest is inside nodes."""
-    known = plain(4, 8, cards=8)
-    inside_s, between_s = 7 * 1e-6 + 7 / 8 * 1e9 / 100e9, 3 * 10e-6 + 3 / 4 * 1e9 / 10e9
-    for op in ("reduce_scatter", "all_gather"):
-        found = collective_cost(op, 1e9, Group.of(32, 8), known, "hierarchical")  # type: ignore[arg-type]
-        assert found.seconds == pytest.approx(inside_s + between_s)
-        assert collective_cost(op, 1e9, Group.of(32, 8), known).seconds <= found.seconds  # type: ignore[arg-type]
-
-
-def test_halving_doubling_works_for_any_number_of_ranks() -> None:
-    for ranks in (2, 3, 4, 6, 8, 12):
-        known = plain(ranks)
-        for op in ("reduce_scatter", "all_gather"):
-            found = collective_cost(op, 0, Group.of(ranks, 1), known, "halving_doubling")  # type: ignore[arg-type]
-            steps = ranks.bit_length() - 1 + (0 if ranks & (ranks - 1) == 0 else 2)
-            assert found.latency_s == pytest.approx(steps * 10e-6), (op, ranks)
 
 
 class Pair(NamedTuple):

@@ -11,8 +11,8 @@ from scaleproof.simulator.cluster.device.device import Device
 
 # Version of CUDA's capabilities that the kernels of each generation have; those of other vendors see an NVIDIA A100's.
 _CAPABILITIES: Final = {
-    "kepler": (3, 7), "pascal": (6, 0), "volta": (7, 0), "turing": (7, 5), "ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0),
-    "blackwell": (10, 0), "blackwell-rtx": (12, 0),
+    "kepler": (3, 7), "pascal": (6, 0), "volta": (7, 0), "turing": (7, 5), "ampere": (8, 0), "ampere-rtx": (8, 6),
+    "ada": (8, 9), "hopper": (9, 0), "blackwell": (10, 0), "blackwell-rtx": (12, 0),
 }  # fmt: skip
 _USUAL_CAPABILITY: Final = (8, 0)
 _USUAL_PROCESSORS: Final = 108

@@ -131,15 +131,15 @@ class CollectiveSettings(Spec):
 
 
 _GENERATIONS: Final[dict[str, Generation]] = {
-    r"G?B[123]00|RTX[- ]PRO[- ]\d000": "blackwell",
+    r"G?B[123]00|GB10\b|RTX[- ](?:PRO[- ]\d000|50\d0)": "blackwell",
     r"G?H[128]00|H20\b": "hopper",
-    r"A[18]00|A[34]0\b|A10G?\b|L40?S?\b|(?:RTX-?)?A[456]000|RTX": "ampere",
-    r"V100|P100|K80|M60|T4\b": "volta",
-    # AMD Instinct: MI210, MI250X, MI300X, MI325X, MI355X and the like
+    r"A[18]00|A[34]0\b|A10G?\b|L40?S?\b|(?:RTX-?)?A[456]000|RTX(?![- ]20)": "ampere",
+    r"V100|P100|K80|M[46]0\b|P40\b|T4\b|RTX[- ]20": "volta",
+    # AMD Instinct: MI210, MI250X, MI300A, MI300X, MI325X, MI355X and the like
     r"MI[2-9]\d\d[AX]?\b": "cdna",
 }
 # GPUs whose links inside a node are PCIe's.
-_ON_PCIE: Final = r"PCIe|K80|M60|T4\b|L40?S?\b|A[34]0\b|A10G?\b|RTX|A[456]000|MI210"
+_ON_PCIE: Final = r"PCIe|NVL\b|K80|M[46]0\b|P40\b|T4\b|L40?S?\b|A[34]0\b|A10G?\b|RTX|A[456]000|MI210"
 
 
 @functools.lru_cache(maxsize=256)

@@ -400,7 +400,7 @@ def _sustained(device: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str,
         return {}
     if not limit_W or not peak_flops:
         return {}
-    return {"sustained_share": min(1.0, known["flop_per_J"] * limit_W / peak_flops), "sustained_at": limit}
+    return {"sustained_share": known["flop_per_J"] * limit_W / peak_flops, "sustained_at": limit}
 
 
 @functools.cache

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 import scaleproof
-from scaleproof.commands.text.compare import _effect, describe
-from scaleproof.simulator.analysis.compare import Effect, compare
+from scaleproof.commands.text.compare import describe
+from scaleproof.simulator.analysis.compare import compare
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import BREAKDOWN
 from scaleproof.simulator.scenario.schema import Scenario
@@ -117,22 +117,6 @@ def test_device_error_does_not_affect_a_speedup_on_the_same_device(small: Make) 
     assert found.speedup.high / found.speedup.low < 1.001
 
 
-def test_efficiency_is_more_certain_than_throughput_only_across_devices(small: Make) -> None:
-    """An error of the device scales a step and its baseline equally, and so not their ratio."""
-
-    def widths(*change: str) -> tuple[float, float]:
-        result = {effect.name: effect for effect in compare(small(), small(*change)).effects}
-        found = [result[name] for name in ("weak scaling efficiency", "throughput")]
-        width, rate = ((one.high or 0.0) - (one.low or 0.0) for one in found)
-        assert all((one.low or 0.0) <= (one.change or 0.0) <= (one.high or 0.0) for one in found)
-        return width, rate
-
-    efficiency, rate = widths("cluster.device.peak={fp32: 2 TFLOP/s}")
-    assert efficiency < 0.9 * rate
-    efficiency, rate = widths("strategy={kind: parameter_server, workers: 4, servers: 2}")
-    assert efficiency == pytest.approx(rate, rel=0.3)
-
-
 def test_cost_and_energy_change_inversely_to_throughput(small: Make) -> None:
     priced = ("cluster.node.price=4 USD/h", "cluster.node.power=2 kW")
     found = compare(small(*priced), small(*priced, "cluster.network.bandwidth=1 Gbit/s"))
@@ -140,12 +124,6 @@ def test_cost_and_energy_change_inversely_to_throughput(small: Make) -> None:
     for name in ("cost of a million samples", "cost of a million tokens"):
         assert result[name].change == pytest.approx(1 / found.ratio - 1)
         assert result[name].high == pytest.approx(1 / found.speedup.low - 1)
-
-
-def test_texts_have_units_and_rates_have_them_in_their_label() -> None:
-    rate, step = Effect("throughput", "samples/s", 37.764, None), Effect("step time", "s", 0.0123, 61.8)
-    assert (rate.label, rate.texts()) == ("samples/s", ("37.76", "–"))
-    assert (step.label, step.texts()) == ("step time", ("12.3 ms", "61.8 s"))
 
 
 def test_the_cheaper_scenario_has_a_probability_of_its_own(small: Make) -> None:
@@ -163,38 +141,10 @@ def test_the_cheaper_scenario_has_a_probability_of_its_own(small: Make) -> None:
     assert found.plain()["probability_b_cheaper"] == found.per_dollar.ahead
 
 
-def test_at_equal_prices_the_faster_scenario_is_as_probably_the_cheaper_one(small: Make) -> None:
-    given = ("strategy.workers=8", "cluster.node.price=4 USD/h")
-    found = compare(small(*given), small(*given, "cluster.network.bandwidth=9 Gbit/s"))
-    assert found.per_dollar is not None
-    assert found.per_dollar.ahead == pytest.approx(found.speedup.ahead)
-
-
-def test_costs_are_not_compared_without_prices(small: Make) -> None:
-    found = compare(small("cluster.node.price=4 USD/h"), small())
-    assert (found.cost_ratio, found.per_dollar, found.plain()["probability_b_cheaper"]) == (None, None, None)
-    assert "cheaper" not in describe(found)
-
-
-def test_the_table_names_units_in_its_columns(small: Make) -> None:
-    found = compare(small(), small("strategy.workers=8"))
-    table = found.to_frame()
-    assert list(table.index) == ["a", "b"]
-    assert table.loc["b", "samples_per_s"] == found.b.samples_per_s
-    assert {"step_time_s", "step_time_low_s", "compute_s", "memory_of_a_rank_bytes", "MFU"} <= set(table.columns)
-    assert table.loc["a", [f"{name}_s" for name in BREAKDOWN]].sum() == pytest.approx(table.loc["a", "step_time_s"])
-
-
 def test_a_model_that_does_not_fit_is_reported_with_a_remedy(small: Make) -> None:
     text = describe(compare(small(), small("model.layers=48", "model.hidden=1024", "cluster.device.memory=6 GiB")))
     assert text.startswith("B: Out of memory: ")
     assert "fits with: --set " in " ".join(text.split())
-
-
-def test_long_lists_of_changes_are_cut(small: Make) -> None:
-    text = describe(compare(small(), small("cluster=selene-a100", "strategy={kind: hybrid, stages: 2, workers: 4}")))
-    assert "more, see --json" in text
-    assert max(map(len, text.splitlines())) < 140
 
 
 def test_the_command_prints_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,9 +173,3 @@ def test_bad_input_gives_a_one_line_error(arguments: list[str], message: str, ca
     assert message in result.err
     assert len(result.err.splitlines()) == 1
     assert result.out == ""
-
-
-def test_a_line_shows_shares_or_factors_and_the_unit_once() -> None:
-    few, many = Effect("step time", "s", 2.0, 1.0, -0.6, -0.4), Effect("throughput", "samples/s", 1.0, 9.0, 1.5, 14.0)
-    assert _effect(few) == ("  step time", "2.00 s", "1.00 s", "-50.0 %", "-60.0 to -40.0 %")
-    assert _effect(many) == ("  samples/s", "1", "9", "9 x", "2.5 to 15 x")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.simulator.analysis.device_facts import Fact, facts, peaks
+from scaleproof.simulator.analysis.device_facts import Fact, facts
 from scaleproof.simulator.analysis.device_rates import (
     UNMEASURED,
     attentions,
     implementations,
     product_error,
     running_only,
-    sixteen_bits,
     squares,
 )
 from scaleproof.simulator.cluster.device.device import Device
@@ -59,12 +58,6 @@ def test_attention_has_a_line_for_each_implementation_of_its_generation() -> Non
     assert list(only.attention) == ["flash-2"]
 
 
-def test_a_device_with_shares_of_its_peak_has_one_line_of_attention() -> None:
-    assert [line.name for line in attentions(shipped("t4"))] == ["flash attention"]
-    assert attentions(flat(peak={"fp32": "10 TFLOP/s"})) == []
-    assert sixteen_bits(shipped("t4")) == "fp16"
-
-
 def test_measured_rates_have_narrower_intervals_than_unknown_ones() -> None:
     low, high = product_error(shipped("h100-80gb-sxm"), "bf16")
     assert UNMEASURED[0] < low < 0 < high < UNMEASURED[1]
@@ -79,8 +72,3 @@ def test_facts_say_how_they_are_known() -> None:
     assert known["issue of a kernel"].origin == "assumed"
     assert "other matrix products" in known
     assert by_name(flat(efficiency=0.4))["share of the peak"].value == "40.0 %"
-
-
-def test_precisions_with_one_peak_share_a_line() -> None:
-    device = flat(peak={"fp32": "10 TFLOP/s", "bf16": "80 TFLOP/s", "fp16": "80 TFLOP/s"})
-    assert peaks(device) == [(["bf16", "fp16"], 80e12), (["fp32"], 10e12)]

@@ -58,11 +58,6 @@ def test_the_error_and_the_coverage_are_those_of_the_runs() -> None:
     assert found.plain()["runs"][0]["error"] == pytest.approx(0.1)
 
 
-def test_the_layout_names_what_is_split() -> None:
-    assert RUN.layout == "ZeRO-3 bf16"
-    assert PublishedRun(**{**vars(RUN), "tensor": 4, "stages": 2, "zero": 0}).layout == "TP4 PP2 bf16"
-
-
 @pytest.mark.parametrize("run", published_runs()[::60], ids=lambda run: run.id)
 def test_shipped_predictions_are_those_of_predict(run: PublishedRun) -> None:
     scenario = load(f"published:{run.id}")

@@ -9,7 +9,7 @@ import pytest
 
 from scaleproof import main
 from scaleproof.commands.text.stragglers import describe
-from scaleproof.simulator.analysis.stragglers import ALONE, NETWORK, TOGETHER, Uneven, uneven
+from scaleproof.simulator.analysis.stragglers import ALONE, TOGETHER, Uneven, uneven
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
@@ -43,13 +43,6 @@ def test_a_straggler_slows_only_strategies_that_wait_for_it(small: Make) -> None
     assert of_even["asynchronous"] == pytest.approx(7.5 / 8, rel=2e-2)
 
 
-@pytest.mark.parametrize("bound", [1, 8])
-def test_a_straggler_slows_all_to_its_speed_whatever_the_bound(bound: int, small: Make) -> None:
-    ranks = servers(8, 1, mode="stale_synchronous", bound=bound)
-    even, slow = (timed(small(ranks, *SEPARATE_NODES, *PLAIN, *FREE, *more)) for more in ((), (f"unevenness={{{STRAGGLER}}}",)))
-    assert even.step_time_s / slow.step_time_s == pytest.approx(1 / 2, rel=0.1)
-
-
 def test_backups_waste_their_share_if_workers_are_equal(small: Make) -> None:
     cells = found(small, STRAGGLER, workers=8).cells[ALONE]
     even, spared = cells["synchronous"].samples_per_s, cells["backups"].samples_per_s
@@ -66,14 +59,6 @@ def test_cost_of_a_tail_decreases_with_looser_consistency(small: Make) -> None:
     assert of_even["backups"] > 1.2 * of_even["synchronous"]
     # each worker is slowed by its own steps alone: 1 + share (slowdown · shape / (shape − 1) − 1)
     assert of_even["asynchronous"] == pytest.approx(1 / 1.26, rel=0.1)
-
-
-def test_staleness_bound_zero_is_synchronous_and_a_large_one_asynchronous(small: Make) -> None:
-    steps = ("steps=40",)
-    tight, wide = (remaining_shares(found(small, TAIL, bound=bound, more=steps), "tail") for bound in (0, 10_000))
-    # but for the first quarter of its steps, which does not count where workers may part
-    assert tight["stale"] == pytest.approx(tight["synchronous"], rel=0.12)
-    assert wide["stale"] == pytest.approx(wide["asynchronous"], rel=1e-9)
 
 
 @pytest.mark.full
@@ -104,21 +89,6 @@ def test_each_perturbation_is_evaluated_alone_and_with_all_others(small: Make) -
         alone = min(remaining_shares(both, kind)[way] for kind in ("stragglers", "noise"))
         assert remaining_shares(both, TOGETHER)[way] <= alone * 1.02
     assert len(both.to_frame()) == 4 * 5
-
-
-def test_a_network_with_a_variability_of_its_own_is_a_perturbation(small: Make) -> None:
-    given = servers(4, 1), *SEPARATE_NODES, *PLAIN, "cluster.network.variability=0.3"
-    cells = uneven(small(*given), 1, 3).cells
-    assert list(cells) == [ALONE, NETWORK]
-    assert all((cell.of_even or 0.0) < 1 for cell in cells[NETWORK].values())
-    assert list(uneven(small(*given, "unevenness.compute_jitter=0.1"), 1, 3).cells) == [
-        ALONE,
-        "compute_jitter",
-        NETWORK,
-        TOGETHER,
-    ]
-    # jitter of messages that the scenario gives takes precedence
-    assert list(uneven(small(*given, "unevenness.message_jitter=0.1"), 1, 3).cells) == [ALONE, "message_jitter"]
 
 
 def test_cells_that_cannot_be_predicted_show_the_reason(small: Make) -> None:

@@ -35,11 +35,6 @@ def test_a_large_product_reaches_a_large_share_of_the_peak_and_never_more() -> N
     assert (known, moves) == (Certainty.MEASURED, False)
 
 
-def test_a_product_in_32_bits_is_slower() -> None:
-    (half, *_), (single, *_) = times("h100-80gb-sxm", (product(4096, 4096, 4096), "bf16"), (product(4096, 4096, 4096), "fp32"))
-    assert single > 5 * half
-
-
 def test_moved_bytes_take_the_time_of_the_memory_and_a_launch() -> None:
     gpu = device("h100-80gb-sxm")
     ((seconds, known, moves),) = times("h100-80gb-sxm", (work_of("aten::add.Tensor", [], {}, 3e9), "bf16"))

@@ -42,13 +42,6 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         assert load(path).strategy.ranks == workers
 
 
-def test_facts_of_the_training_are_those_of_the_record() -> None:
-    script = script_of_capture(data_parallel(), "train")
-    assert (script.precision, script.optimizer, script.cluster, script.shards) == ("bf16", "adam", "dgx-h100", False)
-    assert script.replicas == Replicas(16)
-    assert (script.samples, script.tokens) == (4, 2048)
-
-
 def test_a_sum_that_the_script_never_waits_for_ends_before_the_optimizer_begins(tmp_path: Path) -> None:
     left, waits = (tmp_path / name for name in ("left.zip", "waits.zip"))
     data_parallel().write(left)
@@ -131,14 +124,6 @@ def test_stages_of_a_pipeline_wait_for_one_another(tmp_path: Path) -> None:
     assert run.breakdown_s["compute"] + run.breakdown_s["slowest_rank"] == pytest.approx(run.step_time_s / 2, rel=0.05)
     more = predict(load(tmp_path / "stages.zip", {"strategy.workers": 8}), interval=False)
     assert (more.ranks, more.samples) == (16, 32)
-
-
-def test_messages_have_their_sizes_and_peers(tmp_path: Path) -> None:
-    pipeline(tmp_path / "stages.zip")
-    scenario = load(tmp_path / "stages.zip")
-    assert isinstance(scenario.strategy, CapturedStrategy)
-    events = scenario.strategy.script.classes[0].events
-    assert [(events.peer[row], events.size_bytes[row]) for row in events.rows(EventKind.SEND)] == [(4, SENT)]
 
 
 def test_microbatches_add_up_to_the_samples_of_a_step() -> None:

@@ -13,13 +13,6 @@ LAYER = Layer("a", "kind a", (Matmul("a", 500, 1000, 1000),), tensors=(10, 5), o
 PLAIN = {"name": "d", "peak": {"fp32": "1 TFLOP/s"}, "memory": "1 GiB", "memory_bandwidth": "100 GB/s"}
 
 
-def test_backward_takes_twice_forward_without_measurements() -> None:
-    device = Device.model_validate(PLAIN | {"efficiency": 0.5, "layer_overhead": "1 ms"})
-    forward_s, backward_s = device.layer_s(LAYER, samples=4, precision="fp32")
-    assert forward_s == pytest.approx(1e-3 + 8e-3)
-    assert backward_s == pytest.approx(1e-3 + 16e-3)
-
-
 def test_a_measured_layer_has_its_measured_time() -> None:
     measured = {
         "signature": "kind a",

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
-from scaleproof.simulator import engine
 from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.common.errors import ScenarioError
-from scaleproof.simulator.engine import Variation
 from scaleproof.simulator.parallelism.mesh import place
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.program import Kind
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.scenario_job import job_of
@@ -90,31 +86,6 @@ def test_jitter_costs_more_the_more_ranks_wait_for_one_another(small: Make) -> N
     assert 0 < excess[0] < excess[1] < excess[2]
 
 
-def test_runs_depend_only_on_the_seed(small: Make) -> None:
-    ring = "strategy={kind: data_parallel, workers: 8}"
-    times = [
-        predict(small(ring, f"unevenness={{compute_jitter: 0.1, message_jitter: 0.1, seed: {seed}}}")).step_times_s
-        for seed in (1, 1, 2)
-    ]
-    assert times[0] == times[1] != times[2]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_both_engines_apply_equal_perturbations(small: Make, strategy: str) -> None:
-    """Late starts, stragglers and jitter: without contention, replay equals events."""
-    uneven = "unevenness={stragglers: [{ranks: [1], slowdown: 1.3}], late: [{ranks: [0], delay: 5 ms}], compute_jitter: 0.1}"
-    scenario = small(STRATEGIES[strategy], "batch=960", uneven)
-    program = compile_step(scenario.strategy, job_of(scenario, scenario.samples_per_worker, scenario.unevenness))
-    variation = Variation(program.ranks.late_s, compute_jitter=0.1, message_jitter=0.05, seed=3, samples=3)
-    for sample in range(3):
-        replayed = engine.replay.simulate(program, 3, variation, sample)
-        simulated = engine.events.simulate(program, 3, variation, sample)
-        first = simulated.start_s[0][(program.rank == 0) & (program.kind == Kind.COMPUTE)].min()
-        assert first == pytest.approx(5e-3)
-        if not engine.is_contended(replayed):
-            np.testing.assert_allclose(replayed.end_s, simulated.end_s, rtol=1e-9)
-
-
 def test_unknown_ranks_are_rejected_with_their_place(small: Make) -> None:
     with pytest.raises(ScenarioError, match=r"unevenness\.stragglers\.0\.ranks: there is no rank 4"):
         small("strategy={kind: data_parallel, workers: 4}", EVERYONE.format(ranks=[4], slowdown=2))
@@ -130,28 +101,3 @@ def test_slowdowns_multiply_and_delays_add() -> None:
     assert [uneven.slowdown(rank) for rank in range(3)] == [1, 2, 6]
     assert uneven.late_s(2) == 3
     assert uneven.named == {1, 2}
-
-
-@pytest.mark.parametrize(
-    "change", ["cluster.network.duplex=half", "cluster.network.incast=0.2", "cluster.network.overhead=10 us"]
-)
-def test_unfolding_does_not_change_times_on_any_topology(small: Make, change: str) -> None:
-    servers = "strategy={kind: parameter_server, workers: 16, servers: 4, placement: colocated}"
-    one, other = (
-        predict(small(servers, "batch=960", change, *more)) for more in ((), (EVERYONE.format(ranks=[0], slowdown=1),))
-    )
-    assert one.step_time_s == pytest.approx(other.step_time_s, rel=1e-9)
-
-
-def test_a_node_may_have_more_servers_than_devices(small: Make) -> None:
-    servers = "strategy={kind: parameter_server, workers: 4, servers: 8, placement: colocated}"
-    times = [predict(small(servers, "batch=960", *more)).step_time_s for more in ((), (EVERYONE.format(ranks=11, slowdown=1),))]
-    assert times[0] == pytest.approx(times[1], rel=1e-9)
-
-
-def test_a_changed_copy_does_not_share_cached_values() -> None:
-    """Values that are computed once and cached."""
-    first = Perturbations.model_validate({"stragglers": [{"ranks": 1, "slowdown": 2.0}]})
-    assert first.slowdown(1) == 2.0
-    changed = Perturbations.model_validate({"stragglers": [{"ranks": 1, "slowdown": 3.0}]})
-    assert first.model_copy(update={"stragglers": changed.stragglers}).slowdown(1) == 3.0

@@ -39,7 +39,3 @@ def test_links_differ_by_the_number_of_transfers() -> None:
     transfers, links = classes_of([[0], [1], [1]], [1.0] * 3, [2.0] * 3)
     assert transfers[0] != transfers[1] == transfers[2]
     assert len(set(links)) == 3
-
-
-def test_nothing_has_no_classes() -> None:
-    assert classes_of([], [], []) == ([], [])

@@ -33,11 +33,6 @@ def test_releasing_removes_the_lock_files(tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_files_of_a_folder_are_locked_independently(tmp_path: Path) -> None:
-    with locked_file(tmp_path / "a", "one"), locked_file(tmp_path / "b", "another"), locked_folder(tmp_path, "a third"):
-        pass
-
-
 def test_waiting_ends_when_the_lock_is_released(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from scaleproof.simulator.common.file_lock import locked_file\n"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,37 +17,8 @@ from scaleproof.simulator.engine import replay
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.engine.levels import LevelOrder, order_of
 from scaleproof.simulator.engine.variation import Variation
-from scaleproof.simulator.program import Path, Program, ProgramBuilder
-from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import compile_step
-from scaleproof.simulator.strategy.scenario_job import job_of
+from scaleproof.simulator.program import Program, ProgramBuilder
 from tests.simulator.engine.test_replay import programs, server_programs
-
-Make = Callable[..., Scenario]
-
-HYBRID = "strategy={kind: hybrid, workers: 2, stages: 2, tensor: 2, microbatches: 4, overlap: true}"
-
-
-def fan(leaves: int) -> Program:
-    """Ranks with one task each, and one task behind each of these; the last of them follows all."""
-    builder = ProgramBuilder()
-    work = [builder.compute(builder.rank(f"rank {i}"), Phase.FORWARD, 1.0 + i) for i in range(leaves)]
-    for i in range(leaves):
-        after = work if i == leaves - 1 else work[i : i + 1]
-        builder.background(i, 1.0, Path(0.0, 1.0), Phase.SEND, after)
-    return builder.build()
-
-
-def test_programs_that_differ_only_in_numbers_share_a_level_order(small: Make) -> None:
-    scenario = small(HYBRID)
-    program = compile_step(scenario.strategy, job_of(scenario))
-    order = order_of(program)
-    assert order_of(replace(program, latency_s=program.latency_s + 1.0)) is order
-    slower = small(HYBRID, "cluster.network.bandwidth=1Gbit/s")
-    repriced = program.at(job_of(slower))
-    assert repriced is not None
-    assert order_of(repriced) is order
-    assert order_of(replace(program, carried=program.carried.extended(np.arange(len(program))))) is not order
 
 
 @pytest.mark.parametrize("part", ["update_s", "latency_s"])
@@ -66,45 +36,6 @@ def test_the_level_order_depends_on_latencies_of_ranks_with_a_speed_profile() ->
     order = order_of(program)
     assert order_of(replace(program, latency_s=program.latency_s + 1.0)) is not order
     assert order_of(replace(program, amount=program.amount + 1.0)) is order_of(program)
-
-
-def test_cached_orders_are_freed_with_their_programs() -> None:
-    program = fan(3)
-    order_of(program)
-    key = id(program.dependencies)
-    assert key in orders._ORDERS
-    del program
-    gc.collect()
-    assert key not in orders._ORDERS
-
-
-@given(programs(capacity=1e9))
-def test_equal_hints_are_corrected_without_a_search(program: Program) -> None:
-    before = program.predecessors()
-    longest = orders._levels(before, np.full(len(program), -1))
-    mended = orders._corrected(before, longest // 2)
-    assert mended is not None
-    assert (mended[before.values] < mended[before.keys()]).all()
-
-
-def test_reversed_or_constant_hints_are_discarded() -> None:
-    builder = ProgramBuilder()
-    rank = builder.rank("a")
-    for _ in range(100):
-        builder.compute(rank, Phase.FORWARD, 1.0)
-    before = builder.build().predecessors()
-    assert orders._corrected(before, np.arange(100)[::-1]) is None
-    assert orders._corrected(before, np.zeros(100, dtype=np.int64)) is None
-    assert orders._levels(before, np.zeros(100, dtype=np.int64)).tolist() == list(range(100))
-
-
-def test_different_numbers_of_predecessors_use_no_padded_table() -> None:
-    order = order_of(fan(1000))
-    follows = sum(map(len, order.before))
-    assert sum(level.before.size for level in order.levels) < 1.1 * follows
-    assert sum(level.tasks.stop - level.tasks.start for level in order.levels) == len(order.rows)
-    # the slowest rank works 1000 s per step
-    assert ends_s(fan(1000), 1)[-1] == ends_s(fan(1000), 2)[-1] == 3001.0
 
 
 def ends_s(program: Program, samples: int, seconds: np.ndarray | None = None) -> np.ndarray:

@@ -48,20 +48,12 @@ def ends_s(capacity: list[float], demands: list[Demand], incast: list[float] | N
     return ends
 
 
-def test_one_user_gets_the_whole_capacity() -> None:
-    assert ends_s([10.0], [Demand(100, ((0, 1),))]) == pytest.approx([10.0])
-
-
 def test_a_demands_maximum_rate_limits_it() -> None:
     assert ends_s([10.0], [Demand(100, ((0, 1),), max_rate=4)]) == pytest.approx([25.0])
 
 
 def test_two_share_equally_and_the_longer_speeds_up_afterwards() -> None:
     assert ends_s([10.0], [Demand(50, ((0, 1),)), Demand(100, ((0, 1),))]) == pytest.approx([10.0, 15.0])
-
-
-def test_a_later_start_slows_the_first() -> None:
-    assert ends_s([10.0], [Demand(100, ((0, 1),)), Demand(25, ((0, 1),), start_s=5)]) == pytest.approx([12.5, 10.0])
 
 
 def test_max_min_shares_over_two_links() -> None:
@@ -91,12 +83,6 @@ def test_capacity_unused_by_one_activity_goes_to_the_others(slower_first: bool) 
     demands = [Demand(10, ((0, 1),), max_rate=2), Demand(32, ((0, 1),))]
     ends = ends_s([10.0], demands if slower_first else demands[::-1])
     assert ends == pytest.approx([5.0, 4.0] if slower_first else [4.0, 5.0])
-
-
-def test_shares_are_restored_after_a_temporary_activity_ends() -> None:
-    # 0–2: each of two has 5; 2–4: the third, limited to 1 by its other resource, leaves them 4.5 each; then 5 each again
-    demands = [Demand(44, ((0, 1),)), Demand(44, ((0, 1),)), Demand(2, ((0, 1), (1, 1)), start_s=2)]
-    assert ends_s([10.0, 1.0], demands) == pytest.approx([9.0, 9.0, 4.0])
 
 
 def test_a_completion_can_start_the_next_activity_at_once() -> None:

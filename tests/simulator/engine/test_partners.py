@@ -107,18 +107,3 @@ def test_torch_receive_posting_is_between_early_and_no_posting(schedule: str) ->
     ends_s = [float(np.diff(replay.simulate(program, 3).step_ends_s())[-1]) for program in programs]
     assert ends_s[0] < ends_s[1]
     assert ends_s[1] < 1.1 * ends_s[2]
-
-
-@pytest.mark.parametrize(("library", "schedule"), [("fastest", "1f1b"), ("gloo", "gpipe")])
-def test_other_libraries_and_schedules_have_no_partners(library: str, schedule: str) -> None:
-    scenario = _pipeline(4, 8, library=library, schedule=schedule)
-    assert not (compile_step(scenario.strategy, job_of(scenario)).partner >= 0).any()
-
-
-def test_an_exchange_takes_at_most_the_sum_of_its_messages() -> None:
-    """A stage's middle microbatches each wait for two messages in place of one."""
-    one_way, both = (_pipeline(2, 8, library=library) for library in ("fastest", "gloo"))
-    ends = [replay.simulate(compile_step(s.strategy, job_of(s)), 3).step_ends_s() for s in (one_way, both)]
-    steps_s = [float(np.diff(end_s)[-1]) for end_s in ends]
-    message_s = 262_144 / 25e6
-    assert steps_s[0] < steps_s[1] < steps_s[0] + 8 * message_s

@@ -194,41 +194,6 @@ def test_jitter_costs_more_than_its_mean_where_ranks_wait_for_one_another() -> N
     assert last_ends_s(ring([1.0]), 50, jitter).mean() == pytest.approx(50, rel=0.02)
 
 
-def test_a_late_rank_delays_those_that_follow_it() -> None:
-    late = Variation(start_s=np.array([0.0, 5.0, 0.0]))
-    program = ring([1.0, 1.0, 1.0])
-    ends = [end for _, end in replay.replay(program, 3, np.ones(3), late)]
-    assert ends[0][:, 0].tolist() == [1, 6, 1]
-    assert ends[1][:, 0].tolist() == [2, 7, 7]
-    assert ends[2][:, 0].tolist() == [8, 8, 8]
-
-
-def test_tasks_without_predecessors_begin_at_zero_in_every_step() -> None:
-    builder = ProgramBuilder()
-    rank = builder.rank("a")
-    builder.transfer(rank, rank, 2.0, Path(1.0, 1.0), Phase.SEND, ())
-    timeline = replay.simulate(builder.build(), 3)
-    assert timeline.start_s.tolist() == [[0], [0], [0]]
-    assert timeline.end_s.tolist() == [[3], [3], [3]]
-
-
-def test_a_server_serves_in_order_of_arrival_then_updates_and_releases_all() -> None:
-    """Arrivals at 1, 2 and 9; two seconds each: served 1–3, 3–5 and 9–11, updated by 14; the second step begins there."""
-    builder = ProgramBuilder()
-    server = builder.rank("server", is_server=True)
-    for arrival_s in (9.0, 1.0, 2.0):
-        rank = builder.rank(f"worker of {arrival_s}")
-        work = builder.compute(rank, Phase.FORWARD, arrival_s)
-        served = builder.serve(server, rank, Phase.OPTIMIZER, 2, 1.0, 3.0, (work,))
-        builder.wait(rank, Phase.WAIT, (served,))
-    timeline = replay.simulate(builder.build(), 2)
-    serves = [1, 4, 7]
-    assert timeline.start_s[:, serves].tolist() == [[9, 1, 3], [23, 15, 17]]
-    assert timeline.end_s[:, serves].tolist() == [[14, 14, 14], [28, 28, 28]]
-    first = [(busy.start_s, busy.end_s) for busy in timeline.server_busy[server] if busy.step == 0]
-    assert first == [(1, 3), (3, 5), (9, 11), (11, 14)]
-
-
 def test_a_server_releases_each_bucket_once_it_is_complete() -> None:
     """Arrivals at 1 and 2 for one bucket, at 4 for another; two seconds each, updates of one: 1–3, 3–5, 5–6, then 6–8, 8–9."""
     builder = ProgramBuilder()
@@ -325,14 +290,6 @@ def test_without_declared_sets_nothing_is_shared(program: Program, steps: int) -
     assert_same(replay.simulate_concurrent(program, steps), replay.simulate(program, steps))
 
 
-def test_jitter_lengthens_shared_transfers_but_not_their_latency() -> None:
-    program, jitter = pushes(1.0, together=0), Variation(message_jitter=0.5, samples=3, seed=4)
-    alone, factors = replay.simulate_concurrent(program, 1).end_s[0], jitter.factors(program, 0)
-    for sample in range(3):
-        moving_s = replay.simulate_concurrent(program, 1, jitter, sample).end_s[0] - 0.5
-        assert moving_s == pytest.approx((alone - 0.5) * factors[:, sample])
-
-
 @pytest.mark.parametrize(("placement", "worst"), [("dedicated", 1e-9), ("colocated", 0.25)])
 def test_declared_sharing_of_parameter_servers_is_close_to_events(
     small: Callable[..., Scenario], placement: str, worst: float
@@ -357,22 +314,6 @@ def test_declared_sharing_of_parameter_servers_is_close_to_events(
 
 def job(scenario: Scenario) -> Job:
     return Job(scenario.model.build_layers(), scenario.cluster, scenario.samples_per_worker, "fp32", "sgd")
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        "{kind: data_parallel, workers: 12, bucket: 100 KiB, first_bucket: 10 KiB}",
-        "{kind: pipeline, stages: 6, microbatches: 12, schedule: gpipe}",
-        "{kind: hybrid, workers: 4, stages: 3, microbatches: 6}",
-        "{kind: parameter_server, workers: 12, servers: 3}",
-    ],
-)
-def test_the_chosen_engine_equals_the_event_engine(small: Callable[..., Scenario], strategy: str) -> None:
-    scenario = small(f"strategy={strategy}")
-    program = compile_step(scenario.strategy, job(scenario))
-    reference = events.simulate(program, 3)
-    assert engine.simulate(program, 3).end_s == pytest.approx(reference.end_s, rel=1e-9)
 
 
 def test_delays_by_sharing_count_once_along_a_path() -> None:

@@ -107,8 +107,3 @@ def test_estimates_are_near_predictions(framework: str) -> None:
     found = every(space(scenario(EFA, framework, layout(4, 2, 4), "batch=64"), 32))
     small = np.flatnonzero((found.zero < 2) & (found.stages * found.microbatches * found.chunks < 500))
     check_against_predictions(found, np.random.default_rng(1).choice(small, 12, replace=False))
-
-
-def test_costs_are_the_same_for_equal_layers() -> None:
-    found = costs(WAITS, layout(4, 2, 2), "batch=64")
-    assert np.ptp(found.forward_s[1:5]) == pytest.approx(0)

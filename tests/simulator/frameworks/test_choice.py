@@ -93,13 +93,6 @@ def test_unsupported_features_are_rejected_with_alternative_frameworks(
     assert alternative in problem
 
 
-@pytest.mark.parametrize("cluster", ["dgx-a100", "dgx1-v100"])
-def test_8_bit_training_needs_a_device_that_supports_it(cluster: str) -> None:
-    with pytest.raises(ScenarioError, match="has no peak rate for fp8; use one of ") as caught:
-        scenario(f"cluster={cluster}", "training.precision=fp8")
-    assert "fp16" in str(caught.value)
-
-
 def test_a_framework_sets_fields_that_are_not_given() -> None:
     decided = scenario("framework=megatron-core-0.12", hybrid(workers=8), "training.zero=1")
     strategy, defaults = decided.strategy, shipped("megatron-core-0.12").defaults
@@ -144,10 +137,3 @@ def test_a_changed_copy_gets_its_own_default_framework() -> None:
     with pytest.raises(FieldError, match="pytorch-ddp does not support zero 3; use "):
         named.copied(training=one.training.model_copy(update={"zero": 3}))
     assert not trained_by(one, shipped("horovod")).framework_is_default
-
-
-def test_a_scenario_made_in_python_has_a_framework() -> None:
-    one = scenario()
-    made = type(one)(model=one.model, cluster=one.cluster, strategy=one.strategy, batch=one.batch, training=one.training)
-    assert made.framework_is_default
-    assert made.framework == shipped("pytorch-ddp")

@@ -78,24 +78,3 @@ def test_collectives_of_each_microbatch_slow_every_pass() -> None:
 def test_without_overlap_there_is_no_contention(overrides: tuple[str, ...]) -> None:
     contended, free = (timed(scenario(name, *overrides)).step_time_s for name in (DDP, FREE))
     assert contended == free
-
-
-def test_scattering_once_per_step_slows_only_the_last_backward_pass() -> None:
-    overrides = ("framework=torchtitan", "training.zero=2", "strategy.microbatches=4")
-    each, once = (costs(scenario(*overrides, f"strategy.scatter={scatter}")) for scatter in ("microbatch", "step"))
-    assert (each.last_backward_s == 0).all()
-    assert (once.last_backward_s > 0).all()
-    assert (once.backward_s < each.backward_s).all()
-
-
-def test_expert_gradients_contend_by_ranks_of_the_same_experts() -> None:
-    """With one expert per worker no gradients of experts are summed."""
-    model = (
-        "model={kind: llama, layers: 2, hidden: 1024, heads: 8, vocabulary: 1024, sequence: 1024, "
-        "experts: {count: 8, active: 2, feedforward: 2048}}"
-    )
-    found = []
-    for expert in (1, 8):
-        strategy = f"strategy={{kind: hybrid, workers: 8, expert: {expert}, overlap: true}}"
-        found.append(costs(scenario(model, strategy, "framework=megatron-core-0.12")).last_backward_s[1])
-    assert 0 < found[1] < found[0] / 2

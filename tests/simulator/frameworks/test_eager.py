@@ -12,11 +12,10 @@ from scaleproof.simulator.frameworks import Execution, Framework, TrainingWork, 
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model import Gpt
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.read import load_device
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.frameworks.scenarios import scenario
 
 DEVICE = load_device(ROOT / "devices" / "a100-80gb-sxm.yaml")
@@ -98,33 +97,6 @@ def test_transformer_engine_scales_and_masks_within_softmax() -> None:
     assert of_passes_s(core, PLAIN, block(dropout=True)) == pytest.approx([0, 0], abs=1e-12)
 
 
-def test_eager_attention_is_slower_than_compiled_and_both_than_flash() -> None:
-    for work in (PLAIN, AUTOCAST):
-        eager_s, compiled_s = (sum(kernels_s(one, block(), work)) for one in (DDP, COMPILED))
-        flash_s = sum(kernels_s(DDP, block(flash=True), work))
-        assert compiled_s < eager_s
-        assert flash_s < eager_s
-
-
-def test_each_pass_over_scores_is_a_launch() -> None:
-    """In small layers host time is all there is."""
-    model = Gpt(layers=1, hidden=16, heads=1, vocabulary=64, sequence=16, flash=False)
-    tiny = next(layer for layer in model.build_layers() if not layer.pinned_to_end)
-    found = Execution(DEVICE, DDP, AUTOCAST).layer_s(tiny, 1)
-    fused = Execution(DEVICE, DDP.ablated("attention passes"), AUTOCAST).layer_s(tiny, 1)
-    # copies, scale, mask and two casts
-    assert [one - other for one, other in zip(found, fused, strict=True)] == pytest.approx([5 * 10e-6] * 2, rel=0.05)
-
-
-def test_selective_recomputation_repeats_the_passes() -> None:
-    def again_s(framework: Framework) -> float:
-        work = AUTOCAST._replace(recompute=Recompute(kind="selective"))
-        return Execution(DEVICE, framework.ablated("host"), work).again_s(block(), SAMPLES)
-
-    forward_s, _ = of_passes_s(DDP, AUTOCAST, block())
-    assert again_s(DDP) - again_s(DDP.ablated("attention passes")) == pytest.approx(forward_s, rel=1e-6)
-
-
 def test_autocast_moves_norms_and_sums_in_32_bits_and_casts_them() -> None:
     """Of each norm and the sum before it: 14 bytes forward and 28 backward; of weights a cast and gradients twice as wide."""
     layer = block(flash=True)
@@ -169,12 +141,6 @@ def test_autocast_is_refused_where_there_is_none(overrides: tuple[str, ...], mes
         gpt2("training.autocast=true", *overrides)
 
 
-def test_autocast_sums_gradients_of_32_bits() -> None:
-    wide, narrow = (job_of(scenario("framework=pytorch-ddp", f"training.autocast={on}")) for on in ("true", "false"))
-    assert (wide.reduced_bytes, narrow.reduced_bytes) == (4, 2)
-    assert wide.element_bytes == narrow.element_bytes == 2
-
-
 def test_autocast_has_32_bit_parameters_in_place_of_16_bit_ones_with_master_copies() -> None:
     wide, narrow = (memory(gpt2(f"training.autocast={on}")).worst.holders_bytes for on in ("true", "false"))
     parameters = 124_439_808
@@ -198,41 +164,6 @@ def test_compilers_pad_odd_vocabularies() -> None:
     assert timed(gpt2(*aligned).copied(framework=without)).step_time_s == step_s(*aligned)
 
 
-@pytest.mark.parametrize("flash", ["true", "false"])
-def test_compiled_modules_are_faster_than_eager_ones(flash: str) -> None:
-    compiled_s, eager_s = (
-        step_s(f"model.flash={flash}", f"framework={one}") for one in ("pytorch-ddp-compiled", "pytorch-ddp")
-    )
-    assert compiled_s < 0.8 * eager_s
-
-
-def test_gpt_2_without_flash_takes_twice_the_time_of_flash_in_eager_software() -> None:
-    eager_s = step_s("model.flash=false", "framework=pytorch-ddp")
-    assert eager_s > 1.6 * step_s("framework=pytorch-ddp")
-    assert eager_s > 1.6 * step_s("model.flash=false", "framework=pytorch-ddp-compiled")
-
-
-def bert(*overrides: str) -> Scenario:
-    """Eight V100 that train BERT-large on samples of 128 tokens."""
-    model = "model={kind: bert, layers: 24, hidden: 1024, heads: 16, sequence: 128}"
-    return scenario(
-        "cluster=dgx1-v100", "strategy.workers=8", "batch=512", model, "training={precision: fp16, optimizer: lamb}", *overrides
-    )
-
-
-def test_bert_with_parameters_in_16_bits_casts_nothing() -> None:
-    narrow, eager = bert("framework=nvidia-bert"), bert("framework=pytorch-ddp")
-    assert eager.training.autocast
-    assert not narrow.training.autocast
-    casts_nothing = bert("framework=pytorch-ddp", "training.autocast=false")
-    assert timed(narrow).step_time_s < timed(casts_nothing).step_time_s < timed(eager).step_time_s
-
-
-def test_tf32_is_between_16_and_32_bits() -> None:
-    narrow_s, tf32_s, wide_s = (step_s("model.flash=false", f"training.precision={one}") for one in ("bf16", "tf32", "fp32"))
-    assert narrow_s < tf32_s < wide_s / 2
-
-
 def images(precision: str, *overrides: str) -> Scenario:
     return scenario(
         "cluster=dgx-a100", "strategy.workers=1", "batch=128", "model=resnet50", f"training.precision={precision}", *overrides
@@ -253,10 +184,3 @@ def test_convolutions_transpose_images_that_are_stored_by_channel() -> None:
 def test_compilers_store_images_channels_last() -> None:
     compiled = images("bf16", "framework=pytorch-ddp-compiled")
     assert timed(compiled).step_time_s == timed(compiled.copied(framework=compiled.framework.ablated("transposes"))).step_time_s
-
-
-def test_only_tensor_cores_need_transposes() -> None:
-    for precision, cluster in (("fp32", "dgx-a100"), ("fp16", "dgx1")):
-        one = images(precision, f"cluster={cluster}", "framework={base: pytorch-ddp, channels_first: [fp16, tf32]}")
-        without = one.copied(framework=one.framework.ablated("transposes"))
-        assert timed(one).step_time_s == timed(without).step_time_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -11,12 +10,12 @@ from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels.products import narrow_products
 from scaleproof.simulator.common.catalog import ROOT
 from scaleproof.simulator.common.units import parse_time_s
-from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork, execution_of, shipped
+from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork, shipped
 from scaleproof.simulator.frameworks.framework import PerPass
 from scaleproof.simulator.model import Gpt
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention
-from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE
 from scaleproof.simulator.scenario.read import load_device
 
 MEGATRON = shipped("megatron-core-0.12")
@@ -87,18 +86,6 @@ def test_calibrated_factors_scale_kernels_and_host() -> None:
     assert twice_s == pytest.approx(2 * plain_s, rel=0.02)
 
 
-def test_calibrated_factors_scale_modelled_times_of_processors() -> None:
-    layer, work = block(1024), TrainingWork("fp32", "adam", Recompute(kind="full"))
-    slower = MEGATRON.model_copy(update={"kernel_scale": 1.5})
-    plain, scaled = (Execution(device("cpu-core"), one, work) for one in (MEGATRON, slower))
-    assert scaled.layer_s(layer, 2) == pytest.approx([1.5 * one for one in plain.layer_s(layer, 2)])
-    products_s = plain.operators_s(layer, layer.operators, 2)
-    assert scaled.operators_s(layer, layer.operators, 2) == pytest.approx([1.5 * one for one in products_s])
-    for one in ("again_s", "weights_s"):
-        assert getattr(scaled, one)(layer, 2) == pytest.approx(1.5 * getattr(plain, one)(layer, 2))
-    assert scaled.optimizer_s(1e6) == pytest.approx(1.5 * plain.optimizer_s(1e6))
-
-
 def test_extra_bytes_take_the_time_of_memory_bandwidth() -> None:
     layer, kernels = block(1024), device().kernels
     assert kernels is not None
@@ -109,17 +96,6 @@ def test_extra_bytes_take_the_time_of_memory_bandwidth() -> None:
     reached_Bps = device().memory_bandwidth_Bps * kernels.memory_share
     assert more[0] - plain[0] == pytest.approx(4 * elements / reached_Bps, rel=1e-6)
     assert more[1] - plain[1] == pytest.approx(8 * elements / reached_Bps, rel=1e-6)
-
-
-def test_gradients_copied_per_parameter_take_no_longer_for_more_samples() -> None:
-    layer = block(1024)
-    copying = IDEAL.model_copy(update={"parameter_bytes": PerPass(backward=8)})
-    added = []
-    for samples in (1, 8):
-        plain, more = (Execution(device(), one, WORK).layer_s(layer, samples)[1] for one in (IDEAL, copying))
-        added.append(more - plain)
-    assert added[0] > 0
-    assert added[0] == pytest.approx(added[1], rel=1e-6)
 
 
 def test_the_optimizer_moves_more_bytes_where_it_is_not_fused() -> None:
@@ -160,14 +136,6 @@ def test_8_bit_products_have_the_rates_that_were_measured_in_8_bits() -> None:
     assert times_s[1] > 1.3 * times_s[0]
 
 
-def test_8_bit_products_that_were_not_measured_have_the_rates_of_16_bits() -> None:
-    amd = device("mi300x-192gb-oam")
-    assert amd.kernels is not None
-    speed = amd.narrow_speed("fp8", amd.kernels, "delayed")
-    assert speed.products is None
-    assert speed.peak_flops == pytest.approx(amd.peak_flops["fp8"] * narrow_products().peak_share)
-
-
 def test_8_bit_products_save_little_in_small_layers() -> None:
     """Casts grow with what products read, and savings with what they compute; scales of each row cost the most casts."""
 
@@ -181,15 +149,6 @@ def test_8_bit_products_save_little_in_small_layers() -> None:
     assert found[1:] == sorted(found[1:], reverse=True)
     assert min(found[:2]) > 0.95
     assert relative(1024, "rowwise") > 1
-
-
-def test_later_versions_of_flash_attention_are_faster() -> None:
-    layer = block(4096, sequence=8192)
-
-    def seconds(version: str) -> float:
-        return sum(Execution(device(), IDEAL.model_copy(update={"attention": {"any": version}}), WORK).layer_s(layer, 1))
-
-    assert seconds("flash-1-triton") > seconds("flash-2") > seconds("flash-3") >= seconds("best")
 
 
 @pytest.mark.parametrize("version", ["flash-1-triton", "flash-2", "best"])
@@ -219,20 +178,3 @@ def test_a_device_that_was_measured_already_contains_its_software() -> None:
     for framework in (IDEAL, MEGATRON, shipped("megatron-deepspeed-2022")):
         assert Execution(flat, framework, WORK).layer_s(layer, 2) == flat.layer_s(layer, 2, "bf16")
         assert Execution(flat, framework, WORK).optimizer_s(1e6) == flat.optimizer_s(1e6, "adam", "bf16")
-
-
-def test_costs_are_computed_once_for_a_layer_and_not_shared_by_layers_with_its_signature() -> None:
-    """Layers that share weights with another device have the signature of those that do not, but tensors of their own."""
-    execution = execution_of(device(), MEGATRON, WORK)
-    layer = block(1024)
-    other = replace(layer, tensors=layer.tensors * 3)
-    calls: list[Layer] = []
-
-    def tensors(_: Execution, one: Layer) -> int:
-        calls.append(one)
-        return len(one.tensors)
-
-    layers = [layer, other, layer, other]
-    assert [execution.once(tensors, one) for one in layers] == [len(one.tensors) for one in layers]
-    assert calls == [layer, other]
-    assert execution_of(device(), MEGATRON, WORK) is execution

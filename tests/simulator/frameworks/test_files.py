@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from scaleproof.simulator.common import catalog
-from scaleproof.simulator.common.errors import NotFoundError, ScenarioError
+from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.common.units import parse_time_s
 from scaleproof.simulator.frameworks import ABLATIONS, IDEAL, Framework, shipped
-from scaleproof.simulator.frameworks.files import equal_to_shipped, names, with_features
+from scaleproof.simulator.frameworks.files import equal_to_shipped, names
 from scaleproof.simulator.scenario.load import load
 from tests.simulator.frameworks.scenarios import TEXT, scenario
 
@@ -110,14 +110,3 @@ def test_an_error_in_a_base_names_the_file_of_the_base(tmp_path: Path) -> None:
     assert problem(tmp_path, "./list.yaml") == "list.yaml:1:1: a framework file must be a mapping of fields"
     (tmp_path / "other.yaml").write_text("base: nothing-like-it\n")
     assert problem(tmp_path, "./other.yaml").startswith("other.yaml:1:1: framework.base: no framework is called")
-
-
-def test_an_unknown_framework_is_rejected() -> None:
-    with pytest.raises(NotFoundError, match="did you mean 'horovod'"):
-        shipped("horovot")
-
-
-def test_supporting_frameworks_are_listed() -> None:
-    assert set(with_features(frozenset({"parameter_server"}))) >= {"tensorflow-1-servers", "gloo-cpu", "ideal"}
-    assert "megatron-core-0.12" not in with_features(frozenset({"zero_3"}))
-    assert with_features(frozenset()) == list(names())

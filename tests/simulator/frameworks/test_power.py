@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import yaml
 
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.catalog import ROOT
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.read import load_device
 from scaleproof.simulator.strategy.data_parallel.contention import (
-    MEMORY_BYTES_PER_BUS_BYTE,
     ContendedResources,
     PowerBudget,
-    joules_per_bus_byte,
 )
 from tests.simulator.frameworks.scenarios import scenario
 
@@ -58,13 +54,6 @@ def test_products_draw_the_sustained_power() -> None:
     assert PowerBudget.of_device(device("h100-80gb-sxm").model_copy(update={"power_limit_W": None}), 0.1) is None
 
 
-def test_transfer_energy_follows_from_memory_and_link_bits() -> None:
-    constants = yaml.safe_load((catalog.ROOT / "kernels" / "power.yaml").read_text(encoding="utf-8"))
-    for moved in MEMORY_BYTES_PER_BUS_BYTE.values():
-        pico = constants["memory_pJ_per_bit"] * moved + constants["link_pJ_per_bit"]
-        assert joules_per_bus_byte(moved) == pytest.approx(8e-12 * pico)
-
-
 def test_kernels_are_slowed_by_the_scarcest_resource() -> None:
     """ContendedResources do not add up: a collective with a fifth of the processors and of the power takes a fifth."""
     bound, rate = np.array([0.0, 0.5, 1.0]), np.full(3, 3e11)
@@ -81,13 +70,6 @@ def test_a_power_limit_lengthens_the_step() -> None:
     assert timed(limited).step_time_s > free_s
     switched_off = scenario(*NEXT_TO_PASSES, "framework.power=false")
     assert timed(switched_off).step_time_s == pytest.approx(free_s)
-
-
-def test_without_contention_no_power_is_shared() -> None:
-    one, other = (
-        scenario(*NEXT_TO_PASSES, "framework.contention=false", f"framework.power={power}") for power in ("true", "false")
-    )
-    assert timed(one).step_time_s == timed(other).step_time_s
 
 
 @pytest.mark.parametrize(("limit", "message"), [("0 W", "must be greater than 0"), ("700", "write a power such as")])

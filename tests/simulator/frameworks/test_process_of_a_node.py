@@ -34,10 +34,6 @@ def test_the_hosts_work_on_gradients_grows_with_the_devices_of_a_node() -> None:
         assert host_s(on(gpus)) == pytest.approx(TENSORFLOW.host.gradient_s * tensors * driven)
 
 
-def test_the_hosts_work_is_an_ablation() -> None:
-    assert TENSORFLOW.ablated("host").host.gradient_s == 0
-
-
 def test_collectives_over_tcp_are_slower_between_nodes_only() -> None:
     inside, between = on(8), on(16)
     assert timed(trained_by(inside, TENSORFLOW.ablated("tcp"))).step_time_s == pytest.approx(timed(inside).step_time_s)

@@ -10,16 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import ScenarioError
-from scaleproof.simulator.memory import HOLDERS, memory, states
+from scaleproof.simulator.memory import memory, states
 from scaleproof.simulator.memory.activations import segments, size_bytes
-from scaleproof.simulator.memory.peak import fullest_passes
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.operators import Attention, Matmul, Module, SavedActivation
+from scaleproof.simulator.model.operators import Matmul, Module, SavedActivation
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute, kept_activations
-from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import Training
-from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]
@@ -126,10 +123,6 @@ def test_pure_training_is_refused_where_it_is_not_described(small: Make, overrid
         small("cluster=dgx-h100", *overrides)
 
 
-def test_one_kind_of_offloaded_states_needs_no_list(small: Make) -> None:
-    assert small("training={zero: 3, offload: optimizer}").training.offload == ("optimizer",)
-
-
 def test_kept_activations_depend_on_recomputation() -> None:
     def bytes_of(recompute: Recompute, first: bool = True) -> int:
         return size_bytes(kept_activations(BLOCK, recompute, first), 2)
@@ -141,16 +134,6 @@ def test_kept_activations_depend_on_recomputation() -> None:
     assert bytes_of(every, first=False) == 0
 
 
-def test_the_layer_input_always_counts() -> None:
-    own = layer("plain", 0, SavedActivation("hidden", 70))
-    assert size_bytes(kept_activations(own, Recompute(kind="full"), entry_elements=30), 2) == 60
-
-
-def test_layers_pinned_to_the_end_are_not_recomputed() -> None:
-    head = layer("head", 0, SavedActivation("logits", 50), pinned_to_end=True)
-    assert kept_activations(head, Recompute(kind="full")) == head.kept
-
-
 @given(st.integers(1, 9), st.integers(1, 20))
 def test_layers_are_recomputed_in_groups_between_pinned_ones(every: int, blocks: int) -> None:
     layers = [layer(pinned_to_end=True), *[BLOCK] * blocks, layer(pinned_to_end=True)]
@@ -160,29 +143,6 @@ def test_layers_are_recomputed_in_groups_between_pinned_ones(every: int, blocks:
     assert groups[0] == groups[-1] == 1
     assert max(groups) <= every
     assert len(groups) == 2 + -(-blocks // every)
-
-
-@pytest.mark.parametrize(
-    ("recompute", "share"),
-    [(NO_RECOMPUTE, 0), (Recompute(kind="selective"), 0.2), (Recompute(kind="full"), 1), (Recompute(kind="full", group=3), 1)],
-)
-def test_recomputation_takes_the_forward_time_again(small: Make, recompute: Recompute, share: float) -> None:
-    attention, product = Attention("attention", 2, 2, 8, 8, 4, 4), Matmul("product", 8, 16, 16)
-    assert attention.forward_flops == product.forward_flops / 2
-    layers = [
-        Layer("block", "block", (attention, product, product), (), 10, modules=(Module("core_attn", (0,)),)),
-        Layer("head", "head", (product,), (), 10, pinned_to_end=True),
-    ]
-    costs = Job(layers, small().cluster, 4, "fp32", "sgd", recompute=recompute).costs()
-    assert costs.backward_s == pytest.approx(costs.forward_s * [2 + share, 2])
-
-
-@pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (4, 4), (4, 16), (8, 8)])
-def test_microbatches_in_flight_follow_the_schedule(stages: int, microbatches: int) -> None:
-    for stage in range(stages):
-        assert fullest_passes("gpipe", stages, stage, microbatches, 1).most == microbatches
-        # arXiv 2006.09503: as many as there are stages from this one on
-        assert fullest_passes("1f1b", stages, stage, microbatches, 1).most == min(stages - stage, microbatches)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -211,13 +171,6 @@ def test_activation_memory_of_stages_equals_published_formulas(small: Make, reco
     assert layers[1:3] == pytest.approx([3 * 4 * per_layer, 2 * 4 * per_layer])
 
 
-def test_1f1b_needs_no_more_memory_than_gpipe(small: Make) -> None:
-    gpipe, ours = (memory(small(TALL, pipeline(4, 8, schedule), BATCH)) for schedule in ("gpipe", "1f1b"))
-    for a, b in zip(gpipe.ranks, ours.ranks, strict=True):
-        assert a.holders_bytes["activations"] >= b.holders_bytes["activations"]
-    assert ours.worst.total_bytes < gpipe.worst.total_bytes
-
-
 def test_peaks_of_gradients_and_activations_do_not_coincide(small: Make) -> None:
     """Layers are let go while the gradients of the next come: with one microbatch the peak is below their sum."""
     scenario = small(WIDE, "strategy.workers=1", "batch=512")
@@ -225,16 +178,6 @@ def test_peaks_of_gradients_and_activations_do_not_coincide(small: Make) -> None
     holders = memory(scenario).worst.holders_bytes
     came_bytes = sum(holders[name] for name in ("gradients", "activations", "logits", "working"))
     assert max(parameters_bytes, activations_bytes) < came_bytes < 0.75 * (parameters_bytes + activations_bytes)
-
-
-@pytest.mark.parametrize(
-    "remedy",
-    ["recompute: {group: 2}", "zero: 1", "zero: 2", "zero: 3", "offload: [optimizer]"],
-)
-def test_every_remedy_saves_memory(small: Make, remedy: str) -> None:
-    base = (WIDE, "strategy.workers=4", "batch=8192" if "recompute" in remedy else "batch=64")
-    plain, saved = (memory(small(*base, f"training={{optimizer: adam, {more}}}")) for more in ("", remedy))
-    assert saved.worst.total_bytes < plain.worst.total_bytes
 
 
 def test_offloaded_states_are_in_host_memory(small: Make) -> None:
@@ -266,15 +209,6 @@ def test_gpu_memory_includes_context_and_libraries(small: Make) -> None:
 def test_processes_share_the_memory_of_their_machine(small: Make) -> None:
     alone, four = (memory(small("cluster.node.cores=4", f"strategy.workers={workers}")) for workers in (1, 4))
     assert four.capacity_bytes == alone.capacity_bytes / 4 == 2 * 2**30
-
-
-def test_holders_are_nonnegative_and_add_up(small: Make) -> None:
-    for overrides in (("training.recompute=full",), (pipeline(3, 6, "gpipe"), "training.recompute={group: 2}")):
-        run = predict(small(*overrides))
-        assert run.memory_bytes is not None
-        assert set(run.memory_bytes) == set(HOLDERS)
-        assert min(run.memory_bytes.values()) >= 0
-        assert run.memory_bytes_per_rank == pytest.approx(sum(run.memory_bytes.values()))
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.memory.activations import size_bytes
 from scaleproof.simulator.memory.peak import fullest_passes
 from scaleproof.simulator.memory.result import RankMemory
-from scaleproof.simulator.model import Gpt, Llama
-from scaleproof.simulator.model.recompute import Recompute, kept_activations
 from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order, peak_activations
@@ -27,7 +24,6 @@ GPT = "model={kind: gpt, layers: 16, hidden: 1024, heads: 16, vocabulary: 64, se
 LLAMA = "{kind: llama, layers: 8, hidden: 512, heads: 8, vocabulary: 8192, sequence: 256}"
 STATES = ("parameters", "gradients", "master_parameters", "optimizer_states")
 ON = ("cluster=selene-a100",)
-EVERY_SECOND = Recompute(kind="selective", products="every_second")
 
 
 def trained_by(name: str, **memory: object) -> str:
@@ -198,34 +194,6 @@ def test_memory_of_separate_weight_gradients_equals_the_paper(small: Make) -> No
         assert allocated.holders_bytes["activations"] / sbh == pytest.approx(expected, rel=0.1)
 
 
-def test_zero_bubble_schedules_need_more_memory(small: Make) -> None:
-    fields = (GPT, *ON, "batch=32", training(precision="fp16"))
-
-    def most(schedule: str, chunks: int = 1) -> float:
-        strategy = hybrid(stages=4, microbatches=16, schedule=schedule, chunks=chunks)
-        return max(rank.holders_bytes["activations"] for rank in memory(small(*fields, strategy)).ranks)
-
-    assert most("gpipe") > most("zb_h2") > most("zb_h1") >= most("1f1b")
-    # arXiv 2405.15362: ZB-V has 1F1B's memory, and the same on every rank
-    assert most("zb_v", 2) == pytest.approx(most("1f1b"), rel=0.25)
-
-
-def test_experts_are_stored_once_per_expert_parallel_group(small: Make) -> None:
-    experts_ = "{count: 8, active: 2, feedforward: 256}"
-    model = f"model={{kind: llama, layers: 4, hidden: 64, heads: 4, vocabulary: 64, sequence: 32, experts: {experts_}}}"
-    parameters = {}
-    for expert in (1, 2, 4):
-        for zero in (0, 1):
-            scenario = small(model, "batch=8", hybrid(workers=8, expert=expert), training(zero=zero))
-            parameters[expert, zero] = memory(scenario).worst.holders_bytes
-    experts = sum(layer.expert_parameters for layer in small(model).model.build_layers())
-    dense = small(model).model.parameters() - experts
-    for expert in (1, 2, 4):
-        assert parameters[expert, 0]["parameters"] == 4 * (dense + experts / expert)
-        # eight workers share dense states; of each expert there are fewer copies, which share it among fewer
-        assert parameters[expert, 1]["optimizer_states"] == pytest.approx(8 * (dense / 8 + experts / expert / (8 / expert)))
-
-
 def test_the_last_stage_stores_a_copy_of_tied_weights(small: Make) -> None:
     def parameters(tied: bool, **fields: object) -> float:
         model = (
@@ -287,25 +255,6 @@ def test_memory_of_the_loss_depends_on_the_framework(small: Make, framework: str
     assert (holders["logits"] + holders["working"]) / (4 * 64 * 65536) == pytest.approx(each, rel=1e-3)
 
 
-def test_selective_recomputation_keeps_every_second_product() -> None:
-    """torchtitan's selective recomputation keeps queries, values, half of a gated MLP's input and its output, in addition to
-    attention's output, its statistics, and the layer's input."""
-    model = Llama(layers=1, hidden=64, heads=8, key_heads=2, vocabulary=64, sequence=32, feedforward=224)
-    block = next(layer for layer in model.build_layers() if not layer.pinned_to_end)
-    elements = 64 * (1 + 1 + 1 + 1) + 16 + 224
-    assert size_bytes(kept_activations(block, EVERY_SECOND), 2) == 32 * (2 * elements + 4 * 8)
-
-
-def test_selective_recomputation_of_a_gpt_keeps_every_second_product() -> None:
-    """Queries, values, the first product of the MLP."""
-    block = next(
-        layer
-        for layer in Gpt(layers=1, hidden=64, heads=8, vocabulary=64, sequence=32).build_layers()
-        if not layer.pinned_to_end
-    )
-    assert size_bytes(kept_activations(block, EVERY_SECOND), 2) == 32 * (2 * 64 * (1 + 1 + 1 + 1 + 4) + 4 * 8)
-
-
 def test_8_bit_inputs_need_less_activation_memory(small: Make) -> None:
     """A gated layer of 16.75 units with grouped queries keeps its norms' outputs and its activation in 8 bits, and a copy of
     attention's output: 2 · 1/2 + 3.5 / 2 less, 1/2 more."""
@@ -322,32 +271,6 @@ def test_8_bit_inputs_need_less_activation_memory(small: Make) -> None:
     )
     unit = 5 * 256 * 512 * 2
     assert (plain - narrow) / unit == pytest.approx(1 + 1.75 - 0.5)
-
-
-@pytest.mark.parametrize("recompute", ["none", "full"])
-def test_8_bit_products_defer_8_bits_for_gradients_of_weights(small: Make, recompute: str) -> None:
-    """With full recomputation little else is kept, so that deferred weight gradients need about half as much."""
-    fields = (
-        f"model={LLAMA}", "cluster=eos-h100", "batch=16", hybrid(stages=4, chunks=2, microbatches=16, schedule="dualpipe_v"),
-        "training.precision=fp8", f"training.recompute={recompute}",
-    )  # fmt: skip
-    wide, narrow = (
-        max(
-            rank.holders_bytes["activations"]
-            for rank in memory(small(*fields, trained_by("megatron-core-0.12", fp8_input_bytes=size))).ranks
-        )
-        for size in (2, 1)
-    )
-    assert 0.5 * wide <= narrow < (0.8 if recompute == "full" else 1.0) * wide
-
-
-def test_deepseek_v3_fits_with_dualpipe_and_recomputation(small: Make) -> None:
-    fields = (
-        "model=deepseek-v3", "cluster=dgx-h100", "cluster.nodes=256", "batch={per_worker: 120}", "training.precision=fp8",
-        "strategy={kind: hybrid, workers: 128, stages: 16, expert: 64, micro_batch_size: 1, schedule: dualpipe_v, chunks: 2}",
-        "training.optimizer=adam", "training.zero=1", "training.recompute=full",
-    )  # fmt: skip
-    assert memory(small(*fields)).fits
 
 
 @pytest.mark.parametrize(
@@ -411,34 +334,8 @@ def test_receive_buffers_depend_on_the_framework(small: Make) -> None:
     assert ours.ranks[1].holders_bytes["communication"] == 2 * passed
 
 
-def test_chunks_of_different_size_are_counted_separately(small: Make) -> None:
-    """The last rank of two has the third and the fourth stage, which holds all but one block."""
-    strategy = hybrid(stages=2, chunks=2, schedule="interleaved_1f1b", microbatches=8, balance="[1, 1, 1, 13]")
-    allocated = memory(small(GPT, *ON, BARE, "batch=16", strategy, training(precision="fp16", recompute="full")))
-    sbh = 512 * 2 * 1024
-    counts = fullest_passes("interleaved_1f1b", 2, 1, 8, 2).candidates[:, :, 3]
-    assert allocated.ranks[1].holders_bytes["activations"] / sbh == pytest.approx(
-        max(2 * one + 2 * 13 * other for one, other in counts.tolist()), rel=0.02
-    )
-
-
 @pytest.mark.parametrize(("devices", "measured_MiB"), [(4, 688)])
 def test_nccl_buffers_have_the_expected_bytes(small: Make, devices: int, measured_MiB: float) -> None:
     """NVIDIA/nccl, issue 964: what an A100 holds for a communicator of a node."""
     scenario = small(*HEAVY, *ON, f"strategy={{kind: data_parallel, workers: {devices}}}")
     assert memory(scenario).worst.holders_bytes["library"] / 2**20 == pytest.approx(measured_MiB, rel=0.05)
-
-
-def test_more_groups_need_more_buffers(small: Make) -> None:
-    def library(**fields: object) -> float:
-        return memory(small(GPT, *ON, "batch=64", hybrid(**fields))).worst.holders_bytes["library"]
-
-    assert library() == 0 < library(workers=8) < library(workers=4, tensor=2)
-    assert library(workers=4, tensor=2) < library(workers=2, tensor=2, stages=2, microbatches=2)
-
-
-def test_reported_memory_separates_allocated_reserved_and_total(small: Make) -> None:
-    allocated = memory(small(GPT, *ON, "batch=8", hybrid(workers=8))).worst
-    outside = allocated.holders_bytes["library"] + allocated.holders_bytes["context"]
-    assert allocated.total_bytes - allocated.reserved_bytes == pytest.approx(outside)
-    assert allocated.reserved_bytes - allocated.allocated_bytes == pytest.approx(allocated.holders_bytes["fragmentation"])

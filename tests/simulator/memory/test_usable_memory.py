@@ -26,13 +26,6 @@ def test_capacity_is_the_usable_memory(small: Make) -> None:
     assert memory(small("cluster.device.usable_memory=7.5 GiB", "cluster.node.cores=2")).capacity_bytes == 7.5 * GIB / 4
 
 
-def test_exceeding_usable_memory_does_not_fit(small: Make) -> None:
-    allocated_bytes = memory(small()).worst.total_bytes
-    fields = f"cluster.device.memory={allocated_bytes * 1.01} B", f"cluster.device.usable_memory={allocated_bytes * 0.99} B"
-    assert memory(small(fields[0])).fits
-    assert not memory(small(*fields)).fits
-
-
 @pytest.mark.parametrize(
     "overrides", [("cluster.device.memory=96 GiB",), ("cluster.device={base: h100-80gb-sxm, memory: 96 GiB}",)]
 )

@@ -36,12 +36,6 @@ def test_the_towers_of_a_siamese_network_share_their_weights(tower: Mlp | ResNet
     assert [part for part in layers if part not in left + right] == [layers[-1]], "the head joins them"
 
 
-def test_towers_have_no_loss_of_their_own() -> None:
-    last = Siamese(tower=TOWER).build_layers()[2]
-    assert [operator.name for operator in last.operators] == ["linear"]
-    assert all(kept.name != "probabilities" for kept in last.kept)
-
-
 def test_towers_run_on_different_devices_and_send_only_embeddings() -> None:
     layers = Siamese(tower=TOWER).build_layers()
     assert place_branches(layers, 2) == [0, 0, 0, 1, 1, 1, 0]
@@ -111,11 +105,6 @@ def test_independent_branches_get_separate_devices_if_there_are_enough(towers: l
     used = [{devices[f"{number}.{i}"] for i in range(depth)} for number, depth in enumerate(towers)]
     assert all(len(own) == 1 for own in used)
     assert len(set.union(*used)) == len(towers)
-
-
-def test_placement_on_zero_devices_is_rejected() -> None:
-    with pytest.raises(FieldError, match="give at least 1"):
-        place_branches(TOWER.build_layers(), 0)
 
 
 def test_edges_have_the_bytes_that_are_sent() -> None:

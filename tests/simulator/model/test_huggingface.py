@@ -175,10 +175,6 @@ def test_errors_name_file_and_field(config: dict[str, Any], message: str, tmp_pa
     assert len(printed.splitlines()) == 1
 
 
-def test_all_missing_fields_are_reported_at_once(tmp_path: Path) -> None:
-    assert len(problem(tmp_path, {"model_type": "llama"}).splitlines()) == 6
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

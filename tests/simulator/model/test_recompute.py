@@ -11,11 +11,9 @@ import pytest
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.activations import size_bytes
-from scaleproof.simulator.model import Llama
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Matmul
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute, again, kept_activations
-from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.plan_costs import with_collectives
@@ -34,7 +32,6 @@ MIXTURE = (
 )
 SCORES = LLAMA.replace("sequence: 256", "sequence: 256, flash: false")
 ON = ("cluster=selene-a100", "batch=64", "training.precision=bf16", "training.optimizer=adam", "training.autocast=false")
-MODULES = ["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts", "activation"]
 
 
 def form(**fields: object) -> Recompute:
@@ -114,24 +111,6 @@ def test_every_second_product_and_all_but_flash_attention_are_recomputed(small: 
     assert size_bytes(kept_activations(block, form(products="every_second")), 1) == expected_bytes
 
 
-def test_outputs_of_reduce_scatters_are_kept_with_every_second_product() -> None:
-    model = Llama(layers=1, hidden=HIDDEN, heads=8, key_heads=2, feedforward=FEEDFORWARD, vocabulary=256, sequence=TOKENS)
-    whole, shared = (model.build_layers(plan.shard)[1] for plan in (Plan(tensor=2), Plan(tensor=2, sequence_parallel=True)))
-    kept_bytes, shared_bytes = (
-        size_bytes(kept_activations(layer, form(products="every_second")), 1) for layer in (whole, shared)
-    )
-    # the input is sharded, and the outputs of attention and of the MLP are kept as sharded
-    assert shared_bytes == kept_bytes + TOKENS * HIDDEN / 2
-
-
-def test_products_of_self_attention_and_of_cross_attention_are_those_of_their_own_tokens(small: Make) -> None:
-    """A decoder's keys are of its own tokens, those of cross-attention of the encoder's."""
-    decoder = blocks(small("model={kind: t5, layers: 2, hidden: 64, heads: 2, head_width: 32, feedforward: 128}", *ON))[-1]
-    found = again(decoder, form(products="every_second"))
-    products = [(one.name, one.rows, one.columns) for one in found.operators if isinstance(one, Matmul)]
-    assert products == [("qkv", 114, 64), ("projection", 114, 64), ("key value", 512, 128), ("up", 114, 128)]
-
-
 @pytest.mark.parametrize(
     ("recompute", "concerned"),
     [
@@ -199,18 +178,6 @@ def test_more_recomputation_takes_no_less_time_and_no_more_memory(small: Make, m
             assert less_bytes <= more_bytes * 1.01
 
 
-def test_recomputed_blocks_save_a_proportional_share_of_memory(small: Make) -> None:
-    def activations_bytes(recompute: str) -> float:
-        scenario = small(LLAMA, *ON, "strategy.workers=1", f"training.recompute={recompute}", "framework=megatron-core-0.12")
-        return memory(scenario).worst.holders_bytes["activations"]
-
-    none_bytes, full_bytes = activations_bytes("none"), activations_bytes("full")
-    # before the last block of those concerned is passed, as many others are kept as are not concerned
-    for recompute, share in (("{every: 2}", 1 / 2), ("{every: 4}", 1 / 4), ("{layers: 2}", 1 / 4), ("{layers: 6}", 3 / 4)):
-        saved = (none_bytes - activations_bytes(recompute)) / (none_bytes - full_bytes)
-        assert saved == pytest.approx(share, abs=0.02)
-
-
 def test_recomputed_flops_count_in_hfu_and_not_in_mfu(small: Make) -> None:
     runs = {kind: predict(small(LLAMA, *ON, f"training.recompute={kind}")) for kind in ("none", "full", "{every: 2}")}
     model_flops = {run.model_flops for run in runs.values()}
@@ -218,15 +185,6 @@ def test_recomputed_flops_count_in_hfu_and_not_in_mfu(small: Make) -> None:
     more = {kind: run.hardware_flops - run.model_flops for kind, run in runs.items()}  # type: ignore[operator]
     assert more["none"] == 0
     assert more["{every: 2}"] == pytest.approx(more["full"] / 2)
-
-
-@pytest.mark.parametrize(
-    "value", ["none", "selective", "full", {"group": 2}, {"every": 3}, {"layers": 4}, {"modules": MODULES}]
-)
-def test_recomputation_settings_are_dumped_as_they_are_read(value: object) -> None:
-    recompute = Recompute.model_validate(value)
-    assert recompute.shorthand == value
-    assert Recompute.model_validate(recompute.shorthand) == recompute
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from scaleproof.simulator.common.errors import ScenarioError
-from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
-from tests.conftest import SMALL
 
 Make = Callable[..., Scenario]
 MIXTURE = (
@@ -110,14 +107,3 @@ def test_experts_that_do_not_divide_are_refused(small: Make) -> None:
     ):
         with pytest.raises(ScenarioError, match=re.escape(f"strategy.expert: {message}")):
             small(MIXTURE, f"strategy={{kind: hybrid, {numbers}}}", "batch={per_worker: 12}")
-
-
-def test_problems_are_reported_with_their_place(tmp_path: Path) -> None:
-    """File, line and column of the field, or of the strategy if the field is absent."""
-    path = tmp_path / "wrong.yaml"
-    path.write_text(
-        SMALL.replace("{kind: data_parallel, workers: 4}", "\n  kind: hybrid\n  workers: 4\n  shard_over: 3")
-        + "training: {zero: 1}"
-    )
-    with pytest.raises(ScenarioError, match=r"wrong\.yaml:10:3: strategy\.shard_over: 3 does not divide 4 workers"):
-        load(path)

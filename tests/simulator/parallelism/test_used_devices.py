@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.analysis.planner.estimate import Configurations, Space, every
-from scaleproof.simulator.analysis.planner.estimate.step_times import step_times
-from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.dump import dump
@@ -77,10 +75,6 @@ def test_nothing_changes_where_groups_divide_a_node(small: Make, numbers: str) -
     assert not predict(scenario, interval=False, remedy=False).warnings
 
 
-def test_a_job_on_one_node_uses_all_of_it(small: Make) -> None:
-    assert on_racks(small, "workers: 64, expert: 64").cluster.node.used is None
-
-
 def test_the_given_number_of_devices_is_used(small: Make) -> None:
     numbers = "workers: 128, expert: 64"
     chosen = on_racks(small, numbers)
@@ -96,13 +90,6 @@ def test_the_given_number_of_devices_is_used(small: Make) -> None:
 def test_more_devices_than_a_node_has_are_refused(small: Make) -> None:
     with pytest.raises(ScenarioError, match=r"cluster\.node.*used: 73 of 72 devices; give at most 72"):
         on_racks(small, "workers: 128, expert: 64", "cluster.node.used=73")
-
-
-def test_another_strategy_is_placed_anew(small: Make) -> None:
-    scenario = on_racks(small, "workers: 128, expert: 64")
-    other = scenario.copied(strategy=scenario.strategy.model_copy(update={"expert": 8}))
-    assert (scenario.cluster.node.devices, other.cluster.node.devices) == (64, 72)
-    assert other.copied(strategy=scenario.strategy).cluster == scenario.cluster
 
 
 def test_a_written_scenario_leaves_the_choice_open(small: Make, tmp_path: Path) -> None:
@@ -171,19 +158,3 @@ def test_estimates_place_ranks_as_predictions_do(small: Make) -> None:
     rows = np.random.default_rng(3).choice(even, 12, replace=False)
     assert {used[row] for row in rows} == {64, 72}
     check_against_predictions(found, rows)
-
-
-def test_estimates_keep_the_given_number_of_devices(small: Make) -> None:
-    chosen, given = planned(small), planned(small, "cluster.node.used=72")
-    assert set(given.used_devices.tolist()) == {72}
-    straddles = chosen.used_devices == 64
-    chosen_s, given_s = (step_times(one).expected_s for one in (chosen, given))
-    assert (chosen_s[~straddles] == given_s[~straddles]).all()
-    assert (chosen_s[straddles & (chosen.expert > 1)] < given_s[straddles & (chosen.expert > 1)]).all()
-
-
-def test_the_space_of_plans_has_all_devices(small: Make) -> None:
-    """Whatever the scenario's own strategy uses."""
-    scenario = on_racks(small, "workers: 64, expert: 64, stages: 2, microbatches: 3", "batch=576", "cluster.nodes=8")
-    assert scenario.cluster.devices == 8 * 64
-    assert space(scenario, 576).ranks == (576,)

@@ -6,19 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.analysis.study.priced_points import timed_together
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.speed_profile import Cycle, SpeedProfiles
-from scaleproof.simulator.engine import events, simulate
+from scaleproof.simulator.engine import events
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Tenancy, Use
-from scaleproof.simulator.program.table import distinct
 from scaleproof.simulator.scenario.schema import Scenario
 
 Make = Callable[..., Scenario]
@@ -99,18 +96,6 @@ def test_several_tenants_each_take_their_share_of_the_remaining_bandwidth() -> N
     assert end_s == pytest.approx(6 + (8 - 2.5) / 0.5)
 
 
-def test_links_that_differ_by_a_tenant_are_not_merged() -> None:
-    program = messages([(0, 1)], [1.0])
-    assert len(distinct(program).resources.values) == 1
-    assert len(distinct(with_tenants(program, Tenancy(1, ALWAYS, 0.0, 1.0))).resources.values) == 2
-
-
-def test_simulation_with_tenants_terminates() -> None:
-    timeline = simulate(with_tenants(messages([(0,)], [1.0]), Tenancy(0, Cycle(0.01, 0.005, 0.0, 1.0), 0.5, 0.0)), 3)
-    assert timeline.end_s.shape[0] == 3
-    assert np.isfinite(timeline.end_s).all()
-
-
 def test_a_permanent_tenant_equals_a_slower_link(small: Make) -> None:
     taken = timed(small(SERVERS, "unevenness={tenants: [{share: 0.75}]}"))
     slower = timed(small(SERVERS, "cluster.network.bandwidth=2.5 Gbit/s"))
@@ -144,12 +129,6 @@ def test_traffic_half_of_the_time_costs_between_none_and_permanent(small: Make, 
     assert 0.98 * mean_s < sometimes < 1.2 * mean_s
 
 
-def test_a_ring_is_slowed_by_background_flows(small: Make) -> None:
-    ring = "strategy={kind: data_parallel, workers: 8, overlap: false}"
-    even, explicit = (timed(small(ring, *more)) for more in ((), ("unevenness={tenants: [{nodes: 1, flows: 1}]}",)))
-    assert explicit.breakdown_s["exposed_communication"] > 1.5 * even.breakdown_s["exposed_communication"]
-
-
 def test_tenants_on_unused_links_are_rejected(small: Make) -> None:
     with pytest.raises(FieldError, match=r"unevenness\.tenants\.0: no message uses the network link of node 7"):
         timed(small(SERVERS, "unevenness={tenants: [{nodes: 7, share: 0.5}]}"))
@@ -161,8 +140,3 @@ def test_too_many_switches_of_tenants_are_rejected(small: Make, monkeypatch: pyt
     monkeypatch.setattr("scaleproof.simulator.engine.events._MOST_SWITCHES", 1000)
     with pytest.raises(FieldError, match=r"more than 1,000 times; give longer periods"):
         timed(small(SERVERS, "unevenness={tenants: [{share: 0.5, lasts: 1 ns, period: 2 ns}]}"))
-
-
-def test_points_with_tenants_are_predicted_separately(small: Make) -> None:
-    scenario = small(SERVERS, "unevenness={tenants: [{share: 0.5}]}")
-    assert np.isnan(timed_together(scenario, [scenario.cluster] * 2, intervals=False).step_s).all()

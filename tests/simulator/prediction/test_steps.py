@@ -24,10 +24,6 @@ def even_s(small: Make) -> float:
     return timed(small(*ONE)).step_time_s
 
 
-def test_few_steps_are_simulated_without_perturbations(small: Make) -> None:
-    assert len(timed(small(*ONE)).step_times_s) < 4
-
-
 @pytest.mark.parametrize("period", [7.3, 55.5, 201.9])
 def test_periodic_perturbations_are_simulated_over_several_whole_cycles(small: Make, even_s: float, period: float) -> None:
     run = timed(small(*ONE, throttling(even_s, period / 3, period)))
@@ -74,10 +70,3 @@ def test_asynchronous_workers_are_simulated_for_several_cycles(small: Make, even
     plain = timed(small(servers, *ONLY_COMPUTE)).step_time_s
     run = timed(small(servers, *ONLY_COMPUTE, throttling(plain, 20, 60)))
     assert run.step_time_s == pytest.approx(plain * 6 / 5, rel=0.1)
-
-
-def test_rarer_tails_need_more_steps(small: Make) -> None:
-    rare, often = (
-        len(timed(small(*ONE, f"unevenness={{tail: {{share: {share}, slowdown: 2}}}}")).step_times_s) for share in (0.05, 0.5)
-    )
-    assert rare > 500 > 100 > often

@@ -1,38 +1,9 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
-from scaleproof.simulator.common.csr import CsrLists
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.program import Kind, Path, Program, ProgramBuilder, Use, followers
-
-
-def test_csr_returns_its_lists() -> None:
-    lists = [[3, 1], [], [2]]
-    assert CsrLists.from_lists(lists).lists() == lists
-    assert CsrLists.from_lists([]).lists() == []
-
-
-LISTS = st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=8)
-
-
-@given(LISTS, st.data())
-def test_csr_takes_and_extends_lists(lists: list[list[int]], data: st.DataObject) -> None:
-    csr = CsrLists.from_lists(lists)
-    which = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=9)) if lists else []
-    assert csr.take(np.array(which, dtype=np.int64)).lists() == [lists[i] for i in which]
-    more = data.draw(st.lists(st.integers(-1, 9), min_size=len(lists), max_size=len(lists)))
-    extended = csr.extended(np.array(more, dtype=np.int64)).lists()
-    assert extended == [[*one, *([value] if value >= 0 else [])] for one, value in zip(lists, more, strict=True)]
-    assert csr.keys().tolist() == [i for i, one in enumerate(lists) for _ in one]
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=20))
-def test_csr_groups_values_by_key_in_order(pairs: list[tuple[int, int]]) -> None:
-    keys, values = (np.array(side, dtype=np.int64) for side in ([key for key, _ in pairs], [value for _, value in pairs]))
-    assert CsrLists.grouped(keys, values, 6).lists() == [[value for key, value in pairs if key == one] for one in range(6)]
+from scaleproof.simulator.program import Path, Program, ProgramBuilder, Use, followers
 
 
 def columns(program: Program) -> list[object]:
@@ -92,24 +63,6 @@ def test_tasks_of_a_stream_follow_each_other_also_across_steps() -> None:
     assert followers(program.follows()) == [[2], [3], [4, 5], [], [6], [], []]
 
 
-def test_columns_are_in_order_of_adding() -> None:
-    builder = ProgramBuilder()
-    link = builder.resource("link", 5.0)
-    a, b = builder.rank("a", multiplicity=3), builder.rank("b", is_server=True)
-    work = builder.compute(a, Phase.FORWARD, 2.0, stage=1, microbatch=4)
-    sent = builder.transfer(a, b, 10.0, Path(0.5, 5.0, (Use(link, 3.0),)), Phase.SEND, (work,))
-    program = builder.build()
-    assert len(program) == 2
-    assert program.kind.tolist() == [Kind.COMPUTE, Kind.TRANSFER]
-    assert program.peer.tolist() == [-1, b]
-    assert program.latency_s.tolist() == [0.0, 0.5]
-    assert program.dependencies.lists() == [[], [work]]
-    assert program.uses() == [[], [Use(link, 3.0)]]
-    assert program.ranks.multiplicity.tolist() == [3, 1]
-    assert program.ranks.is_server.tolist() == [False, True]
-    assert sent == 1
-
-
 def test_zero_work_uses_no_resources() -> None:
     builder = ProgramBuilder()
     cores = builder.resource("cores", 1.0)
@@ -117,11 +70,3 @@ def test_zero_work_uses_no_resources() -> None:
     builder.wait(rank, Phase.WAIT, ())
     builder.compute(rank, Phase.FORWARD, 1.0)
     assert builder.build().uses() == [[], [Use(cores)]]
-
-
-def test_program_columns_have_fixed_types() -> None:
-    builder = ProgramBuilder()
-    builder.compute(builder.rank("a"), Phase.FORWARD, 1.0)
-    program = builder.build()
-    assert program.kind.dtype == np.int8
-    assert program.amount.dtype == np.float64

@@ -50,16 +50,6 @@ def test_printed_scenarios_give_the_same_step_time(number: int) -> None:
     assert differing(ROWS[number]) == ""
 
 
-@pytest.mark.nightly
-def test_printed_scenarios_of_all_rows_give_the_same_step_time() -> None:
-    assert [problem for row in ROWS if (problem := differing(row))] == []
-
-
-def test_most_rows_can_be_converted_to_scenarios() -> None:
-    found = [described_or_none(ROWS[number]) for number in SAMPLE]
-    assert sum(one is not None for one in found) > 0.9 * len(SAMPLE)
-
-
 def changed(row: Row, **cells: str) -> Cells:
     """The row with other cells."""
     return Cells({**row, **cells})

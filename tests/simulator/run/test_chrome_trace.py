@@ -70,13 +70,6 @@ def test_spans_have_microbatch_and_stage(small: Make, tmp_path: Path) -> None:
     assert all(e["args"]["size_bytes"] > 0 for e in spans if names[e["pid"], e["tid"]] == "receives")
 
 
-def test_exposed_exchanges_and_waits_are_in_the_main_stream(small: Make, tmp_path: Path) -> None:
-    events = written(small("strategy.workers=8"), tmp_path / "trace.json")
-    mains = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and e["args"]["name"] == "main"}
-    in_main = {e["cat"] for e in events if (e["pid"], e.get("tid")) in mains and e["ph"] == "X"}
-    assert {"forward", "backward", "optimizer", "synchronise"} <= in_main
-
-
 def test_a_run_without_spans_cannot_be_exported(small: Make, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="without spans"):
         chrome_trace.write(replace(predict(small()), spans=None), tmp_path / "trace.json")

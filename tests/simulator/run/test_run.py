@@ -136,24 +136,12 @@ def test_utilisation_is_flops_over_the_peak_of_all_training_ranks() -> None:
     assert replace(run, model_flops=None).mfu is None
 
 
-def test_tokens_per_second_follow_from_samples_per_second() -> None:
-    run = replace(made(ONE, [0, 10], [False]), compute_ranks=4, tokens=800)
-    assert (run.samples_per_s, run.tokens_per_s, run.tokens_per_s_per_rank) == (0.8, 80, 20)
-    assert made(ONE, [0, 10], [False]).tokens_per_s is None
-
-
 def test_dividing_a_run_by_steps_keeps_its_shares() -> None:
     times = from_spans(ONE, np.array([0, 12]), servers=np.array([False]))
     one = times.divided(4)
     assert one.step_time_s == 3
     assert sum(one.breakdown_s.values()) == 3
     assert one.breakdown_s["bubble"] / 3 == times.breakdown_s["bubble"] / 12
-
-
-def test_an_interval_is_divided_with_its_step() -> None:
-    times = replace(from_spans(ONE, np.array([0, 12]), servers=np.array([False])), step_time_interval_s=(1.0, 3.0))
-    assert times.divided(4).step_time_interval_s == (0.25, 0.75)
-    assert replace(times, step_time_interval_s=None).divided(4).step_time_interval_s is None
 
 
 def test_a_saved_run_is_loaded_unchanged(tmp_path: Path) -> None:

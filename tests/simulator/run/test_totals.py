@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from scaleproof.commands.main import main
-from scaleproof.simulator.common.errors import InputError, ScenarioError, UnitError
+from scaleproof.simulator.common.errors import ScenarioError, UnitError
 from scaleproof.simulator.common.units import parse_count
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.totals import TrainingTotals
@@ -88,9 +88,3 @@ def test_commands_print_the_totals(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cost not known; set cluster.node.price" in output
     assert main(["predict", "resnet50-ring-p100", "--tokens", "1B"]) == 2
     assert "the model reads no tokens" in capsys.readouterr().err
-
-
-def test_models_without_tokens_have_no_totals() -> None:
-    scenario = load("resnet50-ring-p100")
-    with pytest.raises(InputError, match="reads no tokens"):
-        TrainingTotals.of_run(predict(scenario, interval=False), 1e9, scenario.cluster.electricity.carbon_kg_per_J)

@@ -105,11 +105,6 @@ def test_contradictions_are_refused(changed: str, problem: str, tmp_path: Path) 
         read(tmp_path, changed)
 
 
-def test_a_misspelt_name_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="no model is called 'llama-3-80b'; did you mean"):
-        read(tmp_path, FULL.replace("llama-3-8b", "llama-3-80b"))
-
-
 @pytest.mark.parametrize(
     ("words", "recompute"),
     [

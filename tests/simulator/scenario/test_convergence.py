@@ -6,7 +6,6 @@ staleness adds in proportion, and the less the more gradients' noise rules.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,20 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scaleproof
-from scaleproof.commands.text.compare import describe as compared_text
-from scaleproof.commands.text.crossover import describe as crossover_text
-from scaleproof.commands.text.run import describe
-from scaleproof.simulator.analysis.compare import TO_TARGET, compare
-from scaleproof.simulator.analysis.crossover.crossover import Crossover, crossover
 from scaleproof.simulator.analysis.study.sweep import sweep
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.prediction.accounting import to_target
-from scaleproof.simulator.run.files import load_run, save
-from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.convergence import Convergence
 from scaleproof.simulator.scenario.schema import Scenario
-from tests.conftest import SMALL
 
 Make = Callable[..., Scenario]
 STEPS, CRITICAL, PENALTY = 1000.0, 96.0, 0.3
@@ -49,13 +40,6 @@ def test_steps_and_samples_follow_the_trade_off_formula(minimum: float, critical
     assert more_samples == pytest.approx(batch / critical, rel=1e-6, abs=1e-9)
 
 
-def test_the_critical_batch_needs_twice_the_minimum_steps_and_samples() -> None:
-    model = Convergence(minimum_steps=STEPS, critical_batch=CRITICAL)
-    assert model.steps(CRITICAL) == 2 * STEPS
-    assert model.steps(CRITICAL) * CRITICAL == 2 * model.minimum_samples
-    assert model.steps(1e12) == pytest.approx(STEPS)
-
-
 @given(batch=numbers, larger=st.floats(1.1, 100), staleness=st.floats(0, 100), more=st.floats(0.1, 100))
 def test_larger_batches_take_fewer_steps_and_staler_gradients_more(
     batch: float, larger: float, staleness: float, more: float
@@ -68,11 +52,6 @@ def test_larger_batches_take_fewer_steps_and_staler_gradients_more(
     # where noise rules, delay costs a smaller share
     shares = [model.steps(size, staleness + more) / model.steps(size, staleness) for size in (batch, batch * larger)]
     assert shares[0] < shares[1]
-
-
-def test_without_staleness_there_is_no_penalty() -> None:
-    with_penalty = Convergence(minimum_steps=STEPS, critical_batch=CRITICAL, staleness_penalty=5.0)
-    assert with_penalty.steps(64, 0) == Convergence(minimum_steps=STEPS, critical_batch=CRITICAL).steps(64)
 
 
 @given(batch=numbers, workers=st.integers(1, 1000))
@@ -107,14 +86,6 @@ def test_asynchronous_servers_update_with_each_push(small: Make) -> None:
     assert run.time_to_target_s == pytest.approx(run.to_target.steps / run.servers.updates_per_s)
 
 
-def test_the_batch_excludes_backup_workers(small: Make) -> None:
-    strategy = "strategy={kind: parameter_server, workers: 4, servers: 2, backups: 1}"
-    run = predict(small(strategy, GIVEN, "unevenness={compute_jitter: 0.1}"))
-    assert run.to_target is not None
-    assert run.to_target.batch == pytest.approx(36)
-    assert run.to_target.staleness == pytest.approx(0, abs=1e-9)
-
-
 def test_the_fastest_batch_to_target_minimises_steps_times_step_time(small: Make) -> None:
     """Where steps take longer by t per sample in addition to a fixed c, S(B) · (c + t B) is least at B = √(B_crit · c / t)."""
     base = predict(small(GIVEN), interval=False)
@@ -147,26 +118,6 @@ def test_the_interval_combines_step_count_and_step_time(small: Make) -> None:
     assert replace(exact, prediction_interval_s=None).time_to_target_interval_s is None
 
 
-def test_time_to_target_is_omitted_without_a_model(small: Make) -> None:
-    run = predict(small())
-    assert run.to_target is None
-    assert run.time_to_target_s is None
-    assert run.time_to_target_interval_s is None
-    assert "to target" not in describe(run)
-
-
-def test_time_to_target_is_printed_and_saved(small: Make, tmp_path: Path) -> None:
-    run = predict(small(ASYNCHRONOUS, GIVEN, "convergence.uncertainty=0.1", "cluster.node.price=36 USD/h"))
-    text = describe(run)
-    assert "to target      modelled: " in text
-    assert "updates of 12 samples, 3 updates by others during a worker's step" in " ".join(text.split())
-    assert "as accurate as the convergence model's calibration" in " ".join(text.split())
-    save(run, tmp_path)
-    again = load_run(tmp_path)
-    assert again.time_to_target_s == run.time_to_target_s
-    assert again.time_to_target_interval_s == pytest.approx(run.time_to_target_interval_s)
-
-
 @pytest.mark.parametrize(
     ("overrides", "reported"),
     [
@@ -189,18 +140,6 @@ def test_unsupported_combinations_are_rejected(overrides: tuple[str, ...], repor
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_comparisons_include_throughput_and_time_to_target(small: Make) -> None:
-    reported = compare(small(SERVERS, GIVEN), small(ASYNCHRONOUS, GIVEN))
-    (effect,) = [one for one in reported.effects if one.name == TO_TARGET]
-    assert effect.a == pytest.approx(reported.a.time_to_target_s)
-    assert effect.b == pytest.approx(reported.b.time_to_target_s)
-    assert f"B reaches its target loss in {1 + (effect.change or 0.0):.3g} times as long as A" in " ".join(
-        compared_text(reported).split()
-    )
-    without = compare(small(SERVERS), small(ASYNCHRONOUS))
-    assert TO_TARGET not in [one.name for one in without.effects]
-
-
 def _soonest_batch(path: Path) -> int:
     axes = {"batch": [8, 64, 512, 4096]}
     found = sweep({"scenario": str(path), "axes": axes}, overrides=[GIVEN])
@@ -218,56 +157,3 @@ def test_sweeps_have_a_time_to_target_column_if_modelled(small: Make, tmp_path: 
     axis = {"convergence": [{"minimum_steps": 5, "critical_batch": 8}, {"minimum_steps": 10, "critical_batch": 8}]}
     first, second = sweep({"scenario": str(path), "axes": axis})["time_to_target_s"].tolist()
     assert second == pytest.approx(2 * first)
-
-
-def test_batched_points_give_the_same_time_to_target(small: Make, tmp_path: Path) -> None:
-    path = tmp_path / "small.yaml"
-    axis = {"cluster.network.bandwidth": ["1 Gbit/s", "5 Gbit/s", "10 Gbit/s"]}
-    found = sweep({"scenario": str(path), "axes": axis}, overrides=["strategy.workers=8", GIVEN])
-    assert found["time_to_target_s"].tolist() == pytest.approx((found["step_time_s"] * STEPS * 3).tolist())
-
-
-@pytest.mark.full
-def test_crossover_maps_compare_time_to_target_if_modelled(tmp_path: Path) -> None:
-    path = tmp_path / "small.yaml"
-    path.write_text(SMALL)
-
-    def found(*overrides: str) -> Crossover:
-        bandwidth = "cluster.network.bandwidth=1 Gbit/s..100 Gbit/s"
-        one_slow = "unevenness={stragglers: [{ranks: 0, slowdown: 3}]}"
-        return crossover(path, bandwidth, "workers=4", ["ring", "scenario"], 2, [ASYNCHRONOUS, one_slow, *overrides])
-
-    # where noise rules all take as many samples, and the fastest is the soonest; where delay does, it is whoever waits
-    plain, noisy = found(), found(GIVEN, "convergence.critical_batch=1e6")
-    stale = found(GIVEN, "convergence.staleness_penalty=1e4")
-    assert noisy.winners == plain.winners
-    assert "scenario" in plain.winners.values()
-    assert set(stale.winners.values()) == {"ring"}
-    assert "the soonest at the target loss, as modelled" in " ".join(crossover_text(stale).split())
-    assert plain.best == "the fastest strategy"
-    assert {point.time_to_target_s for point in plain.points} == {None}
-    for point in stale.points:
-        if point.strategy == "ring":
-            assert point.time_to_target_s == pytest.approx((point.step_time_s or 0.0) * 3 * STEPS)
-    assert stale.plain()["points"][0]["time_to_target_s"] is not None
-
-
-def test_commands_print_the_time_to_target(small: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(tmp_path / "small.yaml")
-    assert scaleproof.main(["predict", path, "--set", GIVEN, "--json"]) == 0
-    reported = json.loads(capsys.readouterr().out)
-    assert reported["to_target"]["steps"] == pytest.approx(3 * STEPS)
-    assert reported["time_to_target_s"] == pytest.approx(3 * STEPS * reported["step_time_s"])
-    study = tmp_path / "study.yaml"
-    study.write_text(f"scenario: {path}\naxes: {{batch: [8, 64]}}\n")
-    assert scaleproof.main(["sweep", str(study), "--out", str(tmp_path / "out"), "--set", GIVEN]) == 0
-    assert "shortest time to target, as modelled: " in capsys.readouterr().out
-
-
-def test_measured_runs_have_a_time_to_target(small: Make) -> None:
-    """The same accounting is of both sides."""
-    from scaleproof.simulator.prediction.accounting import accounted
-
-    scenario = small(GIVEN)
-    measured: Run = replace(predict(scenario), origin="measured", compute="paced", to_target=None)
-    assert accounted(measured, scenario).time_to_target_s == pytest.approx(3 * STEPS * measured.step_time_s)

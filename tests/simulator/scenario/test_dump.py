@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.scenario.dump import FILE, dump, dump_part, keep
+from scaleproof.simulator.scenario.dump import dump, dump_part
 from scaleproof.simulator.scenario.load import build, load
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.conftest import SMALL
@@ -114,13 +114,6 @@ def test_only_unchanged_shipped_parts_are_named() -> None:
     assert yaml.safe_load(dump(other, by_name=True))["cluster"]["device"]["memory"] == "12 GiB"
 
 
-def test_dumps_are_self_contained_by_default() -> None:
-    plain = yaml.safe_load(dump(load("resnet50-ring-p100")))
-    assert isinstance(plain["model"], dict)
-    assert isinstance(plain["cluster"]["device"], dict)
-    assert plain["cluster"]["device"]["source"].startswith("Peaks, memory and bandwidth")
-
-
 def test_default_values_are_omitted() -> None:
     text = dump(loaded(SMALL))
     assert text == "\n".join([
@@ -157,9 +150,3 @@ def test_readers_see_no_fields_that_the_framework_decides() -> None:
     # frameworks decide nothing of parameter servers
     served = load("resnet50-servers-p100", ["strategy.bucket=100 MiB"])
     assert loaded(dump(served, by_name=True)).strategy == served.strategy
-
-
-def test_scenarios_are_saved_next_to_runs(tmp_path: Path) -> None:
-    scenario = load("netlab-ring")
-    keep(scenario, tmp_path / "runs" / "netlab-ring")
-    assert load(tmp_path / "runs" / "netlab-ring" / FILE) == scenario

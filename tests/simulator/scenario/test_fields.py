@@ -135,10 +135,6 @@ def test_numbers_are_written_with_usual_units(one: Unit, text: str) -> None:
     assert one.exactly(one.parse(text)) == text
 
 
-def test_equal_scenarios_have_no_differences(small: Make) -> None:
-    assert differences(small(), small("name=another")) == ()
-
-
 def test_differences_show_both_values_with_units(small: Make) -> None:
     a, b = small(), small("cluster.network.bandwidth=20 Gbit/s", "strategy.workers=8")
     reported = {change.field: (change.a, change.b) for change in differences(a, b)}
@@ -165,9 +161,3 @@ def test_differences_of_tables_are_summarised_by_entries(small: Make) -> None:
     assert (change.a, change.b) == ("1 entry", "2 entries, 1 of them the same")
     (change,) = differences(small(), a)
     assert (change.a, change.b) == ("–", "1 entry")
-
-
-def test_a_part_of_only_one_scenario_is_listed_by_field() -> None:
-    a, b = load("resnet50-pipeline-dgx1"), load("resnet50-ring-p100")
-    reported = {change.field: change.b for change in differences(a, b)}
-    assert reported["cluster.network.bandwidth"] == "25.0 Gbit/s"

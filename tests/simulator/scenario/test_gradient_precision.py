@@ -73,15 +73,6 @@ def test_only_unsharded_gradients_are_accumulated(small: Make, zero: int, adds: 
     assert (adding > plain) == adds
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_gradient_synchronisation_bytes_follow_the_precision(small: Make, zero: int) -> None:
-    narrow, wide = (
-        timed(small(*ON, f"training.zero={zero}", f"training.reduce_precision={name}")).breakdown_s for name in ("bf16", "fp32")
-    )
-    assert sum(wide.values()) > sum(narrow.values())
-    assert wide["compute"] == pytest.approx(narrow["compute"])
-
-
 @pytest.mark.parametrize(
     ("framework", "fields", "expected"),
     [
@@ -130,28 +121,6 @@ def test_framework_defaults_depend_on_training_precision(
 ) -> None:
     scenario = small(*ON, "model.flash=false", f"framework={framework}", f"training.precision={precision}")
     assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(*expected)
-
-
-def test_8_bit_training_has_bf16_gradients(small: Make) -> None:
-    on = (*ON, "cluster=eos-h100", "training.precision=fp8")
-    for own, expected in (("", (4, 4)), (", fp8: bf16", (2, 2))):
-        framework = f"framework={{base: ideal, gradients: {{reduce: {{bf16: fp32{own}}}}}}}"
-        scenario = small(*on, framework)
-        assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(*expected)
-
-
-def test_the_scenarios_precision_overrides_the_framework(small: Make) -> None:
-    fields = ("training.precision=fp16", "framework=megatron-core-0.12", WIDE, "training.reduce_precision=fp32")
-    scenario = small(*ON, *fields)
-    assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(4, 4, 6)
-
-
-def test_fp16_buffers_have_half_the_bytes_of_bf16_ones(small: Make) -> None:
-    holders_bytes = {
-        precision: memory(small(*ON, "framework=megatron-core-0.12", f"training.precision={precision}")).worst.holders_bytes
-        for precision in ("bf16", "fp16")
-    }
-    assert holders_bytes["fp16"]["gradients"] == pytest.approx(holders_bytes["bf16"]["gradients"] / 2, rel=0.01)
 
 
 def test_gradient_memory_follows_the_precision(small: Make) -> None:

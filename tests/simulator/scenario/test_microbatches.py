@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from scaleproof.simulator.analysis.study.study import read
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.dump import dump
@@ -40,13 +39,6 @@ def test_a_size_is_written_as_a_size() -> None:
 def test_an_override_of_one_replaces_the_other() -> None:
     assert scenario(HYBRID | {"mbs": 2}, "strategy.ga=8").strategy.microbatches == 8
     assert scenario(HYBRID | {"ga": 2}, "strategy.mbs=8").strategy.microbatches == 8
-
-
-def test_workers_can_be_swept_with_microbatches_of_one_size() -> None:
-    axes = {"strategy.workers": [2, 4, 8]}
-    parts = {"model": "llama-3-70b", "cluster": "dgx-h100", "gbs": 128, "precision": "bf16", "strategy": HYBRID | {"mbs": 1}}
-    study = read({"scenario": parts, "axes": axes})
-    assert [study.scenario([place]).strategy.microbatches for place in range(3)] == [64, 32, 16]
 
 
 @pytest.mark.parametrize(

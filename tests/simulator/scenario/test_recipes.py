@@ -6,9 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from scaleproof.simulator.cluster.device.kernels.products import narrow_products
 from scaleproof.simulator.common.errors import ScenarioError
-from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
@@ -65,20 +63,3 @@ def test_the_recipe_of_4_bits_is_the_vendors() -> None:
 def test_recipes_need_a_device_a_precision_and_a_framework(overrides: tuple[str, ...], cluster: str, message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         scenario(*overrides, cluster=cluster)
-
-
-def test_elements_have_their_share_of_scales() -> None:
-    size = narrow_products().element_bytes
-    assert size["mxfp8"] == 1 + 1 / 32
-    assert size["blockwise"] == 1 + 4 / 128
-    assert size["nvfp4"] == 0.5 + 1 / 16
-    assert size["mxfp4"] == 0.5 + 1 / 32
-    assert narrow_products().cast_bytes.keys() == size.keys()
-
-
-def test_fewer_bits_keep_smaller_inputs() -> None:
-    kept = [
-        memory(scenario(f"training.precision={precision}", "framework=nemo")).ranks[0].holders_bytes["activations"]
-        for precision in ("bf16", "mxfp8", "nvfp4")
-    ]
-    assert all(more > less for more, less in pairwise(kept))

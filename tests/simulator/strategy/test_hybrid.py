@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from scaleproof.simulator.common.errors import InputError, ScenarioError
-from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.engine import events, is_contended, replay
 from scaleproof.simulator.parallelism.mesh import ORDER
 from scaleproof.simulator.predict import predict
@@ -153,22 +151,6 @@ def test_the_innermost_axis_stays_inside_nodes(small: Make, innermost: str, sums
     assert bool(sent_bytes(program, Kind.TRANSFER)) == sends
 
 
-@pytest.mark.parametrize("innermost", ["workers", "stages"])
-def test_a_slow_network_slows_only_axes_that_cross_it(small: Make, innermost: str) -> None:
-    order = [innermost, *(axis for axis in ORDER if axis != innermost)]
-
-    def took(kind: Kind, network: str) -> float:
-        scenario = hybrid(small, {"workers": 4, "stages": 4, "microbatches": 4, "order": order}, network)
-        program = compiled(scenario)
-        timeline = replay.simulate(program, 2)
-        return float((timeline.end_s - timeline.start_s)[1, program.kind == kind].sum())
-
-    inside, across = (Kind.COLLECTIVE, Kind.TRANSFER) if innermost == "workers" else (Kind.TRANSFER, Kind.COLLECTIVE)
-    slow, fast = "cluster.network.bandwidth=100 Mbit/s", "cluster.network.bandwidth=10 Gbit/s"
-    assert took(inside, slow) == pytest.approx(took(inside, fast))
-    assert took(across, slow) > 10 * took(across, fast)
-
-
 # each worker's first two stages are on one node and its last two on the next; sums and sends leave the second by one card
 TWO_BY_TWO = {
     "workers": 4, "stages": 4, "microbatches": 4, "order": ["stages", "tensor", "context", "workers"], "overlap": True,
@@ -203,33 +185,6 @@ def test_one_slow_rank_slows_all_that_share_its_layers(small: Make) -> None:
         assert slow.breakdown_s["waiting_for_ranks"] == pytest.approx(0.5 * even.breakdown_s["compute"])
 
 
-def test_larger_model_parallel_groups_have_a_slower_slowest_rank(small: Make) -> None:
-    """Jitter costs more with more ranks, since the mean of the maximum of n draws grows with n."""
-    losses = []
-    for numbers in ("tensor: 1", "tensor: 2", "tensor: 4", "tensor: 4, context: 2"):
-        even, uneven = (
-            predict(hybrid(small, numbers, *FREE_LINKS, "steps=60", "batch=8", f"unevenness={{compute_jitter: {jitter}}}"))
-            for jitter in (0.0, 0.2)
-        )
-        losses.append(uneven.step_time_s / even.step_time_s)
-    assert losses[0] == pytest.approx(1.0, abs=0.05)
-    assert losses == sorted(losses)
-    # of the most of four normal draws the mean is 1.03 standard deviations
-    assert losses[2] == pytest.approx(1 + 1.03 * 0.2, abs=0.08)
-
-
-@pytest.mark.parametrize("framework", ["ideal", "pytorch-ddp", "megatron-core-0.12"])
-def test_a_hybrid_with_one_kind_of_parallelism_equals_that_strategy(small: Make, framework: str) -> None:
-    on = ("batch=48", f"framework={framework}")
-    strategy = "strategy={kind: data_parallel, workers: 8, bucket: 50 KiB, first_bucket: 50 KiB, overlap: true}"
-    alone = predict(small(strategy, *on))
-    workers = predict(hybrid(small, "workers: 8, bucket: 50 KiB, overlap: true", *on))
-    assert workers.step_time_s == pytest.approx(alone.step_time_s)
-    for numbers in ("stages: 3, microbatches: 6", "stages: 3, chunks: 2, microbatches: 6, schedule: interleaved_1f1b"):
-        pipeline = predict(small(f"strategy={{kind: pipeline, {numbers}}}", *on))
-        assert predict(hybrid(small, numbers, *on)).step_time_s == pytest.approx(pipeline.step_time_s)
-
-
 def test_with_free_links_step_time_is_inverse_to_the_number_of_ranks(small: Make) -> None:
     """A step with the same samples takes 1 / (t · c · w) of the time; a pipeline takes longer by its bubble."""
     alone = step_s(compiled(hybrid(small, "workers: 1", "batch=64")))
@@ -237,95 +192,3 @@ def test_with_free_links_step_time_is_inverse_to_the_number_of_ranks(small: Make
         numbers = {"workers": workers, "tensor": tensor, "context": context, "overlap": True}
         program = compiled(hybrid(small, numbers, *FREE_LINKS, "cluster.device.memory_bandwidth=1 EB/s", "batch=64"))
         assert step_s(program) == pytest.approx(alone / (workers * tensor * context), rel=0.02)
-
-
-@st.composite
-def any_strategy(draw: st.DrawFn) -> dict[str, Any]:
-    """Fields of any replica strategy, drawn from ranges that are often right and sometimes not."""
-    kind = draw(st.sampled_from(["data_parallel", "pipeline", "hybrid"]))
-    count = st.integers(1, 6)
-    averages: dict[str, st.SearchStrategy[Any]] = {
-        "bucket": st.sampled_from(["0", "50 KiB", "25 MiB"]),
-        "overlap": flags,
-        "algorithm": st.sampled_from(["ring", "tree", "hierarchical", "pairwise", "fast"]),
-        "compression": st.sampled_from([{"kind": "fp16"}, {"kind": "top_k", "share": 0.01}, {"kind": "power_sgd", "rank": 2}]),
-        "prefetch": st.integers(-1, 3),
-        "reshard": flags,
-        "shard_over": count,
-    }
-    staged: dict[str, st.SearchStrategy[Any]] = {
-        "chunks": st.integers(1, 3),
-        "schedule": st.sampled_from(["gpipe", "1f1b", "zb_h2", "interleaved_zero_bubble", *CHUNKED]),
-        "balance": st.sampled_from(["layers", "time", "memory", [2, 4], [1, 2, 3], [3, 3, 3]]),
-        "overlap_sends": flags,
-    }
-    shared: dict[str, st.SearchStrategy[Any]] = {
-        "tensor": st.integers(1, 4),
-        "sequence_parallel": flags,
-        "overlap_tensor": flags,
-        "context": st.integers(1, 4),
-        "context_by": st.sampled_from(["ring", "all_gather"]),
-        "expert": count,
-        "expert_tensor": st.integers(1, 4),
-        "overlap_experts": flags,
-        "node_limit": st.integers(1, 3),
-        "deduplicated": flags,
-        "dispatch_precision": st.sampled_from(["fp8", "bf16", "fp32"]),
-        "order": st.lists(st.sampled_from(ORDER), min_size=3, max_size=4),
-        "split_sends": flags,
-        "overlap_gather": flags,
-        "gradient_bytes": st.sampled_from([2, 4, 8]),
-    }
-    fields: dict[str, st.SearchStrategy[Any]] = {}
-    if kind != "pipeline":
-        fields |= averages
-    if kind != "data_parallel":
-        fields |= staged
-    if kind == "hybrid":
-        fields |= shared
-    some = draw(st.lists(st.sampled_from(sorted(fields)), max_size=5, unique=True))
-    result: dict[str, Any] = {"kind": kind} | {name: draw(fields[name]) for name in some}
-    result |= {"workers": draw(count)} if kind != "pipeline" else {}
-    result |= {"stages": draw(st.integers(1, 3))} if kind != "data_parallel" else {}
-    return result | {"microbatches": draw(st.sampled_from([1, 2, 4, 6]))}
-
-
-MODELS = (
-    "{kind: gpt, layers: 6, hidden: 64, heads: 4, vocabulary: 256, sequence: 32}",
-    "{kind: llama, layers: 6, hidden: 64, heads: 4, vocabulary: 256, sequence: 32, "
-    "experts: {count: 4, active: 2, feedforward: 64}}",
-    "{kind: mlp, layers: 6, inputs: 64, hidden: 64, outputs: 8}",
-)
-
-
-@few
-@given(any_strategy(), st.integers(0, 3), st.sampled_from(MODELS), st.sampled_from(["none", "full"]))
-def test_any_hybrid_is_predicted_or_rejected(
-    small: Make, strategy: dict[str, Any], zero: int, model: str, recompute: str
-) -> None:
-    """Either a step time equal to the sum of its causes, or an error with place, problem and remedy."""
-    training, run, refused = f"training={{zero: {zero}, recompute: {recompute}}}", None, ""
-    try:
-        scenario = small(f"strategy={json.dumps(strategy)}", f"model={model}", training, "batch=48", "cluster.nodes=48")
-        run = predict(scenario)
-    except ScenarioError as error:
-        refused = str(error)
-    except InputError as error:
-        # what only the ranks' places determine
-        refused = f"strategy.algorithm: {error}; use another"
-    if run is None:
-        assert re.search(r"(strategy|batch|training)(\.\w+)*: .+[;,] ", refused)
-        return
-    assert 0 < run.step_time_s < 60
-    assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
-    assert run.ranks == scenario.strategy.ranks
-
-
-@pytest.mark.parametrize("experts", [2, 4])
-def test_expert_parallel_workers_wait_for_each_others_tokens_within_passes(small: Make, experts: int) -> None:
-    scenario = hybrid(small, f"workers: 4, expert: {experts}", f"model={MODELS[1]}", "batch=16")
-    program: Program = compiled(scenario)
-    passes = np.isin(program.phase, (Phase.FORWARD, Phase.BACKWARD))
-    assert program.latency_s[passes & (program.kind == Kind.COMPUTE)].sum() > 0
-    run = predict(scenario)
-    assert run.breakdown_s["exposed_communication"] > 0

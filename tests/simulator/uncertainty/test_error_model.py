@@ -19,12 +19,10 @@ from scaleproof.simulator.uncertainty.error_model import (
     MODEL,
     RAW,
     ErrorCase,
-    ErrorModel,
     Family,
     Fit,
     LogNormalError,
     Slope,
-    case_of_collective,
     case_of_scenario,
     learned_factor,
     log_exposed,
@@ -32,7 +30,6 @@ from scaleproof.simulator.uncertainty.error_model import (
     shipped,
     similarity,
 )
-from scaleproof.simulator.uncertainty.prediction_interval import spread
 
 Make = Callable[..., Scenario]
 
@@ -70,13 +67,6 @@ def test_families_follow_from_what_a_scenario_measured(small: Make) -> None:
     assert case_of_scenario(described).family == "training", "processors that nobody measured are not calibrated"
 
 
-def test_collectives_are_small_or_large_and_within_or_between_nodes(small: Make) -> None:
-    cluster = small().cluster
-    cases = [case_of_collective(size, nodes, cluster) for size in (2**10, 2**20) for nodes in (1, 2)]
-    assert [case.group for case in cases] == ["below 1 MiB"] * 2 + ["from 1 MiB"] * 2
-    assert [case.covariates["between_nodes"] for case in cases] == [0, 1, 0, 1]
-
-
 def test_calibrated_clusters_keep_the_prior_or_their_own_interval(small: Make) -> None:
     prior = QUANTITIES[MODEL].prior * 1.6449
     ends = ErrorCase(None).log_ends(small().cluster, shipped())
@@ -103,15 +93,6 @@ def test_raw_intervals_come_from_the_priors_alone(small: Make) -> None:
     assert raw.prediction_interval_s != fitted.prediction_interval_s
     assert raw.memory_interval_bytes is None
     assert case_of_scenario(small()).log_ends(small().cluster, RAW)[1] == pytest.approx(QUANTITIES[MODEL].prior * 1.6449)
-
-
-def test_a_wider_model_error_gives_a_wider_interval(small: Make) -> None:
-    widths = []
-    for deviation in (0.02, 0.1, 0.3):
-        found = spread(small(), errors=ErrorModel({"training": Fit(deviation, {ALL: (1.6, 1.6)})}))
-        widths.append(math.log(found.high / found.low))
-    assert widths == sorted(widths)
-    assert widths[-1] == pytest.approx(2 * math.hypot(1.6 * 0.3, widths[0] / 2), rel=0.1)
 
 
 @pytest.mark.parametrize("family", get_args(Family))

@@ -12,20 +12,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from scaleproof.commands.text.run import describe
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, slowed
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.files import load_run, save
-from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import compile_step
-from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.draws import drawn, interval, normal_draws
 from scaleproof.simulator.uncertainty.error_model import RAW, ErrorCase
 from scaleproof.simulator.uncertainty.linear_response import linear_response, of_closed_form
 from scaleproof.simulator.uncertainty.prediction_interval import DRAWS, PredictionInterval, of_response, spread
 from scaleproof.simulator.uncertainty.priors import Priors
-from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
+from scaleproof.simulator.uncertainty.response import response_of_scenario
 from tests.simulator.clusters import plain
 from tests.simulator.programs import ONLY_COMPUTE
 
@@ -59,12 +54,6 @@ def _two(text: str) -> tuple[str, str]:
     return low, high
 
 
-def around(deviation: float) -> str:
-    """The 90 % interval of a share, of which the logarithm deviates so much."""
-    half = deviation * NormalDist().inv_cdf(0.95)
-    return f"{100 * math.exp(-half)}% {100 * math.exp(half)}%"
-
-
 def of_draws(step_times: Callable[[NDArray[np.float64]], NDArray[np.float64]], priors: Priors) -> PredictionInterval:
     """The interval of 4,000 draws of slowdown factors."""
     logs, _ = drawn(lambda normal: np.log(step_times(priors.factors(normal))), len(priors.names), 4000)
@@ -73,16 +62,6 @@ def of_draws(step_times: Callable[[NDArray[np.float64]], NDArray[np.float64]], p
 
 def log_width(found: PredictionInterval) -> float:
     return math.log(found.high / found.low)
-
-
-@pytest.mark.parametrize("strategy", [*STATIC, ASYNCHRONOUS])
-def test_the_interval_contains_the_prediction(small: Make, strategy: str) -> None:
-    run = predict(small(strategy))
-    assert run.prediction_interval_s is not None
-    low_s, high_s = run.prediction_interval_s
-    assert low_s < run.step_time_s < high_s
-    assert sum(run.spread.values()) == pytest.approx(1)
-    assert list(run.spread.values()) == sorted(run.spread.values(), reverse=True)
 
 
 @pytest.mark.parametrize("strategy", [*STATIC, ASYNCHRONOUS])
@@ -101,27 +80,6 @@ def test_only_device_and_model_matter_in_compute_bound_steps(small: Make) -> Non
     # draws are few, and a device that is slower by a tenth takes a tenth longer, not exp(a tenth)
     assert math.log(found.low) == pytest.approx(-half, rel=0.01)
     assert math.log(found.high) == pytest.approx(half, rel=0.01)
-
-
-@given(deviation=st.floats(0.001, 0.1), share=st.sampled_from(["device", "model"]))
-def test_the_width_is_proportional_to_the_deviation(deviation: float, share: str) -> None:
-    cluster = plain(uncertainty={share: dict(zip(("low", "high"), _two(around(deviation)), strict=True))})
-    twice = plain(uncertainty={share: dict(zip(("low", "high"), _two(around(2 * deviation)), strict=True))})
-
-    def widths(of: str) -> list[float]:
-        return [log_width(of_draws(lambda factors: factors[0], Priors.of((of,), each))) for each in (cluster, twice)]
-
-    one, two = widths(share)
-    assert two == pytest.approx(2 * one, rel=1e-6)
-    assert one == pytest.approx(2 * NormalDist().inv_cdf(0.95) * deviation, rel=0.01)
-
-
-@pytest.mark.parametrize("strategy", STATIC)
-@pytest.mark.parametrize("name", ["device", "model"])
-def test_more_uncertainty_gives_a_wider_interval(small: Make, strategy: str, name: str) -> None:
-    widths = [log_width(spread(small(strategy, exactly(**{name: around(deviation)})))) for deviation in (0.02, 0.05, 0.1)]
-    assert 0 < widths[0] < widths[1] < widths[2]
-    assert widths[2] == pytest.approx(2 * widths[1], rel=0.05)
 
 
 def test_an_interval_that_excludes_the_nominal_value_shifts_the_step_time(small: Make) -> None:
@@ -241,29 +199,6 @@ def test_intervals_of_a_closed_form_follow_its_quantities() -> None:
     found = of_closed_form(lambda on: 1e9 / on.network.bandwidth_Bps if on.network else 0.0, cluster, ErrorCase(None))
     half = QUANTITIES["network.bandwidth"].prior * NormalDist().inv_cdf(0.95)
     assert (found.low, found.high) == pytest.approx((math.exp(-half), math.exp(half)), rel=1e-3)
-
-
-def test_the_interval_is_zero_without_relevant_quantities(small: Make) -> None:
-    scenario = small()
-    program = compile_step(scenario.strategy, job_of(scenario))
-    nothing = Response(program, np.zeros(len(program)), {}, {}, Priors.of((), scenario.cluster))
-    assert of_response(nothing) == PredictionInterval(1.0, 1.0, {}, exposed=1.0)
-
-
-def test_the_summary_has_the_interval_and_its_largest_causes(small: Make) -> None:
-    run = predict(small(*ONLY_COMPUTE, "cluster.node.price=1 USD/h"), errors=RAW)
-    line = next(line for line in describe(run).splitlines() if "90 % interval" in line)
-    assert "samples/s" in line
-    assert "(from: GPU " in line
-    assert "90 % interval" not in describe(predict(small(), interval=False))
-
-
-def test_a_saved_run_keeps_its_interval(small: Make, tmp_path_factory: pytest.TempPathFactory) -> None:
-    run: Run = predict(small())
-    folder = tmp_path_factory.mktemp("run")
-    save(run, folder)
-    again = load_run(folder)
-    assert (again.prediction_interval_s, again.spread) == (run.prediction_interval_s, dict(run.spread))
 
 
 @given(st.floats(0.0, 0.5), st.floats(0.01, 0.5))

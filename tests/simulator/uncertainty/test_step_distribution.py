@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.run.files import load_run, save
 from scaleproof.simulator.run.step_times import StepDistribution
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
@@ -73,12 +72,6 @@ def test_a_share_of_the_step_varies_by_that_share() -> None:
     assert half.spread == pytest.approx(whole.spread / 2, rel=1e-2)
 
 
-def test_without_sources_all_steps_are_equal() -> None:
-    found = distribution_of([], 3.0)
-    assert set(found.percentiles_s) == {3.0}
-    assert (found.mean_s, found.longest_s, found.shares) == (3.0, 3.0, {})
-
-
 def test_the_median_is_the_predicted_step_time_and_the_mean_above_it(small: Make) -> None:
     run = predict(small(NODES, VARYING))
     found = run.step_distribution
@@ -98,11 +91,6 @@ def test_the_variability_of_the_network_matters_as_much_as_communication_is_expo
     assert NETWORK not in even.shares
     assert hidden.spread < varying.spread
     assert even.spread < varying.spread
-
-
-def test_more_variable_networks_give_wider_distributions(small: Make) -> None:
-    spreads = [of(small(NODES, f"cluster.network.variability={of_link}")).spread for of_link in (0.0, 0.05, 0.1, 0.3)]
-    assert spreads == sorted(spreads)
 
 
 def test_jitter_and_tails_of_the_scenario_replace_and_add_to_the_defaults(small: Make) -> None:
@@ -125,11 +113,6 @@ def test_emulated_compute_does_not_jitter(small: Make) -> None:
     assert JITTER not in of(small("compute=paced")).shares
 
 
-def test_defaults_change_no_predicted_step_time(small: Make) -> None:
-    times_s = {predict(small(NODES, f"cluster.network.variability={of_link}")).step_time_s for of_link in (0.0, 0.3)}
-    assert len(times_s) == 1
-
-
 def test_the_distance_is_that_of_kolmogorov_and_smirnov() -> None:
     found = distribution_of([Source("a", normal(0.1))], 1.0)
     draws = np.exp(0.1 * np.random.default_rng(2).standard_normal(5000)).tolist()
@@ -149,14 +132,6 @@ def test_shapes_are_compared_without_the_speed() -> None:
     assert compared.distance_of_shapes < 0.05
     assert compared.measured_s["p50"] == pytest.approx(3.0, rel=0.02)
     assert found.compared([1.0]) is None
-
-
-def test_distributions_are_saved_with_runs(small: Make, tmp_path: object) -> None:
-    from pathlib import Path
-
-    folder, run = Path(str(tmp_path)), predict(small())
-    save(run, folder)
-    assert load_run(folder).step_distribution == run.step_distribution
 
 
 def test_a_slower_network_slows_what_nccl_moves_once() -> None:

@@ -74,7 +74,8 @@ def test_slow_kernels_of_small_shapes_are_plausible(tmp_path: Path) -> None:
     [
         ("H100-80GB-SXM", "H100-80GB-SXM"), ("NVIDIA H100 80GB HBM3", "H100-80GB-SXM"), ("h100-80gb-sxm", "H100-80GB-SXM"),
         ("B200-SXM", "B200-180GB-SXM"), ("H200-SXM5", "H200-141GB-SXM"), ("GB200", "GB200-186GB"), ("B900", None), ("", None),
-        ("GB200-NVL72", "GB200-186GB"), ("H100-NVL", None), ("RTX-4090", None), ("CPU", None), ("80GB-SXM", None),
+        ("GB200-NVL72", "GB200-186GB"), ("H100-NVL", "H100-94GB-NVL"), ("RTX-4090", "RTX-4090-24GB"), ("CPU", None),
+        ("80GB-SXM", None),
     ],
 )  # fmt: skip
 def test_gpus_are_found_by_their_names(name: str, expected: str | None) -> None:

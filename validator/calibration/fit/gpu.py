@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     # imports torch, which only ranks should do
     from scaleproof.validator.probe.gpu import DeviceFacts
 
-# Generations by the major number of NVIDIA's compute capability; 7.5 is Turing, 8.9 is Ada. (CUDA C++ Programming
-# Guide, appendix.)
+# Generations by the major number of NVIDIA's compute capability; 7.5 is Turing, 8.6 RTX Ampere, 8.9 Ada. (CUDA C++
+# Programming Guide, appendix.)
 _GENERATIONS: Final[dict[int, Generation]] = {
     3: "kepler", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell-rtx",
 }  # fmt: skip
-_MINOR: Final[dict[tuple[int, ...], Generation]] = {(7, 5): "turing", (8, 9): "ada"}
+_MINOR: Final[dict[tuple[int, ...], Generation]] = {(7, 5): "turing", (8, 6): "ampere-rtx", (8, 9): "ada"}
 # AMD's architectures whose kernels are modelled: MI200, MI300 and MI350 series.
 _CDNA: Final = ("gfx90a", "gfx94", "gfx95")
 # Framework of the ranks, if it supports their strategy.

@@ -111,6 +111,18 @@ def best_attention_rates(known: Sequence[AttentionRates]) -> AttentionRates | No
     return known[0].model_copy(update={**fastest, **least, "slowdowns": slowdowns, "launch_s": None, "state": "assumed"})
 
 
+def on_slower_cores(rates: AttentionRates, tensor_rate: float, most: float, gain: float) -> AttentionRates:
+    """Rates of full-rate tensor cores on slower ones, where products reach more of the peak, at most the share `most`, and
+    power sustains `gain` times the share."""
+    if tensor_rate == 1:
+        return rates
+    forward, backward = rates.product_share, rates.backward_product_share
+    update = {"product_share": min(most, forward / tensor_rate), "sustained_share": rates.sustained_share * gain}
+    if backward is not None:
+        update["backward_product_share"] = min(most, backward / tensor_rate)
+    return rates.model_copy(update=update)
+
+
 Values = NDArray[np.float64]
 # A number, or one for each of several passes.
 Amount = float | Values
@@ -118,8 +130,8 @@ Amount = float | Values
 # Exponentials per FLOP of dense products in 16 bits, at the same clock: 16 a clock and processor, and the FLOPs of its tensor
 # cores (CUDA C++ Programming Guide, throughput of arithmetic instructions; vendor's white papers of the generations).
 _EXPONENTIALS_PER_FLOP: Final[dict[Generation, float]] = {
-    "volta": 16 / 1024, "turing": 16 / 1024, "ampere": 16 / 2048, "ada": 16 / 1024, "hopper": 16 / 4096, "blackwell": 16 / 8192,
-    "blackwell-rtx": 16 / 1024,
+    "volta": 16 / 1024, "turing": 16 / 1024, "ampere": 16 / 2048, "ampere-rtx": 16 / 1024, "ada": 16 / 1024,
+    "hopper": 16 / 4096, "blackwell": 16 / 8192, "blackwell-rtx": 16 / 1024,
 }  # fmt: skip
 # Of other generations: as on Ampere, a round assumption.
 _USUAL_EXPONENTIALS: Final = 16 / 2048
@@ -237,7 +249,7 @@ def _pair_s(widths: Amount, rates: AttentionRates, speed: Speed, backward: bool)
         product_share, exponential_share = backward_shares(rates)
     processor_flops = speed.peak_flops / kernels.processors
     products_s = 2 * widths * products / (processor_flops * product_share)
-    per_flop = _EXPONENTIALS_PER_FLOP.get(kernels.generation, _USUAL_EXPONENTIALS)
+    per_flop = _EXPONENTIALS_PER_FLOP.get(kernels.generation, _USUAL_EXPONENTIALS) / kernels.tensor_rate
     # only exponentials gain from faster units, not the elementwise work next to them in the backward pass
     unit_s = 1 / (processor_flops * per_flop * rates.exponential_share)
     exponential_s = 1 / (processor_flops * per_flop * exponential_share) - unit_s * (1 - 1 / kernels.exponential_gain)

@@ -18,6 +18,7 @@ from scaleproof.simulator.cluster.device.kernels.attention import (
     AttentionRates,
     best_attention_rates,
     generation_attention_rates,
+    on_slower_cores,
 )
 from scaleproof.simulator.cluster.device.kernels.cpu_core import SerialCosts
 from scaleproof.simulator.cluster.device.kernels.products import (
@@ -25,6 +26,7 @@ from scaleproof.simulator.cluster.device.kernels.products import (
     ProductRates,
     generation_product_rates,
     of_twice_the_bytes,
+    sustained_gain,
 )
 from scaleproof.simulator.cluster.device.kernels.rates import MixtureRates
 from scaleproof.simulator.common import catalog, yaml_file
@@ -32,7 +34,8 @@ from scaleproof.simulator.common.spec import Count, Spec, slower
 from scaleproof.simulator.common.units import Seconds, Watts
 
 Generation = Literal[
-    "kepler", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx", "cdna", "tpu", "cpu"
+    "kepler", "pascal", "volta", "turing", "ampere", "ampere-rtx", "ada", "hopper", "blackwell", "blackwell-rtx", "cdna", "tpu",
+    "gaudi", "trainium", "apple", "cpu",
 ]  # fmt: skip
 
 # Flash attention's shares of the peak, forward and backward, if the device states no shares: round assumptions.
@@ -57,7 +60,15 @@ class Kernels(Spec):
     tile_share: float = Field(
         gt=0, le=1, description="share of the peak that the largest tiles reach on all processors; the generation's if absent"
     )
-    sustained_share: float = Field(1.0, gt=0, le=1, description="share of the peak that the power limit sustains")
+    tensor_rate: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="rate of tensor cores with sums in 32 bits over the full rate of the generation: 0.5 on GeForce cards",
+    )
+    sustained_share: float = Field(
+        1.0, gt=0, le=16, description="share of the peak that the power limit sustains; more than 1 where it hardly limits it"
+    )
     sustained_at_W: Watts | None = Field(
         None, gt=0, alias="sustained_at", description="power limit that sustains sustained_share; the device's if absent"
     )
@@ -110,7 +121,8 @@ class Kernels(Spec):
         """Rates of products at a precision, the device's own or its generation's; None if neither were measured."""
         known = "bf16" if precision == "fp16" else precision
         own = self.products.get(known)  # type: ignore[call-overload]
-        found = own or generation_product_rates(self.generation, known, self.tile_share, self.generation_slowdown)
+        shares = self.tile_share, self.sustained_share, self.tensor_rate
+        found = own or generation_product_rates(self.generation, known, *shares, self.generation_slowdown)
         if found is None and known == "tf32" and (narrow := self.product_rates("bf16")) is not None:
             return of_twice_the_bytes(narrow)
         return found
@@ -123,6 +135,8 @@ class Kernels(Spec):
             return rates
         shipped = generation_attention_rates(implementation, self.generation)
         if shipped is not None:
+            gain = sustained_gain(self.generation, self.sustained_share)
+            shipped = on_slower_cores(shipped, self.tensor_rate, self.tile_share, gain)
             shipped = slower(shipped, self.generation_slowdown)
         if implementation == BEST_ATTENTION:
             return best_attention_rates([*([shipped] if shipped else []), *self.attention.values()]) or next(
@@ -173,7 +187,8 @@ def at_power_limit(kernels: Kernels, power_limit_W: float | None) -> Kernels:
         return kernels
     ratio = power_limit_W / at_W
     share = kernels.sustained_share * min(ratio, ratio ** (1 / power_constants()["clock_exponent"]))
-    return kernels.model_copy(update={"sustained_share": min(1.0, share), "sustained_at_W": power_limit_W})
+    most = max(1.0, kernels.sustained_share)
+    return kernels.model_copy(update={"sustained_share": min(most, share), "sustained_at_W": power_limit_W})
 
 
 @functools.lru_cache(maxsize=256)

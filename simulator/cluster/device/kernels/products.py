@@ -141,9 +141,10 @@ def node_weights(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> tuple[NDArray[np.i
     return np.add.outer(corners, np.tensordot(strides, below, axes=1)), weights.reshape(len(corners), *place.shape[1:])
 
 
-# Device files of the measured GPU of each generation; RTX Blackwell's tensor cores are of Ada's kind.
+# Device files of the measured GPU of each generation; the tensor cores of RTX Ampere and RTX Blackwell are of Ada's kind.
 MEASURED_DEVICES: Final = {
-    "ampere": "a100-80gb-sxm", "ada": "l40s", "hopper": "h100-80gb-sxm", "blackwell": "b200-180gb-sxm", "blackwell-rtx": "l40s",
+    "ampere": "a100-80gb-sxm", "ampere-rtx": "l40s", "ada": "l40s", "hopper": "h100-80gb-sxm", "blackwell": "b200-180gb-sxm",
+    "blackwell-rtx": "l40s",
 }  # fmt: skip
 
 
@@ -158,9 +159,14 @@ def of_twice_the_bytes(rates: ProductRates) -> ProductRates:
 
 
 @functools.lru_cache(maxsize=256)
-def generation_product_rates(generation: str, precision: str, tile_share: float, slowdown: float = 1.0) -> ProductRates | None:
+def generation_product_rates(
+    generation: str, precision: str, tile_share: float, sustained_share: float, tensor_rate: float = 1.0, slowdown: float = 1.0
+) -> ProductRates | None:
     """Rates of products of a device without its own: those of its generation's measured GPU, changed as much as `tile_share`
-    differs, with fixed times `slowdown` times as long. None if no GPU of the generation was measured in this precision."""
+    differs, with fixed times `slowdown` times as long. None if no GPU of the generation was measured in this precision.
+
+    A device that sustains more of its peak does so in bursts too. On slower tensor cores a wave starts and ends in the time of
+    fewer inner elements."""
     if generation not in MEASURED_DEVICES:
         return None
     known = _measured_kernels(MEASURED_DEVICES[generation])
@@ -168,8 +174,19 @@ def generation_product_rates(generation: str, precision: str, tile_share: float,
     if given is None:
         return None
     measured, ratio = slower(ProductRates.model_validate(given), slowdown), tile_share / known["tile_share"]
-    share = min(1.0, measured.tile_share * ratio)
-    return measured.model_copy(update={"tile_share": share, "log_error": PRODUCT_LOG_ERROR, "state": "data sheet"})
+    update = {
+        "tile_share": min(1.0, measured.tile_share * ratio), "ramp": measured.ramp * tensor_rate,
+        "burst_share": measured.burst_share * sustained_gain(generation, sustained_share),
+    }  # fmt: skip
+    return measured.model_copy(update={**update, "log_error": PRODUCT_LOG_ERROR, "state": "data sheet"})
+
+
+def sustained_gain(generation: str, sustained_share: float) -> float:
+    """How many times as much of its peak a device sustains as its generation's measured GPU; at least 1."""
+    if generation not in MEASURED_DEVICES:
+        return 1.0
+    known: float = _measured_kernels(MEASURED_DEVICES[generation])["sustained_share"]
+    return max(1.0, sustained_share / known)
 
 
 @functools.cache
@@ -216,10 +233,12 @@ _SMALL: Final = ((64, 64), (128, 64), (64, 128))
 _USUAL: Final = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), *_SMALL)
 _WIDE: Final = ((256, 256), (256, 192), (192, 256), (128, 192), (192, 128), *_USUAL)
 # Rows and columns of the tiles of a generation's libraries, the largest first (from the names of cuBLAS kernels in profiles;
-# a TPU's systolic arrays have 128 × 128, arXiv 2304.01433; the registers of a CPU core fit some 6 × 16).
+# a TPU's and a NeuronCore's systolic arrays have 128 × 128, arXiv 2304.01433 and AWS's documentation of Neuron; Gaudi's matrix
+# engines 256 × 256, Intel's white paper on Gaudi 3; the registers of a CPU core fit some 6 × 16).
 TILES: Final[dict[Generation, tuple[tuple[int, int], ...]]] = {
     "kepler": ((128, 128), *_SMALL), "pascal": ((128, 128), *_SMALL), "volta": _USUAL, "turing": _USUAL, "ampere": _USUAL,
-    "ada": _USUAL, "hopper": _USUAL, "blackwell": _WIDE, "blackwell-rtx": _USUAL, "cdna": _WIDE, "tpu": ((128, 128),),
+    "ampere-rtx": _USUAL, "ada": _USUAL, "hopper": _USUAL, "blackwell": _WIDE, "blackwell-rtx": _USUAL, "cdna": _WIDE,
+    "tpu": ((128, 128),), "gaudi": ((256, 256), (128, 256)), "trainium": ((128, 128),), "apple": _SMALL,
     "cpu": ((12, 32), (6, 16)),
 }  # fmt: skip
 # Numbers of parts into which the inner dimension is split if there are too few tiles for all processors (split-K). Measured

@@ -20,7 +20,7 @@ from scaleproof.simulator.analysis.crossover.crossover import SIMILAR, TOLERANCE
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.parallelism.parameter_server import ParameterServer
 from scaleproof.simulator.parallelism.replicas import DataParallel
-from scaleproof.simulator.predict import predict, timed
+from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.conftest import SMALL
@@ -78,15 +78,6 @@ def test_both_strategies_are_equally_fast_at_a_border(ring_and_servers: Crossove
         assert both[0] / both[1] == pytest.approx(1, abs=SIMILAR + TOLERANCE)
 
 
-def test_each_side_of_a_border_is_won_by_the_strategy_named(ring_and_servers: Crossover, path: Path) -> None:
-    for y in (4, 8):
-        for x_Bps in (2e7, 5e7, 1e8, 4e8, 2e9):
-            winner = [name for begin, name in ring_and_servers.segments(y) if begin <= x_Bps][-1]
-            rates = {name: rate(x_Bps, y, name, path) for name in ("ring", "ps-all")}
-            near = any(abs(math.log(border.x / x_Bps)) < 0.1 for border in ring_and_servers.borders if border.y == y)
-            assert near or rates[winner] >= max(rates.values()) * (1 - SIMILAR)
-
-
 def test_borders_lie_in_their_intervals_which_widen_with_uncertainty(path: Path) -> None:
     widths = []
     for deviation in (1, 20):
@@ -122,11 +113,6 @@ def test_a_third_strategy_that_wins_between_two_points_is_found(path: Path, monk
         assert border.low is not None
         assert border.high is not None
         assert border.low < border.x < border.high
-
-
-def test_nodes_are_added_for_servers_that_need_them(path: Path) -> None:
-    found = crossover(path, BANDWIDTH, "workers=16", ["ps-2"], 2, ALONE)
-    assert all(not point.problem for point in found.points)
 
 
 def test_a_strategy_that_does_not_fit_never_wins_and_is_reported(path: Path) -> None:
@@ -185,15 +171,6 @@ def test_contenders_differ_from_the_scenario_only_in_their_own_fields(small: Mak
         assert (one.workers, one.algorithm, one.overlap, one.bucket_bytes) == (8, algorithm, False, 2**20)
     assert isinstance(made[3], ParameterServer)
     assert (made[3].workers, made[3].servers, made[3].overlap) == (8, 4, False)
-
-
-def test_contenders_may_name_their_frameworks(small: Make) -> None:
-    scenario = small()
-    named, own = contenders(scenario, ["ring@torchtitan", "ring"])
-    assert (named.name, named.words) == ("ring@torchtitan", own.words)
-    assert named.framework is not None
-    assert (named.framework.name, own.framework) == ("torchtitan", None)
-    assert named.strategy(scenario, {}) == own.strategy(scenario, {})
 
 
 def test_each_strategy_names_its_framework(path: Path) -> None:
@@ -288,18 +265,3 @@ def test_the_command_prints_a_map_and_writes_tables_and_a_picture(
     assert result["x"]["unit"] == "B/s"
     assert len(result["points"]) == 6
     assert [one["above"] for one in result["borders"]] == ["ring"]
-
-
-def test_the_table_has_a_row_for_each_strategy_at_each_point(ring_and_servers: Crossover) -> None:
-    table = ring_and_servers.to_frame()
-    assert len(table) == 20
-    assert table.groupby(["cluster.network.bandwidth_Bps", "strategy.workers"])["wins"].sum().eq(1).all()
-    assert list(ring_and_servers.borders_to_frame()["strategy.workers"]) == [4, 8]
-
-
-def test_points_of_the_scenarios_own_strategy_equal_predict(path: Path) -> None:
-    """The scenario's own strategy at what the scenario says is what `predict` says of it."""
-    found = crossover(path, "cluster.network.bandwidth", "workers=4", ["scenario"], 3)
-    (middle,) = [point for point in found.points if point.x == pytest.approx(1.25e9)]
-    run = predict(load(path))
-    assert (middle.samples_per_s, middle.fits) == (pytest.approx(run.samples_per_s), run.fits)

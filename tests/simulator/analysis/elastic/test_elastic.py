@@ -98,18 +98,6 @@ def test_work_is_lost_exactly_if_the_notice_is_shorter_than_step_and_checkpoint(
         assert change.lost_steps == (step - 1) % EVERY + 1
 
 
-def test_no_notice_equals_a_failure() -> None:
-    for when in ({"step": 13}, {"at": "7.7 s"}):
-        lost, failed = timeline(interruption("0 s", **when)), timeline(failure(**when))
-        assert lost.total_s == pytest.approx(failed.total_s)
-        assert lost.parts_s == pytest.approx(failed.parts_s)
-
-
-def test_a_later_failure_in_an_interval_loses_more() -> None:
-    lost_s = [timeline(failure(step=step)).parts_s["lost work"] for step in range(11, 16)]
-    assert lost_s == pytest.approx([steps * step_s(4) for steps in range(1, 6)])
-
-
 def test_a_host_that_is_back_before_the_group_is_formed_joins_it() -> None:
     early, late = (timeline(failure(step=13), join(at=f"{at_s} s")) for at_s in (7, 10))
     assert [change.causes for change in early.changes] == [("host 3 fails after step 13", "host 3 joins at 7.00 s")]
@@ -171,19 +159,6 @@ def test_work_that_was_not_saved_before_a_link_changed_is_lost_with_a_host() -> 
     assert found.stretches[-1].step_s == pytest.approx(slow_step_s(3, 1)), "the slow link is still that of host 1"
     without = timeline(slow_link(3, "100 Mbit/s", step=13), failure(step=14))
     assert without.stretches[-1].step_s == pytest.approx(step_s(3)), "its link goes with a host"
-
-
-def test_a_link_that_changes_in_a_pause_is_a_cause_of_the_next_speed() -> None:
-    found = timeline(failure(step=13), slow_link(1, "100 Mbit/s", at="8 s"))
-    (change,) = found.changes
-    assert change.causes == ("host 3 fails after step 13", "the link of host 1 has 100 Mbit/s at 8.00 s")
-    assert found.stretches[-1].step_s == pytest.approx(slow_step_s(3, 1))
-
-
-def test_a_larger_host_count_is_predicted_as_by_predict() -> None:
-    found = timeline(join(4, step=7))
-    assert [stretch.step_s for stretch in found.stretches] == pytest.approx([step_s(4), step_s(5)])
-    assert found.changes[0].resumed_step == 7
 
 
 @pytest.mark.parametrize(

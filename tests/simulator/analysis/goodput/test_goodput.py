@@ -24,7 +24,6 @@ from scaleproof.simulator.analysis.goodput.rates import counts, failure_rates
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError, InputError, ScenarioError
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.scenario.dump import dump
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.reliability import COMPONENTS
 from scaleproof.simulator.scenario.schema import Scenario
@@ -142,11 +141,6 @@ def test_no_other_interval_is_better_than_the_optimum(small: Make) -> None:
         assert found(small, f"reliability.checkpoint.interval={interval}").expected < best.expected
 
 
-def test_halving_any_loss_increases_goodput(small: Make) -> None:
-    result = found(small)
-    assert all(ratio > result.expected for ratio in result.halved.values())
-
-
 def test_speed_of_fewer_workers_equals_its_prediction(small: Make) -> None:
     """24 workers on six nodes; with five nodes there are 20, of which 48 samples allow 16."""
     sizes = ElasticSizes(small(*FAILING, *SHRINKING))
@@ -159,43 +153,11 @@ def test_speed_of_fewer_workers_equals_its_prediction(small: Make) -> None:
     assert list(least.workers(np.array([2, 1]))) == [8, 0]
 
 
-def test_speeds_between_predicted_worker_counts_are_interpolated(small: Make) -> None:
-    sizes = ElasticSizes(small("batch={per_worker: 2}", *FAILING, *SHRINKING, "strategy.workers=32", *ONLY_COMPUTE))
-    speeds = [sizes.speed(workers) for workers in range(1, 33)]
-    assert sizes._samples_per_s.cache_info().currsize < 20
-    assert speeds == sorted(speeds)
-    exact = timed(small("batch={per_worker: 2}", "strategy.workers=27", *ONLY_COMPUTE)).samples_per_s
-    assert speeds[26] == pytest.approx(exact / sizes.samples_per_s, rel=0.02)
-
-
-def test_shrinking_keeps_training_where_waiting_stops_it(small: Make) -> None:
-    waits = found(small, "reliability.spares=0", "reliability.repair=12 h", days=30)
-    shrinks = found(small, *SHRINKING, "batch={per_worker: 2}", days=30)
-    assert shrinks.ratio > waits.ratio
-    assert shrinks.shares["fewer workers"][0] > 0
-    assert waits.shares["waiting for nodes"][0] > 0
-    assert found(small, *SPARES, days=30).ratio > waits.ratio
-
-
 @pytest.mark.parametrize(("repair", "in_repair"), [("12 h", 0.18), ("30 d", 10.8), ("10000 d", 3600.0)])
 def test_enough_spares_are_a_poisson_quantile(small: Make, repair: str, in_repair: float) -> None:
     result = found(small, "reliability.spares=0", f"reliability.repair={repair}", samples=1)
     assert result.in_repair == pytest.approx(in_repair)
     assert result.enough_spares == pytest.approx(poisson.ppf(0.99, in_repair), abs=1)
-
-
-def test_waiting_is_negligible_with_enough_spares(small: Make) -> None:
-    sets = ("reliability.spares=0", "reliability.repair=10 d")
-    enough = found(small, *sets).enough_spares
-    result = found(small, *sets, f"reliability.spares={enough}", days=100)
-    assert result.shares["waiting for nodes"][0] < 0.01
-
-
-def test_a_note_reports_that_fewer_workers_are_faster(small: Make) -> None:
-    """Messages of as many samples in all take longer, the more there are to exchange them."""
-    result = found(small, *SHRINKING, "cluster.network.latency=1 s", days=30)
-    assert result.shares["fewer workers"][0] < 0
-    assert "fewer workers are faster" in describe(result)
 
 
 @pytest.mark.parametrize(
@@ -261,11 +223,6 @@ def test_a_note_reports_zero_progress(small: Make, monkeypatch: pytest.MonkeyPat
     assert result.ratio == 0.0
     assert result.expected == pytest.approx(0.0, abs=1e-12)
     assert "no progress" in describe(result)
-
-
-def test_rare_failures_need_no_checkpoints(small: Make) -> None:
-    result = found(small, "reliability.mtbf={gpu: 1e10 d}")
-    assert result.ratio == pytest.approx(1.0, abs=1e-6)
 
 
 lasting = st.sampled_from(["1 ms", "3 s", "10 min", "2 d", "30000000 d"])
@@ -347,16 +304,6 @@ def test_any_input_gives_a_result_or_a_one_line_error(section: dict[str, Any], d
     assert sum(share for share, _, _ in result.shares.values()) == pytest.approx(1, abs=1e-9)
     assert "\n" in describe(result)
     json.dumps(result.plain(), allow_nan=False)
-
-
-def test_results_are_reproducible(small: Make) -> None:
-    assert found(small, *SPARES).plain() == found(small, *SPARES).plain()
-
-
-def test_dumped_scenarios_keep_the_reliability_fields(small: Make, tmp_path: Path) -> None:
-    scenario = small(*FAILING, *SPARES, "reliability.checkpoint.interval=20 min", "reliability.planned={every: 1 d}")
-    (tmp_path / "again.yaml").write_text(dump(scenario))
-    assert load(tmp_path / "again.yaml").reliability == scenario.reliability
 
 
 def test_a_cluster_with_prices_gives_a_cost(small: Make) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import lambertw
 
-from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes, daly_first_s, daly_s, optimum_s, ratio, young_s
-from tests.simulator.analysis.goodput.jobs import USUAL, times
+from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes, daly_s, optimum_s, ratio
+from tests.simulator.analysis.goodput.jobs import times
 
 seconds = st.floats(1.0, 1e5)
 jobs = st.builds(
@@ -60,10 +60,6 @@ def test_goodput_never_increases_with_a_worse_parameter(
             assert ratio(worse, interval_s) <= now + 1e-12
 
 
-def test_goodput_tends_to_zero_with_the_failure_rate() -> None:
-    assert ratio(times(failures_per_s=10.0), 3600.0) == 0.0
-
-
 def test_a_planned_stop_loses_no_work() -> None:
     """Stops that take nothing leave all time useful, where nothing fails and checkpoints cost nothing."""
     free = times(failures_per_s=1e-15, planned_per_s=1e-3, detection_s=0.0, restart_s=0.0, stall_s=0.0)
@@ -79,29 +75,3 @@ def test_the_optimal_interval_equals_the_exact_optimum(stall_s: float) -> None:
     exact_s = job.mtbf_s * (1 + lambertw(-math.exp(-stall_s / job.mtbf_s - 1)).real)
     assert optimum_s(lambda interval_s: ratio(job, interval_s), 1.0, 1e6) == pytest.approx(exact_s, rel=1e-4)
     assert daly_s(stall_s, job.mtbf_s) == pytest.approx(exact_s, rel=0.01)
-
-
-def test_estimates_of_the_optimum_agree_where_checkpoints_are_cheap() -> None:
-    job = times(stall_s=1.0)
-    best_s = optimum_s(lambda interval_s: ratio(job, interval_s), 1.0, 1e6)
-    assert young_s(1.0, job.mtbf_s) == pytest.approx(best_s, rel=0.02)
-    assert daly_first_s(1.0, job.mtbf_s, 0.0) == pytest.approx(best_s, rel=0.02)
-
-
-def test_dalys_interval_is_the_time_between_failures_for_slow_checkpoints() -> None:
-    assert daly_s(2e4, 1e4) == 1e4
-    assert daly_first_s(3e4, 1e4, 1e3) == 1e4
-
-
-def test_asynchronous_checkpoints_save_the_stall_and_lose_unwritten_work() -> None:
-    synchronous = times(stall_s=300.0)
-    asynchronous = times(stall_s=5.0, writing_s=300.0)
-    assert ratio(asynchronous, 3600.0) > ratio(synchronous, 3600.0)
-    assert ratio(asynchronous, 3600.0) < ratio(times(stall_s=5.0), 3600.0)
-
-
-def test_a_slowdown_counts_as_a_stall() -> None:
-    slowed = times(failures_per_s=1e-15, stall_s=0.0, writing_s=100.0, slowdown=0.3)
-    assert slowed.cost_s == pytest.approx(30.0)
-    assert ratio(slowed, 1000.0) == pytest.approx(1000 / 1030)
-    assert USUAL.cost_s == 30.0

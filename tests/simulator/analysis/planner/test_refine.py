@@ -78,16 +78,6 @@ def test_only_recomputation_forms_of_the_framework_are_offered() -> None:
     assert fields("jax-maxtext") == set()
 
 
-def test_candidate_block_counts_surround_the_guess() -> None:
-    def counts(blocks: int, guess: int) -> list[int]:
-        return [form["layers"] for form in _forms(("layers",), blocks, guess)]
-
-    assert counts(40, 20) == [17, 18, 19, 20, 21, 22, 23]
-    assert counts(40, 1) == [1, 2, 3, 4]
-    assert counts(8, 8) == [5, 6, 7]
-    assert counts(1, 1) == []
-
-
 def test_plans_with_finer_recomputation_are_faster_on_several_devices() -> None:
     planned = plan(load("llama-2-7b-fsdp-a100", ("batch=64",)), 8, memory=24 * 2.0**30, top=3)
     assert planned.proved

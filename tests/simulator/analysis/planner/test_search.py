@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -106,11 +105,6 @@ def test_other_objectives_need_their_prices(objective: Any) -> None:
         plan(poor, 8, objective)
 
 
-def test_cost_ranks_like_time_with_equal_node_counts() -> None:
-    cheap = plan(small("cluster.node.price=10 USD/h"), 8, "cost", top=1)
-    assert cheap.best[0].row == planned().best[0].row
-
-
 @pytest.mark.full
 def test_energy_objective_returns_the_least_energy_first() -> None:
     found = plan(small("cluster.node.power=3 kW", "cluster.node.idle_power=1 kW", "batch=8"), 2, "energy", top=2)
@@ -162,16 +156,6 @@ def test_the_plan_is_printed_as_text_and_json() -> None:
     assert data["best"][0]["low_s"] < data["best"][0]["step_time_s"] < data["best"][0]["high_s"]
 
 
-@pytest.mark.parametrize(
-    ("degrees", "is_named"), [({"zero": 0}, True), ({"zero": 3}, False), ({"zero": 0, "workers": 1, "tensor": 8}, False)]
-)
-def test_the_plan_names_the_bucket_size_where_gradients_are_summed_in_buckets(degrees: dict[str, int], is_named: bool) -> None:
-    record = record_of(planned(), "0")
-    configuration = {**record.best[0].configuration, "context": 1, "workers": 8, **degrees}
-    best = record.best[0].model_copy(update={"configuration": configuration})
-    assert ("for a scenario file (with bucket " in describe([record.model_copy(update={"best": [best]})])) == is_named
-
-
 def test_the_plan_names_its_frameworks() -> None:
     found = planned()
     record = record_of(found, "0")
@@ -212,39 +196,6 @@ def test_the_runner_up_has_other_degrees_of_model_parallelism() -> None:
     degrees = [found.configurations.degrees[choice.row] for choice in (*found.best, found.runner_up)]
     assert degrees[-1] != degrees[0]
     assert found.runner_up.value >= found.best[0].value
-
-
-def test_the_best_configurations_are_returned_as_a_table() -> None:
-    table = planned().to_frame()
-    assert table["step_time_s"].is_monotonic_increasing
-    assert (table["workers"] * table["stages"] * table["tensor"] * table["context"] == 8).all()
-
-
-def run(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> tuple[int, str, str]:
-    code = main(["plan", "resnet50-ring-p100", *(word for one in SMALL for word in ("--set", one)), *arguments])
-    result = capsys.readouterr()
-    return code, result.out, result.err
-
-
-def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, ["--gpus", "8", "--top", "1", "--json"])
-    assert code == 0
-    assert json.loads(out)["plans"][0]["proved"] is True
-
-
-@pytest.mark.full
-def test_the_command_extends_the_cluster_if_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, ["--gpus", "12", "--top", "1", "--set", "cluster.nodes=2", "--set", "batch=24"])
-    assert code == 0
-    assert " on 12 GPUs of " in out
-    assert "global batch 24" in out
-
-
-def test_errors_are_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, ["--gpus", "8", "--memory", "1 MiB"])
-    assert code != 0
-    assert out == ""
-    assert err.count("\n") == 1
 
 
 SERVERS = ("batch=64", "strategy.workers=8", "strategy.servers=2")
@@ -315,11 +266,6 @@ def test_the_best_servers_are_reported_as_scenario_fields() -> None:
 def test_unknown_strategies_are_refused() -> None:
     with pytest.raises(InputError, match="--strategies ring: give some of hybrid,parameter_server"):
         plan(small(), 8, strategies=("ring",))
-
-
-def test_server_worker_counts_that_do_not_divide_the_batch_are_rejected() -> None:
-    with pytest.raises(InputError, match="no configuration trains 64 samples"):
-        plan(load("resnet50-servers-p100", SERVERS), 7, strategies=("parameter_server",))
 
 
 def test_the_command_adds_nodes_for_servers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 from scaleproof import main
-from scaleproof.commands.text.plan import describe
 from scaleproof.reports.descriptions.plan_sentences import against_runner_up, headline, tie_sentence
-from scaleproof.reports.descriptions.plan_settings import settings
 from scaleproof.reports.pages.page import build
 from scaleproof.simulator.analysis.planner import sizes
-from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.record import PlanRecord
 from scaleproof.simulator.analysis.planner.sizes import plan_sizes, read_plans
 from scaleproof.simulator.analysis.planner.words import layout
@@ -54,12 +51,6 @@ def test_the_best_scenario_of_a_size_predicts_the_planned_time(plans: list[PlanR
         assert again.total_samples == plan.samples
         assert timed(again).step_time_s == pytest.approx(plan.best[0].step_time_s, rel=1e-9)
         assert sum(plan.memory_bytes.values()) == pytest.approx(plan.best[0].memory_bytes, rel=1e-6)
-
-
-def test_what_does_not_fit_is_faster_and_too_large(plans: list[PlanRecord]) -> None:
-    for plan in plans[:2]:
-        assert all(one.memory_bytes > plan.capacity_bytes for one in plan.too_large)
-        assert all(sum(one.holders_bytes.values()) > plan.capacity_bytes for one in plan.too_large)
 
 
 def test_finished_sizes_are_not_planned_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,19 +128,6 @@ def test_the_command_plans_several_sizes(tmp_path: Path, capsys: pytest.CaptureF
     assert "expected a whole number of at least 1" in capsys.readouterr().err
 
 
-def test_inline_models_have_a_name(capsys: pytest.CaptureFixture[str]) -> None:
-    model = "model={kind: mlp, inputs: 64, hidden: 64, layers: 4, outputs: 8}"
-    assert main(["plan", "resnet50-ring-p100", "--set", model, "--set", "batch=64", "--gpus", "8", "--top", "1"]) == 0
-    assert not capsys.readouterr().out.startswith(" ")
-
-
-def test_settings_that_are_equal_in_all_rows_are_named_once() -> None:
-    rows = [{"workers": 4, "tensor": 2, "recompute": "none", "framework": "x", "zero": zero} for zero in (0, 1)]
-    differing, equal = settings(rows)
-    assert [column.head for column in differing] == ["ZeRO"]
-    assert equal == "DP 4, TP 2, PP 1, VPP 1, CP 1, EP 1, MBS 1, GA 1, recompute none"
-
-
 def test_words_of_plans(plans: list[PlanRecord]) -> None:
     configuration = {"workers": 4, "tensor": 2, "stages": 2, "samples": 1, "microbatches": 8, "zero": 1}
     assert layout(configuration | {"recompute": "{modules: [mlp]}"}) == "DP4 TP2 PP2, MBS 1, GA 8, ZeRO-1, recompute mlp"
@@ -163,15 +141,3 @@ def test_words_of_plans(plans: list[PlanRecord]) -> None:
     assert against_runner_up(by_cost.model_copy(update={"runner_up": rows[1]})).endswith(f" is cheaper {sure}")
     likely = best.model_copy(update={"best_is_better": 0.8})
     assert " is cheaper than " in against_runner_up(by_cost.model_copy(update={"runner_up": likely}))
-
-
-@pytest.mark.parametrize(
-    ("objective", "words"),
-    [("time", "is faster"), ("cost", "is cheaper"), ("tokens-per-dollar", "gives more tokens per dollar")],
-)
-def test_the_plan_says_what_is_compared(plans: list[PlanRecord], objective: Objective, words: str) -> None:
-    plan = plans[0].model_copy(update={"objective": objective})
-    first = plan.best[0].model_copy(update={"cost_USD": {"per_step": 1.0, "per_million_tokens": 2.0}})
-    second = first.model_copy(update={"best_is_better": 0.64})
-    shown = describe([plan.model_copy(update={"best": [first, second], "riskier": None})])
-    assert f"No. 1 {words} than No. 2 with a probability of 64 %" in shown

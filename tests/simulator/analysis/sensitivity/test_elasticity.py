@@ -12,7 +12,6 @@ from scaleproof.simulator.analysis.sensitivity.parameters import PARAMETERS, Ste
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
-from tests.simulator.programs import ONLY_COMPUTE
 
 Make = Callable[..., Scenario]
 
@@ -29,11 +28,6 @@ def test_replayed_elasticity_equals_the_difference_of_two_predictions(small: Mak
     assert differences.is_replayed
     slower, faster = (timed(tested.slowed(scenario, math.exp(step))).samples_per_s for step in (STEP, -STEP))
     assert differences.elasticity(tested)[0] == pytest.approx(tested.sign * math.log(faster / slower) / (2 * STEP), abs=1e-6)
-
-
-def test_a_parameter_without_effect_has_an_elasticity_of_exactly_zero(small: Make) -> None:
-    differences = FiniteDifferences(small(*ONLY_COMPUTE, "strategy.workers=4"))
-    assert differences.elasticity(parameter("network bandwidth")) == (0.0, 0.0, 0.0)
 
 
 def test_asynchronous_steps_use_the_event_engine_without_an_interval() -> None:

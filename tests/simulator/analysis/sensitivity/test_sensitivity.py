@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 import scaleproof
 from scaleproof.commands.text.sensitivity import describe
 from scaleproof.simulator.analysis.sensitivity.sensitivity import Elasticity, Sensitivity, sensitivity
-from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.scenario.training import Batch
 from tests.simulator.programs import ONLY_COMPUTE
 
 Make = Callable[..., Scenario]
@@ -71,10 +68,6 @@ def test_the_host_is_the_bottleneck_of_small_kernels() -> None:
     assert found.rest < 0.05
 
 
-def test_compute_bound_step_time_is_proportional_to_the_batch(small: Make) -> None:
-    assert values(sensitivity(small(*ONLY_COMPUTE)))["samples a step"].value == pytest.approx(0, abs=1e-6)
-
-
 def test_elasticities_equal_shares_of_compute_and_exposed_communication(small: Make) -> None:
     """Without overlap the numbers of the device follow from its share of the step, those of links from theirs."""
     scenario = small(AFTERWARDS)
@@ -92,22 +85,6 @@ def test_elasticities_add_up_to_one(small: Make, strategy: str) -> None:
     assert sensitivity(small(strategy)).rest == pytest.approx(0, abs=5e-3)
 
 
-def test_kernel_launch_time_has_an_elasticity(small: Make) -> None:
-    found = sensitivity(small("cluster.device=a100-80gb-sxm", "training.precision=bf16"))
-    assert (values(found)["kernel launches"].value or 0.0) < 0
-    # NCCL's constant latencies are not parameters of the cluster
-    assert 0 <= found.rest < 0.05
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_elasticities_predict_small_changes(small: Make, strategy: str) -> None:
-    scenario = small(strategy)
-    result = values(sensitivity(scenario))["network bandwidth"].value
-    more = small(strategy, "cluster.network.bandwidth=10.1 Gbit/s")
-    change = math.log(timed(more).samples_per_s / timed(scenario).samples_per_s) / math.log(1.01)
-    assert result == pytest.approx(change, abs=0.01)
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_bandwidth_never_slows_and_latency_never_speeds_up_a_step(small: Make, strategy: str) -> None:
     for name, one in values(sensitivity(small(strategy))).items():
@@ -115,15 +92,6 @@ def test_bandwidth_never_slows_and_latency_never_speeds_up_a_step(small: Make, s
             assert one.value * (-1 if "latency" in name else 1) >= -1e-3
         if one.low is not None and one.high is not None and one.value is not None:
             assert one.low - 0.02 <= one.value <= one.high + 0.02
-
-
-def test_intervals_are_wide_only_if_several_parts_share_the_step(small: Make) -> None:
-    alone = values(sensitivity(small(*ONLY_COMPUTE)))["FLOP/s"]
-    shared = values(sensitivity(small(AFTERWARDS, "cluster.network.bandwidth=1 Gbit/s")))["network bandwidth"]
-    assert (alone.low, alone.high) == (pytest.approx(1, abs=1e-3), pytest.approx(1, abs=1e-3))
-    assert shared.low is not None
-    assert shared.high is not None
-    assert shared.high - shared.low > 1e-3
 
 
 def test_parameters_that_do_not_apply_have_a_reason(small: Make) -> None:
@@ -146,11 +114,6 @@ def test_integer_parameters_change_by_integers(small: Make) -> None:
     assert result["servers"].value == pytest.approx(math.log(more / timed(scenario).samples_per_s) / math.log(1.5))
 
 
-def test_an_added_server_gets_a_new_node_if_none_is_free(small: Make) -> None:
-    result = values(sensitivity(small("strategy={kind: parameter_server, workers: 4, servers: 7}")))
-    assert result["servers"].how == "from 7 to 8, on 9 nodes"
-
-
 def test_batch_changes_respect_microbatches_and_shares(small: Make) -> None:
     pipeline = values(sensitivity(small("strategy={kind: pipeline, stages: 2, microbatches: 6}")))
     assert pipeline["samples a step"].how == "from 42 to 54"
@@ -159,33 +122,6 @@ def test_batch_changes_respect_microbatches_and_shares(small: Make) -> None:
     fixed = values(sensitivity(small("strategy={kind: data_parallel, workers: 4, shares: [9, 11, 14, 14]}")))
     assert fixed["samples a step"].value is None
     assert fixed["samples a step"].how.startswith("another batch is not valid")
-
-
-@pytest.mark.full
-def test_asynchronous_servers_have_elasticities_too() -> None:
-    found = sensitivity(load("resnet50-async-straggler-p100"))
-    assert found.rest == pytest.approx(0, abs=0.1)
-    assert found.bottleneck is not None
-    assert (found.bottleneck.name, found.bottleneck.low) == ("FLOP/s", None)
-
-
-def test_a_note_reports_elasticities_that_do_not_add_up(small: Make) -> None:
-    """Those of queues may: a little more of each of several things that are nearly full helps by as much as one of them."""
-    found = sensitivity(small())
-    doubled = [replace(one, value=one.value and 1.2 * one.value) for one in found.cluster]
-    found = replace(found, cluster=tuple(doubled))
-    assert found.rest < -0.1
-    assert "add up to more than the step" in " ".join(describe(found).split())
-
-
-def test_changed_scenarios_are_validated_again(small: Make) -> None:
-    with pytest.raises(FieldError, match="4 workers do not divide 47 samples"):
-        small().rebuilt(batch=Batch(total=47))
-    tree = small("cluster.network.topology={kind: torus, dimensions: [2, 4]}").cluster
-    with pytest.raises(FieldError):
-        tree.with_nodes(9)
-    assert small().cluster.with_nodes(3) is not None
-    assert small().cluster.with_nodes(9).nodes == 9
 
 
 def test_the_table_and_the_command_list_all_parameters(small: Make, capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,9 +149,3 @@ def test_unreachable_workers_are_reported_in_one_line(
         workers(name, scheduler, tmp_path)
     assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_an_absent_scheduler_gives_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("scaleproof.simulator.analysis.study.executors._TIMEOUT_S", 0.2)
-    with pytest.raises(InputError, match="no connection"):
-        workers("dask", "tcp://127.0.0.1:1", tmp_path)

@@ -64,16 +64,6 @@ def alone_s(scenario: Scenario, cluster: Cluster) -> float:
     return predict(scenario.model_copy(update={"cluster": cluster}), interval=False).step_time_s
 
 
-@pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=2)
-@given(points=st.lists(factors, min_size=4, max_size=6))
-def test_step_times_on_different_links_equal_predictions(name: str, points: list[tuple[float, ...]]) -> None:
-    scenario = load(name.strip(), SCENARIOS[name])
-    clusters = clusters_of(scenario, points)
-    expected = [alone_s(scenario, cluster) for cluster in clusters]
-    assert steps_s(scenario, clusters) == pytest.approx(expected, rel=1e-9)
-
-
 def faster(device: Device, peak: float, memory: float) -> Device:
     rates = {precision: rate * peak for precision, rate in device.peak_flops.items()}
     return device.model_copy(update={"peak_flops": rates, "memory_bandwidth_Bps": device.memory_bandwidth_Bps * memory})
@@ -97,13 +87,6 @@ def test_step_times_on_different_devices_equal_predictions(name: str, points: li
 def test_points_without_a_fixed_order_are_predicted_separately(change: str) -> None:
     scenario = load("resnet50-servers-p100", [change])
     assert np.isnan(steps_s(scenario, clusters_of(scenario, [(1.0,) * 4, (2.0,) * 4]))).all()
-
-
-def test_points_whose_cores_move_data_equal_predictions() -> None:
-    scenario = load("ring-2")
-    clusters = clusters_of(scenario, [(1.0, 1.0, factor, 1.0) for factor in (0.5, 1.0, 2.0)])
-    expected = [alone_s(scenario, cluster) for cluster in clusters]
-    assert steps_s(scenario, clusters) == pytest.approx(expected, rel=1e-3)
 
 
 TENSOR_PARALLEL = {
@@ -197,26 +180,6 @@ def test_unexpected_exceptions_become_the_points_error(monkeypatch: pytest.Monke
     assert row == {"point": 0, "error": "ZeroDivisionError: of a bug"}
 
 
-@pytest.mark.parametrize("broken", ["timed_together", "steps_s"])
-def test_points_of_a_failed_batch_are_left_for_separate_prediction(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = read(STUDIES["a baseline that uses links"])
-    blob, points = pickle.dumps(study), np.arange(4)
-
-    def fails(*arguments: object) -> None:
-        raise ZeroDivisionError("of a bug")
-
-    monkeypatch.setattr(f"scaleproof.simulator.analysis.study.evaluate.{broken}", fails)
-    part = rows(blob, points, False, True)
-    assert part.rows == []
-    np.testing.assert_array_equal(part.alone, points)
-
-
-def test_intervals_are_computed_on_request() -> None:
-    study = read({"scenario": "resnet50-ring-p100", "axes": {"strategy.workers": [4]}})
-    (row,) = rows(pickle.dumps(study), np.array([0]), True, False).rows
-    assert row["low_s"] < row["step_time_s"] < row["high_s"]
-
-
 # That of calibrated clusters; with the wider one of published runs, first-order ends are up to 3 % too near where paths change
 MODEL = "cluster.uncertainty={model: {low: 92.1 %, high: 108.6 %}}"
 INTERVALS = {
@@ -242,23 +205,6 @@ def test_intervals_of_points_agree_with_draws(name: str) -> None:
         assert [row["low_s"], row["high_s"]] == pytest.approx([its["low_s"], its["high_s"]], rel=1e-2)
 
 
-def test_intervals_of_points_follow_another_path_that_becomes_the_longest() -> None:
-    """With 5 Gbit/s, collectives are hidden behind computation on a device that is slower by 15 %, which doubles its effect."""
-    study = read({"scenario": "resnet50-ring-p100", "axes": {"cluster.network.bandwidth": ["5 Gbit/s"] * 3}}, [MODEL])
-    together, alone = (rows(pickle.dumps(study), np.arange(3), True, way, 1e9).rows[0] for way in (True, False))
-    assert together["high_s"] == pytest.approx(alone["high_s"], rel=0.05)
-    # first-order methods take one path at each end; two are nearly the longest at this one
-    assert together["low_s"] == pytest.approx(alone["low_s"], rel=0.015)
-
-
-def test_intervals_of_points_whose_tasks_change_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaleproof.simulator.analysis.study.priced_points.added_seconds", lambda *_: None)
-    scenario = load("resnet50-ring-p100")
-    found = timed_together(scenario, [scenario.cluster] * 2, intervals=True)
-    assert np.isnan(found.low_s).all()
-    assert np.isnan(found.high_s).all()
-
-
 def test_points_with_a_measured_interval_are_predicted_separately() -> None:
     """The interval in which a bandwidth was measured is none of another bandwidth."""
     axes = {"cluster.network.bandwidth": ["10 Gbit/s", "20 Gbit/s"]}
@@ -266,15 +212,3 @@ def test_points_with_a_measured_interval_are_predicted_separately() -> None:
     study = read({"scenario": "resnet50-ring-p100", "axes": axes}, [sure])
     for intervals, left in ((True, 2), (False, 0)):
         assert len(rows(pickle.dumps(study), np.arange(2), intervals, True).alone) == left
-
-
-@pytest.mark.parametrize("together", [True, False])
-def test_points_that_do_not_fit_are_marked_without_a_remedy(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(scenario: Scenario) -> str:
-        raise AssertionError("no table shows a remedy")
-
-    monkeypatch.setattr("scaleproof.simulator.memory.remedies.fit_by", never)
-    axes = {"cluster.network.bandwidth": ["10 Gbit/s", "25 Gbit/s"]}
-    study = read({"scenario": "resnet50-ring-p100", "axes": axes}, ["cluster.device.memory=1 GiB"])
-    found = rows(pickle.dumps(study), np.arange(2), False, together, math.inf).rows
-    assert [row.get("fits") for row in found] == [False, False]

@@ -200,32 +200,3 @@ def test_a_job_saves_its_results_before_its_time_limit(scripted: Path, tmp_path:
     assert workers("slurm", None, tmp_path).task_s == 1800
     monkeypatch.setenv("SBATCH_TIMELIMIT", "10")
     assert workers("slurm", None, tmp_path).task_s == 300
-
-
-def reachable() -> bool:
-    try:
-        return subprocess.run(["squeue", "--noheader"], capture_output=True, timeout=5, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-
-
-@pytest.mark.nightly
-def test_a_local_slurm_gives_the_same_rows_despite_a_cancelled_job(
-    tmp_path: Path, expected: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not reachable():
-        pytest.skip("no Slurm here")
-    monkeypatch.setattr("scaleproof.simulator.analysis.study.executors._JOB_POINTS", 15)
-    cancelled: list[str] = []
-    submit = SlurmJobs.submit
-
-    def cancelling(self: SlurmJobs, *arguments: Any) -> Future[Any]:
-        future = submit(self, *arguments)
-        if not cancelled:
-            cancelled.append(self._running[future].job_id)
-            subprocess.run(["scancel", *cancelled], check=True)
-        return future
-
-    monkeypatch.setattr(SlurmJobs, "submit", cancelling)
-    pd.testing.assert_frame_equal(sweep(STUDY, tmp_path, executor="slurm"), expected)
-    assert cancelled

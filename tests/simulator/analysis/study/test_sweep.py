@@ -84,19 +84,6 @@ def test_frameworks_are_an_axis_with_errors_for_unsupported_ones() -> None:
     assert "no framework is called 'megatron'; did you mean" in found["error"][3]
 
 
-def test_changed_frameworks_are_an_axis_by_names_of_their_own() -> None:
-    changed = {"base": "pytorch-ddp", "host": {"kernel": "1 ms"}}
-    axes = {"framework": {"as it is": "pytorch-ddp", "slow host": changed}}
-    found = sweep({"scenario": "resnet50-ring-p100", "axes": axes})
-    assert found["framework"].tolist() == ["as it is", "slow host"]
-    assert found["step_time_s"][1] > found["step_time_s"][0]
-
-
-def test_rows_name_the_default_framework() -> None:
-    found = sweep(STUDY, overrides=["batch=256"]).dropna(subset=["step_time_s"])
-    assert set(zip(found["framework"], found["framework_is_default"], strict=True)) == {("tensorflow-1-servers", True)}
-
-
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 2**32 - 1))
 def test_tasks_cover_each_point_once_and_batch_points_that_differ_in_numbers(workers: int, rates: int, seed: int) -> None:
     axes = {
@@ -247,21 +234,6 @@ def test_invalid_input_gives_a_one_line_error(
     assert printed.out == ""
 
 
-def test_errors_that_differ_in_the_number_of_gpus_alone_are_counted_together(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_text("scenario: resnet50-ring-p100\naxes: {training.zero: [0, 3], gpus: [4, 8, 16, 32]}\n")
-    assert scaleproof.main(["sweep", str(path), "--out", str(tmp_path / "out"), "--set", "framework=pytorch-ddp"]) == 0
-    assert "4 times: " in capsys.readouterr().out
-
-
-def test_an_unknown_executor_leaves_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--executor bsub: unknown"):
-        sweep(STUDY, tmp_path / "out", executor="bsub")
-    assert not (tmp_path / "out").exists()
-
-
 def test_no_point_that_fits_is_the_answer_of_the_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = tmp_path / "study.yaml"
     study.write_text("scenario: llama-2-7b-fsdp-a100\naxes: {strategy.workers: [1, 2]}\n")
@@ -270,12 +242,3 @@ def test_no_point_that_fits_is_the_answer_of_the_sweep(tmp_path: Path, capsys: p
     assert "2 points, 0 of them with an error, 2 do not fit into memory" in printed
     assert "Out of memory at every point; the least need is " in printed
     assert "fastest" not in printed
-
-
-def test_a_large_study_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    study = tmp_path / "study.yaml"
-    study.write_text(
-        "scenario: resnet50-ring-p100\naxes: {cluster.network.bandwidth: {from: 1 Gbit/s, to: 9 Gbit/s, points: 200000}}\n"
-    )
-    assert scaleproof.main(["sweep", str(study), "--executor", "bsub", "--out", str(tmp_path / "out")]) == 2
-    assert "200,000 points, some 1 min on two cores" in capsys.readouterr().err

@@ -280,15 +280,6 @@ def test_two_trees_span_all_nodes_and_share_the_work(nodes: int) -> None:
     assert max(out) <= 2
 
 
-def test_inter_node_trees_use_a_chain_inside_each_node() -> None:
-    group = Group.of(11, 4)
-    out, into = sent_and_got("tree", "all_reduce", group)
-    crossing = [(a, b) for a, b, _ in messages(ALGORITHMS["tree"].rounds("all_reduce", group)) if a // 4 != b // 4]
-    assert {end for pair in crossing for end in pair} == {0, 4, 8}
-    assert sum(out) == sum(into) == 2 * (3 + 3 + 2) + 2 * (3 - 1)
-    assert [out[i] for i in (1, 2, 3)] == [2, 2, 1]  # the last in a chain sends its buffer once, others pass on as well
-
-
 ranks_lists = st.lists(st.integers(0, 40), min_size=1, max_size=20, unique=True)
 
 
@@ -321,19 +312,3 @@ def test_a_group_has_nodes_and_devices_of_its_members(ranks: list[int], devices:
 def test_invalid_ranks_of_a_group_are_rejected(ranks: int | list[int], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Group.of(ranks, 4)
-
-
-@given(st.integers(1, 200), st.integers(1, 16))
-@settings(max_examples=50)
-def test_a_number_of_ranks_means_the_first_ranks(ranks: int, devices: int) -> None:
-    first, listed = Group.of(ranks, devices), Group.of(list(range(ranks)), devices)
-    assert list(first.ranks) == list(listed.ranks)
-    assert (first.nodes, first.per_node) == (listed.nodes, listed.per_node) == (-(-ranks // devices), min(ranks, devices))
-
-
-def test_groups_of_the_same_ranks_are_equal() -> None:
-    assert Group.of([6, 2, 4], 4) == Group.of(range(2, 8, 2), 4)
-    assert Group.of(3, 4) == Group.of([0, 1, 2], 4)
-    assert Group.of([5], 4).ranks == range(5, 6)
-    assert Group.of([4, 1, 2], 4).ranks == (1, 2, 4)
-    assert Group.of(range(1, 9, 3), 4).node_numbers.tolist() == [0, 1]

@@ -13,10 +13,6 @@ from scaleproof.simulator.cluster.collectives.cost import collective_cost, timin
 from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op
 from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
 from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates
-from scaleproof.simulator.common import catalog
-from scaleproof.simulator.predict import predict
-from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.read import load_cluster
 
 Fields = Mapping[str, Any]
 SMALL: Final = 8.0
@@ -178,11 +174,6 @@ def test_data_pass_two_distant_leaves_twice_and_not_in_every_step() -> None:
     assert 7 / 8 * 2 * 10e-3 * 0.99 <= far_s - near_s <= 2 * 10e-3
 
 
-def test_a_message_is_as_late_as_its_link() -> None:
-    case: Case = "nccl on H100", 2, 1, "sendrecv", None
-    assert 5e-3 <= seconds(case, SMALL, network={"latency": "5 ms"}) <= 5e-3 + 50e-6
-
-
 @pytest.mark.parametrize("library", [name for name in LIBRARIES if "ccl" in name])
 def test_a_latency_within_the_constants_changes_nothing(library: str) -> None:
     """Constants measured in machine rooms contain the latency of such links."""
@@ -190,61 +181,3 @@ def test_a_latency_within_the_constants_changes_nothing(library: str) -> None:
         case: Case = library, 4, 4, op, None
         assert seconds(case, SMALL, network={"latency": "1 us"}) == seconds(case, SMALL, network={"latency": "8 us"})
         assert seconds(case, SMALL, link={"latency": "1 us"}) == seconds(case, SMALL, link={"latency": "5 us"})
-
-
-V100S: Final = {
-    "model": "gpt2-small",
-    "cluster": {
-        "nodes": 4,
-        "node": {"devices": 4, "link": {"bandwidth": "12 GB/s", "latency": "10 us"}},
-        "network": {"bandwidth": "10 Gbit/s", "latency": "50 us"},
-        "device": "v100-16gb-sxm2",
-    },
-    "strategy": {"kind": "data_parallel", "workers": 16},
-    "batch": 32,
-    "training": {"precision": "fp16", "optimizer": "adam"},
-}
-
-
-@pytest.mark.parametrize("zero", [0, pytest.param(3, marks=pytest.mark.full)])
-@pytest.mark.parametrize("library", ["nccl", pytest.param("gloo", marks=pytest.mark.full), "fastest"])
-def test_each_field_of_a_link_changes_the_step(library: str, zero: int) -> None:
-    def step_s(**fields: object) -> float:
-        changes = {f"cluster.{name.replace('__', '.')}": value for name, value in fields.items()}
-        return predict(load(V100S, {"cluster.collectives.library": library, "training.zero": zero, **changes})).step_time_s
-
-    base_s = step_s()
-    leaves = {"kind": "leaf_spine", "per_leaf": 2, "hop_latency": "10 ms"}
-    for slower in (
-        step_s(network__latency="20 ms"),
-        step_s(network__topology=leaves),
-        step_s(network__overhead="5 ms"),
-        step_s(network__duplex="half"),
-        step_s(network__bandwidth="5 Gbit/s"),
-        step_s(network__exceptions=[{"at": [3], "bandwidth": "1 Gbit/s"}]),
-        step_s(node__link__latency="20 ms"),
-        step_s(node__link__overhead="5 ms"),
-        step_s(node__link__bandwidth="0.5 GB/s"),
-    ):
-        assert slower > 1.1 * base_s
-
-
-# Stated latencies above those that the constants contain: over PCIe, and over TCP of older clouds.
-BEYOND: Final = {
-    "aws-g4dn", "aws-p2-xlarge", "aws-p3", "ec2", "ec2d", "gce", "gcp-a2-highgpu", "gcp-a2-megagpu", "gcp-a2-ultragpu",
-    "p100-25gbe",
-}  # fmt: skip
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", catalog.names("clusters"))
-def test_links_of_shipped_clusters_are_within_the_constants(name: str) -> None:
-    found = load_cluster(catalog.ROOT / "clusters" / f"{name}.yaml")
-    facts = found.nccl
-    if facts is None:
-        return
-    known_s = timing_constants(found, facts).known_latencies_s
-    links = zip((found.node.link, found.network), known_s, strict=True)
-    excess_s = [max(0.0, link.latency_s - known) for link, known in links if link is not None]
-    assert (max(excess_s) > 0) == (name in BEYOND)
-    assert max(excess_s) < 5e-6

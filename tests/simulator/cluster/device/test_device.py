@@ -4,14 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-import scaleproof
 from scaleproof.simulator.cluster.device.device import Device, MeasuredLayer
-from scaleproof.simulator.cluster.device.kernels.passes import passes_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import ScenarioError
-from scaleproof.simulator.model import Gpt
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Matmul, MemoryBound
 from scaleproof.simulator.scenario.load import load
@@ -69,14 +65,6 @@ def test_a_given_efficiency_replaces_kernels() -> None:
     assert both.layer_s(block(LINEAR), 3, "fp32") == flat.layer_s(block(LINEAR), 3, "fp32")
 
 
-def test_measured_layers_take_precedence_over_kernels() -> None:
-    timed = {"samples": [1, 11], "forward": ["3 ms", "23 ms"], "backward": ["3 ms", "23 ms"]}
-    measured = {"signature": "kind of block", "precision": "fp32", **timed}
-    own = device(kernels=KERNELS, measured_layers=[measured])
-    assert own.layer_s(block(LINEAR), 10, "fp32") == pytest.approx((21e-3, 21e-3))
-    assert own.layer_s(Layer("a", "another", (LINEAR,), (1,), 1), 10, "fp32") != pytest.approx((21e-3, 21e-3))
-
-
 def measured_layer(samples: list[float], forward: list[str]) -> MeasuredLayer:
     """A measured layer whose backward pass takes as long as its forward pass."""
     return MeasuredLayer.model_validate(
@@ -117,24 +105,6 @@ def test_some_operators_are_a_part_of_the_forward_pass(fields: dict[str, object]
     assert own.share_s(block(LINEAR), (), 2, "fp32") == 0
 
 
-def test_share_of_a_measured_layer_scales_with_its_measurement() -> None:
-    timed = {"samples": [2], "forward": ["1 s"], "backward": ["1 s"]}
-    measured = {"signature": "kind of block", "precision": "fp32", **timed}
-    own, layer = device(kernels=KERNELS), block(LINEAR, PLAIN)
-    share = own.share_s(layer, (PLAIN,), 2, "fp32") / own.layer_s(layer, 2, "fp32")[0]
-    measured_s = device(kernels=KERNELS, measured_layers=[measured]).share_s(layer, (PLAIN,), 2, "fp32")
-    assert measured_s == pytest.approx(share)
-
-
-def test_equal_layers_are_timed_once() -> None:
-    gpt = Gpt(layers=96, hidden=12288, heads=96, vocabulary=51200, sequence=2048)
-    layers, own = gpt.build_layers(), a100()
-    passes_s.cache_clear()
-    for layer in layers:
-        own.layer_s(layer, 1, "bf16")
-    assert passes_s.cache_info().misses <= 3
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -162,15 +132,6 @@ def test_a_cluster_can_name_a_shipped_device(tmp_path: Path) -> None:
     assert load_cluster(tmp_path / "cluster.yaml").device == shipped
 
 
-def test_a_device_file_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:
-    folder = tmp_path / "parts"
-    folder.mkdir()
-    (folder / "own.yaml").write_text(yaml.safe_dump(OWN))
-    (folder / "cluster.yaml").write_text("node: {}\ndevice: ./own.yaml\n")
-    for cluster in ("./parts/cluster.yaml", "{node: {}, device: parts/own.yaml}"):
-        assert scenario(tmp_path, cluster).cluster.device == device()
-
-
 def test_fields_next_to_a_base_override_it(tmp_path: Path) -> None:
     changed = scenario(
         tmp_path, "{node: {}, device: {base: a100-80gb-sxm, name: mine, memory: 60 GiB, kernels: {launch: 7 us}}}"
@@ -184,16 +145,6 @@ def test_fields_next_to_a_base_override_it(tmp_path: Path) -> None:
     assert changed.peak_flops == base.peak_flops
     flat = scenario(tmp_path, "{node: {}, device: {base: a100-80gb-sxm, efficiency: 0.6}}").cluster.device
     assert flat.layer_s(block(LINEAR), 3, "bf16")[0] == pytest.approx(2 * 64 * 1024**2 * 3 / (0.6 * 312e12))
-
-
-def test_overrides_apply_to_fields_of_devices(tmp_path: Path) -> None:
-    own = "{node: {}, device: {name: own, peak: {fp32: 1 TFLOP/s}, memory: 1 GiB, memory_bandwidth: 100 GB/s}}"
-    named = scenario(tmp_path, own, "cluster.device=h100-80gb-sxm", "cluster.device.efficiency=0.5").cluster.device
-    assert (named.name, named.efficiency) == ("H100-80GB-SXM", 0.5)
-    based = scenario(tmp_path, own, "cluster.device={base: h100-80gb-sxm, efficiency: 0.4}").cluster.device
-    assert (based.name, based.efficiency) == ("H100-80GB-SXM", 0.4)
-    whole = scenario(tmp_path, own, "cluster=selene-a100", "cluster.device.memory=40 GiB").cluster.device
-    assert (whole.name, whole.memory_bytes) == ("A100-80GB-SXM", 40 * 2**30)
 
 
 @pytest.mark.parametrize(
@@ -217,19 +168,3 @@ def test_unknown_devices_are_reported_with_their_place(tmp_path: Path, given: st
     with pytest.raises(ScenarioError) as error:
         scenario(tmp_path, f"{{node: {{}}, device: {given}}}")
     assert message in str(error.value)
-
-
-def test_show_prints_devices(capsys: pytest.CaptureFixture[str]) -> None:
-    assert scaleproof.main(["show", "a100-80gb-sxm"]) == 0
-    assert "name: A100-80GB-SXM" in capsys.readouterr().out
-
-
-def test_the_schema_accepts_devices_by_name_and_base(tmp_path: Path) -> None:
-    import jsonschema
-
-    from scaleproof.simulator.scenario.schema import json_schema
-
-    validator = jsonschema.Draft202012Validator(json_schema())
-    plain = yaml.safe_load(SCENARIO)
-    for given in ("a100-80gb-sxm", {"base": "a100-80gb-sxm", "efficiency": 0.5}, OWN, 7):
-        assert validator.is_valid(plain | {"cluster": {"node": {}, "device": given}}) is (given != 7)

@@ -18,7 +18,7 @@ from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.read import load_cluster, load_device
+from scaleproof.simulator.scenario.read import load_device
 
 FACTS: dict[str, Any] = {
     "name": "own", "peak": {"bf16": "989 TFLOP/s"}, "memory": "80 GiB", "memory_bandwidth": "3350 GB/s", "power_limit": "700 W",
@@ -103,11 +103,6 @@ def test_the_missing_fact_is_named(tmp_path: Path, changes: dict[str, Any], mess
     assert str(path) in str(caught.value)
 
 
-def test_files_with_all_parameters_read_no_generation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaleproof.simulator.cluster.device.device._kernels_data", lambda name: pytest.fail(name))
-    assert shipped("h100-80gb-sxm").kernels is not None
-
-
 def test_less_known_kernels_have_wider_intervals() -> None:
     known = by_facts("h100-80gb-sxm")
     states = ("measured", "data sheet", "assumed")
@@ -138,18 +133,3 @@ def test_the_widths_follow_from_how_much_best_shapes_differ() -> None:
     model = kernels_deviation("measured")
     assert kernels_deviation("data sheet") == pytest.approx(math.hypot(model, within), abs=0.01)
     assert kernels_deviation("assumed") == pytest.approx(math.hypot(model, overall), abs=0.01)
-
-
-def test_every_shipped_device_states_what_was_assumed() -> None:
-    for name in catalog.names("devices"):
-        device = shipped(name)
-        assert device.state_of("kernels.launch") == "assumed", name
-        assert not set(device.measured) & set(device.assumed), name
-
-
-def test_clusters_of_unmeasured_gpus_have_wider_priors() -> None:
-    from scaleproof.simulator.cluster.quantities import uncertain
-
-    h100, v100 = (uncertain(load_cluster(catalog.ROOT / "clusters" / f"{name}.yaml")) for name in ("dgx-h100", "dgx1-v100"))
-    assert v100["device"] > h100["device"]
-    assert v100["model"] == h100["model"]

@@ -68,9 +68,3 @@ def test_the_bandwidth_of_one_card_of_several_is_warned_about() -> None:
 def test_no_shipped_cluster_is_warned_about() -> None:
     clusters = {name: load_cluster(name) for name in catalog.names("clusters")}
     assert {name: text for name, one in clusters.items() if (text := one_card_warning(one))} == {}
-
-
-@pytest.mark.full
-def test_no_shipped_scenario_is_warned_about() -> None:
-    names = [name for folder in catalog.SCENARIO_FOLDERS for name in catalog.names(folder)]
-    assert {name: text for name in names if (text := one_card_warning(load(name).cluster))} == {}

@@ -218,19 +218,6 @@ def test_a_link_exception_affects_only_its_endpoints() -> None:
     assert [net.unshared_Bps(net.route(0, i)) for i in (1, 2, 3)] == [2e9, 8e9, 2e9]
 
 
-def test_uplinks_are_sized_for_the_usual_bandwidth_and_limit_faster_endpoints() -> None:
-    """A leaf of one endpoint has one uplink as wide as the links of others; without spreading nothing changes that."""
-    different, leaf = {"exceptions": [{"at": [0, 1], "bandwidth": "16 GB/s"}]}, {"per_leaf": 1, "spines": 1}
-    hashed, spread = (wiring(2, "leaf_spine", link=different, routing=routing, **leaf) for routing in ("hashed", "spread"))
-    assert hashed.unshared_Bps(hashed.route(0, 1)) == spread.unshared_Bps(spread.route(0, 1)) == 8e9
-
-
-def test_the_bandwidth_of_an_exception_is_shared_among_its_cards() -> None:
-    different = {"exceptions": [{"at": [1], "bandwidth": "2 GB/s"}]}
-    net = wiring(2, "rail_optimised", cards=4, link=different, nodes_per_group=2, oversubscription=2)
-    assert [net.capacity_Bps(net.out_of(card)) for card in range(8)] == [2e9] * 4 + [0.5e9] * 4
-
-
 SQUARE = plain_links([(0, 1), (1, 2), (2, 3), (3, 0)])
 
 
@@ -242,14 +229,3 @@ def test_a_fixed_route_applies_to_both_directions_of_its_pair_only() -> None:
     others = [pair for pair in itertools.permutations(range(4), 2) if set(pair) != {0, 1}]
     assert [net.route(*pair) for pair in others] == [plain.route(*pair) for pair in others]
     assert net.link_loads([(0, 1, 5.0), (0, 1, 1.0)]) == {(0, 3): 6, (3, 2): 6, (2, 1): 6}
-
-
-def test_each_direction_can_have_its_own_route() -> None:
-    net = wiring(4, "graph", links=SQUARE, routes=[[0, 1, 2], [2, 3, 0]])
-    assert net.route(0, 2).shares == {(0, 1): 1, (1, 2): 1}
-    assert net.route(2, 0).shares == {(2, 3): 1, (3, 0): 1}
-
-
-def test_a_star_graph_has_the_latency_of_a_switch() -> None:
-    star = wiring(3, "graph", links=plain_links([(i, "switch") for i in range(3)]))
-    assert star.route(0, 1).extra_hops == wiring(3).route(0, 1).extra_hops == 0

@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.model import AlexNet, InceptionV3, ResNet, Vgg
 from scaleproof.simulator.model.convolutional.image_steps import (
@@ -20,9 +19,7 @@ from scaleproof.simulator.model.convolutional.image_steps import (
     layers_of,
     relu,
 )
-from scaleproof.simulator.model.layers import Shard
 from scaleproof.simulator.model.operators import Convolution, SavedActivation
-from scaleproof.simulator.scenario.read import load_model
 
 # (model, parameters, multiply-adds in 1e9): those published with torchvision's models, and the grouped AlexNet's of
 # arXiv 1703.09039, table II; torchvision counts Inception's multiply-adds without its auxiliary classifier
@@ -120,24 +117,3 @@ def test_the_auxiliary_classifier_changes_one_layer_but_not_its_output() -> None
 def test_images_too_small_for_the_network_are_rejected(model: Convnet) -> None:
     with pytest.raises(FieldError, match=r"model.image: the image becomes smaller than a window"):
         model.build_layers()
-
-
-def test_convnets_reject_tensor_parallelism() -> None:
-    with pytest.raises(FieldError, match="a vgg cannot be divided among ranks"):
-        Vgg().build_layers(Shard(tensor=2))
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("resnet101", 44.5),
-        ("vgg16", 138.4),
-        ("vgg19", 143.7),
-        ("alexnet", 61.1),
-        ("inception-v3", 27.2),
-        ("siamese-resnet50", 23.8),
-    ],
-)
-def test_shipped_convnets_load(name: str, parameters: float) -> None:
-    model = load_model(catalog.find_part("model", name, catalog.ROOT))
-    assert model.parameters() / 1e6 == pytest.approx(parameters, abs=0.05)

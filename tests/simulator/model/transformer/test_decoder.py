@@ -139,12 +139,6 @@ def test_selective_recomputation_does_not_keep_scores(fields: dict[str, Any], ra
 
 
 @given(GPTS, RANKS)
-def test_full_recomputation_keeps_the_input(fields: dict[str, Any], ranks: int) -> None:
-    layers, sbh, _ = published(fields, Shard(tensor=ranks))
-    assert kept_bytes(layers[1], "full") == 2 * sbh
-
-
-@given(GPTS, RANKS)
 def test_activations_of_embedding_and_head_equal_the_papers_formula(fields: dict[str, Any], ranks: int) -> None:
     layers, sbh, _ = published(fields, Shard(tensor=ranks, sequence=True))
     assert kept_bytes(layers[0]) == sbh / ranks
@@ -156,12 +150,6 @@ def test_flash_attention_keeps_one_number_per_row_instead_of_scores() -> None:
     plain, flash = (Gpt(flash=on, **fields).build_layers()[1] for on in (False, True))
     assert kept_bytes(plain) - kept_bytes(flash) == 4 * 32 * 32 * 2 - 4 * 32 * 4
     assert kept_bytes(flash, "selective") == kept_bytes(flash)
-
-
-def test_fewer_key_heads_keep_fewer_keys_and_values() -> None:
-    fields = {"layers": 1, "hidden": 64, "heads": 8, "vocabulary": 8, "sequence": 32}
-    all_heads, two = Llama(**fields).build_layers()[1], Llama(key_heads=2, **fields).build_layers()[1]
-    assert kept_bytes(all_heads) - kept_bytes(two) == 2 * 6 * 8 * 32 * 2
 
 
 # ---- FLOPs
@@ -228,42 +216,12 @@ def test_work_of_all_ranks_adds_up_to_that_of_one(model: ModelSpec, sequence: bo
         assert part.signature != one.signature
 
 
-@pytest.mark.parametrize("model", SHARED, ids=lambda model: model.kind)
-def test_sequence_parallel_collectives_send_the_bytes_of_an_allreduce(model: ModelSpec) -> None:
-    """An all-reduce is a reduce-scatter and an all-gather, so that no more bytes are sent (arXiv 2205.05198, section 4.2.2)."""
-    plain, halves = (model.build_layers(Shard(tensor=4, sequence=on)) for on in (False, True))
-    for one, other in zip(plain[1:-1], halves[1:-1], strict=True):
-        sums = [e for e in one.exchanges if e.op == "all_reduce"]
-        gathered, scattered = (
-            [e for e in other.exchanges if e.op == op and not e.hidden] for op in ("all_gather", "reduce_scatter")
-        )
-        assert sum(e.elements for e in sums) == sum(e.elements for e in gathered) == sum(e.elements for e in scattered)
-        assert not any(e.op == "all_reduce" for e in other.exchanges)
-
-
-def test_a_block_has_two_allreduces_in_each_pass() -> None:
-    gpt = SHARED[0]
-    exchanges = gpt.build_layers(Shard(tensor=2))[1].exchanges
-    assert sorted((e.op, e.elements, e.backward) for e in exchanges) == [("all_reduce", 32 * 64, way) for way in (0, 0, 1, 1)]
-    assert len(SHARED[1].build_layers(Shard(tensor=2))[1].exchanges) == 2, "attention and MLP in parallel share one sum"
-    assert not any(layer.exchanges for layer in gpt.build_layers())
-
-
 def test_key_heads_fewer_than_ranks_are_replicated() -> None:
     llama = Llama(layers=1, hidden=64, heads=8, key_heads=2, feedforward=96, vocabulary=80, sequence=32)
     for ranks, columns in ((2, (4 + 2) * 8), (4, (2 + 2) * 8), (8, (1 + 2) * 8)):
         qkv = llama.build_layers(Shard(tensor=ranks))[1].operators[1]
         assert isinstance(qkv, Matmul)
         assert qkv.columns == columns
-
-
-def test_expert_parallel_ranks_divide_experts_and_exchange_tokens_twice() -> None:
-    model = SHARED[3]
-    whole, part = model.build_layers()[2], model.build_layers(Shard(expert=4))[2]
-    assert part.forward_flops == whole.forward_flops, "each rank's experts get the tokens of all ranks' samples"
-    assert whole.parameters - part.parameters == 6 * 3 * 64 * 32
-    assert [(e.op, e.elements) for e in part.exchanges] == [("alltoall", 32 * 2 * 64)] * 4
-    assert sum(e.backward for e in part.exchanges) == 2
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4])
@@ -330,21 +288,6 @@ def test_names_and_signatures_match_calibrated_clusters() -> None:
         ("block1", "gpt.block(h=256,heads=4,s=64)"),
         ("head", "gpt.head(h=256,v=100,s=64)"),
     ]
-
-
-def test_decoder_layers_read_the_encoder_output() -> None:
-    layers = {layer.name: layer for layer in SHARED[5].build_layers()}
-    assert list(layers) == ["embedding", "encoder0", "encoder1", "decoder0", "decoder1", "head"]
-    assert layers["decoder0"].inputs == ("encoder1",)
-    assert layers["decoder1"].inputs == ("decoder0", "encoder1")
-    assert layers["encoder1"].output_elements == 32 * 64
-    assert layers["decoder1"].output_elements == 16 * 64
-
-
-def test_a_shared_decoder_sums_the_gradients_of_what_it_reads() -> None:
-    exchanges = SHARED[5].build_layers(Shard(tensor=2))[3].exchanges
-    assert sorted((e.elements, e.backward) for e in exchanges if e.elements == 32 * 64) == [(32 * 64, True)]
-    assert [e.backward for e in exchanges if e.elements == 16 * 64].count(False) == 4, "three branches and the look-up"
 
 
 def test_pretraining_adds_its_heads_to_bert() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,13 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import ScenarioError
-from scaleproof.simulator.model.transformer.experts import Dirichlet, Distribution, Experts, Multinomial, Zipf, fullest_loads
+from scaleproof.simulator.model.transformer.experts import Dirichlet, Distribution, Multinomial, Zipf, fullest_loads
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.schema import Scenario
 
-Make = Callable[..., Scenario]
 UNEVEN: tuple[tuple[Distribution, ...], ...] = (
     tuple(Zipf(exponent=exponent) for exponent in (0, 0.1, 0.3, 0.6, 1, 2)),
     tuple(Dirichlet(concentration=concentration) for concentration in (1e5, 100, 10, 2, 0.5, 0.1)),
@@ -80,20 +77,6 @@ def test_zipf_loads_equal_expert_popularities_with_one_expert_per_rank() -> None
     assert room(Zipf(exponent=10), 16, 3, 16) == pytest.approx(16 / 3)
 
 
-def test_drawn_loads_are_reproducible() -> None:
-    arguments = Dirichlet(concentration=3), 64, 4, 8
-    first = fullest_loads(*arguments)
-    fullest_loads.cache_clear()
-    assert fullest_loads(*arguments) == first
-
-
-def test_equal_loads_cost_the_same_as_no_imbalance() -> None:
-    name = "mixtral-8x7b-experts-h100"
-    even, drawn = (predict(load(name, more)) for more in ((), ("model.experts.imbalance={kind: zipf, exponent: 0}",)))
-    assert drawn.step_time_s == pytest.approx(even.step_time_s, rel=1e-3)
-    assert drawn.model_flops == even.model_flops
-
-
 def unequal(expert: int) -> list[Run]:
     kinds = [f"{{kind: zipf, exponent: {exponent}}}" for exponent in (0, 0.2, 0.5, 1)]
     more = [(f"strategy.expert={expert}", f"model.experts.imbalance={kind}") for kind in kinds]
@@ -105,18 +88,6 @@ def test_steps_take_longer_the_more_unequal_tokens_are(expert: int) -> None:
     for less, worse in itertools.pairwise(unequal(expert)):
         assert less.step_time_s < worse.step_time_s
         assert worse.model_flops == less.model_flops
-
-
-def test_imbalance_does_not_affect_a_rank_with_all_experts() -> None:
-    """But for tiles that are full or not."""
-    even, *others = unequal(1)
-    for other in others:
-        assert other.step_time_s == pytest.approx(even.step_time_s, rel=0.05)
-
-
-def test_a_number_sets_the_load_of_the_fullest_rank() -> None:
-    experts = Experts.model_validate({"count": 8, "active": 2, "feedforward": 8, "imbalance": 1.5})
-    assert (experts.load_factor(4), experts.loads(4), experts.filled.load_factor(4)) == (1.5, (), 1)
 
 
 REFUSED = {

@@ -11,16 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.analysis.planner.estimate import Space, every, memory_bytes, step_times
-from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.cluster.collectives.cost import direct_costing, processors_taken
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.model.layers import Layer, Shard
-from scaleproof.simulator.model.operators import MemoryBound
-from scaleproof.simulator.model.transformer.decoder import Llama
+from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.parallelism.mesh import ORDER, Axis, DeviceMesh
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
@@ -50,17 +46,6 @@ def delays_s(scenario: Scenario) -> tuple[float, float]:
     """Seconds by which exchanges delay the forward and the backward pass."""
     program = compiled(scenario)
     return float(exchange_s(program, Phase.FORWARD)[0]), float(exchange_s(program, Phase.BACKWARD)[0])
-
-
-@pytest.mark.parametrize("model", [MIXTURE, SHARING])
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
-@pytest.mark.parametrize("more", ["tensor: 4", FOLDED, f"{FOLDED}, stages: 2, microbatches: 2"])
-@pytest.mark.parametrize("expert", [1, 2, 4])
-def test_expert_tensor_ranks_default_to_tensor_ranks(small: Make, model: str, zero: int, more: str, expert: int) -> None:
-    numbers, training = f"workers: 4, expert: {expert}, {more}", f"training={{zero: {zero}}}"
-    left_out, given_ = (hybrid(small, f"{numbers}{given_}", training, model=model) for given_ in ("", ", expert_tensor: 4"))
-    assert predict(given_).step_time_s == predict(left_out).step_time_s
-    assert memory(given_).worst.holders_bytes == memory(left_out).worst.holders_bytes
 
 
 @pytest.mark.parametrize(("expert", "expert_tensor"), [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (4, 4), (2, 2)])
@@ -287,16 +272,6 @@ def test_only_what_exceeds_the_compute_of_another_microbatch_is_exposed(small: M
         assert one == pytest.approx(other - 4 * compute_s / 2, rel=1e-6)
 
 
-def test_all_to_alls_cost_what_collectives_cost(small: Make) -> None:
-    scenario = hybrid(small, f"{FOLDED}, workers: 2, expert: 8, expert_tensor: 1")
-    own_bytes = 4 * 32 // 4 * 2 * 64 * 4
-    attention_s = 2 * collective_time("all_gather", 4 * 32 * 64 * 4, 4, scenario.cluster)
-    ends_s = delays_s(hybrid(small, f"{FOLDED}, workers: 2", model=f"model={{{FIELDS}}}"))[0] - 4 * 2 * attention_s
-    assert delays_s(scenario)[0] == pytest.approx(
-        4 * (2 * collective_time("alltoall", own_bytes, 8, scenario.cluster) + attention_s) + ends_s
-    )
-
-
 @pytest.mark.full
 def test_estimates_of_folded_experts_agree_with_replay_and_memory() -> None:
     overrides = ("batch=256", "framework=ideal", "strategy.deduplicated=true", "strategy.node_limit=4")
@@ -316,50 +291,3 @@ def test_estimates_of_folded_experts_agree_with_replay_and_memory() -> None:
         assert least_s <= replayed_s * (1 + 1e-9)
         assert expected_s == pytest.approx(replayed_s, rel=0.10)
         assert bytes_ == pytest.approx(memory(own).worst.total_bytes)
-
-
-def test_plans_vary_expert_tensor_ranks() -> None:
-    found = every(space(load("mixtral-8x7b-experts-h100", ("batch=512",)), 64))
-    assert set(found.expert_tensor.tolist()) == {0, 1}
-    folded = found.take(found.expert_tensor == 1)
-    assert (folded.sequence_parallel == 1).all()
-    assert (folded.tensor > 1).all()
-    # more expert ranks than workers
-    assert (folded.expert > folded.workers).any()
-    dense = every(space(load("llama-2-7b-fsdp-a100"), 16))
-    assert set(dense.expert_tensor.tolist()) == {0}
-
-
-def test_layers_without_experts_are_unchanged() -> None:
-    model = Llama.model_validate(
-        {
-            **{"layers": 2, "hidden": 64, "heads": 8, "vocabulary": 80, "sequence": 32, "feedforward": 96},
-            "experts": {"count": 8, "active": 2, "feedforward": 32, "dense_layers": 1},
-        }
-    )
-    plain, folded = (model.build_layers(Shard(4, True, 8, expert_tensor=ranks)) for ranks in (None, 1))
-    for one, other in zip(plain, folded, strict=True):
-        if not one.expert_parameters:
-            assert (one.operators, one.exchanges, one.tensors, one.kept) == (
-                other.operators, other.exchanges, other.tensors, other.kept,
-            )  # fmt: skip
-
-
-def test_routing_kernels_of_a_mixture_are_counted_once(small: Make) -> None:
-    """Scores, the largest of them, weights, their order and the copies; moved thrice where ranks have several experts each."""
-    names = ["router", "router scores", "top-k", "route weights", "sort by expert", "permute"]
-    tokens, hidden, active, count = 32, 64, 2, 8
-    for expert, chunks in ((1, False), (2, True), (8, False)):
-        (layer, *_) = mixtures(hybrid(small, f"workers: 8, expert: {expert}"))
-        own = [operator.name for operator in layer.operators]
-        begin = own.index("router")
-        assert own.count("router") == 1
-        assert own[begin : begin + 6] == names
-        assert ("sort chunks" in own, "unsort chunks" in own) == (chunks, chunks)
-        moved = {o.name: (o.read, o.written) for o in layer.operators if isinstance(o, MemoryBound)}
-        assert moved["top-k"] == (tokens * count, 2 * tokens * active)
-        assert moved["permute"] == (tokens * hidden, tokens * active * hidden)
-        copies = [read + written for name, (read, written) in moved.items() if name in ("permute", "sort chunks")]
-        # the copies of all tokens are written, and read and written again
-        assert sum(copies) == tokens * hidden + (3 if chunks else 1) * tokens * active * hidden
-    assert not any(o.name == "router" for layer in job_of(small(f"model={{{FIELDS}}}")).layers for o in layer.operators)

@@ -6,18 +6,12 @@ import re
 from collections.abc import Callable
 
 import pytest
-import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scaleproof.commands.text.run import describe
 from scaleproof.simulator.common.errors import ScenarioError
-from scaleproof.simulator.engine import events, replay
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import compile_step
-from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]
 
@@ -94,22 +88,6 @@ def test_without_prefetching_training_waits_for_every_batch(small: Make) -> None
         assert fed.step_time_s == pytest.approx(alone.step_time_s + loading_s)
 
 
-def test_with_equal_steps_one_prefetched_batch_is_enough(small: Make) -> None:
-    times = [
-        run(small, "{kind: data_parallel, workers: 1}", decoding(0.01, 48, prefetch)).step_time_s for prefetch in (1, 2, 5)
-    ]
-    assert times == pytest.approx([times[0]] * 3)
-
-
-def test_with_varying_steps_more_prefetched_batches_help(small: Make) -> None:
-    alone = run(small, "{kind: data_parallel, workers: 1}")
-    vary = ("unevenness={compute_jitter: 0.8, seed: 3}", "steps=400")
-    one, four = (
-        run(small, "{kind: data_parallel, workers: 1}", decoding(alone.step_time_s, 48, prefetch), *vary) for prefetch in (1, 4)
-    )
-    assert sum(four.step_times_s) < 0.97 * sum(one.step_times_s)
-
-
 def test_reading_and_decoding_overlap(small: Make) -> None:
     strategy = "{kind: data_parallel, workers: 1}"
     for read_s, decode_s in ((0.02, 0.05), (0.05, 0.02)):
@@ -132,33 +110,6 @@ def test_ranks_of_a_node_share_its_decoding_cores(small: Make) -> None:
     for workers, per_core in ((1, 48), (4, 48), (8, 24)):
         fed = run(small, f"{{kind: data_parallel, workers: {workers}}}", "input={decode: 10 ms, cores: 2}")
         assert fed.step_time_s == pytest.approx(0.01 * per_core / 2)
-
-
-def test_a_straggler_in_a_class_of_its_own_shares_the_storage_with_the_rest(small: Make) -> None:
-    slow = "unevenness={stragglers: [{ranks: [3], slowdown: 1.5}]}"
-    storage = "input={storage: {sample: 1 MB, bandwidth: 100 MB/s, shared_by: cluster}}"
-    fed = run(small, "{kind: data_parallel, workers: 8}", slow, storage)
-    assert fed.step_time_s == pytest.approx(48e6 / 100e6)
-
-
-@given(st.sampled_from(STRATEGIES[:3]), st.floats(1e-5, 1e-1), st.integers(0, 3))
-def test_both_engines_give_equal_times_if_ranks_share_nothing(strategy: str, decode_s: float, prefetch: int) -> None:
-    fields = {
-        "model": {"kind": "mlp", "layers": 6, "inputs": 32, "hidden": 32, "outputs": 32},
-        "cluster": {
-            "nodes": 8,
-            "node": {"devices": 4, "link": {"bandwidth": "10 GB/s", "latency": "5 us"}},
-            "network": {"bandwidth": "10 Gbit/s", "latency": "20 us"},
-            "device": {"name": "d", "peak": {"fp32": "1 TFLOP/s"}, "memory": "8 GiB", "memory_bandwidth": "100 GB/s"},
-        },
-        "batch": {"total": 48},
-        "input": {"decode": f"{decode_s!r} s", "cores": 1, "prefetch": prefetch},
-        "strategy": yaml.safe_load(strategy),
-    }
-    scenario = Scenario.model_validate(fields)
-    program = compile_step(scenario.strategy, job_of(scenario, scenario.samples_per_worker))
-    ends = [engine.simulate(program, 4).step_ends_s() for engine in (replay, events)]
-    assert ends[0] == pytest.approx(ends[1], rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from scaleproof.simulator.strategy.scenario_job import job_of
 
 Make = Callable[..., Scenario]
 ONE_BUCKET = "strategy={{kind: data_parallel, workers: {}, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}}"
-INPUT = "input={{storage: {{sample: 3 KB, bandwidth: {} MB/s}}, prefetch: {}}}"
 
 
 def compiled(scenario: Scenario) -> Program:
@@ -60,13 +59,6 @@ def test_local_sgd_communicates_once_per_period(small: Make, period: int, outer:
     assert period_s(local) == pytest.approx(period * period_s(alone) + communication_s + outer_s)
 
 
-def test_the_outer_step_moves_momentum_and_parameter_changes(small: Make) -> None:
-    """Two reads and a write for the change; with momentum three reads and two writes for the step."""
-    times_s = [period_s(small(f"strategy={{kind: local_sgd, workers: 8, outer: {outer}}}")) for outer in ("none", "nesterov")]
-    size_bytes = 4 * small().model.parameters()
-    assert times_s[1] - times_s[0] == pytest.approx(8 * size_bytes / 100e9)
-
-
 @pytest.mark.parametrize("period", [1, 4, 40, 400])
 def test_with_overlap_the_maximum_of_compute_and_communication_counts(small: Make, period: int) -> None:
     strategy = "strategy={{kind: local_sgd, workers: 8, period: {}, overlap: {}}}"
@@ -75,13 +67,6 @@ def test_with_overlap_the_maximum_of_compute_and_communication_counts(small: Mak
     )
     alone = period * period_s(small("strategy={kind: local_sgd, workers: 1}", "batch={per_worker: 2}"))
     assert overlapped == pytest.approx(max(alone, separate - alone), rel=1e-9)
-
-
-def test_a_longer_period_never_makes_a_step_slower(small: Make) -> None:
-    steps_s = [
-        period_s(small(f"strategy={{kind: local_sgd, workers: 8, period: {period}}}")) / period for period in (1, 2, 5, 50, 500)
-    ]
-    assert steps_s == sorted(steps_s, reverse=True)
 
 
 def test_workers_synchronise_once_per_period(small: Make) -> None:
@@ -96,23 +81,6 @@ def test_workers_synchronise_once_per_period(small: Make) -> None:
 
     even = small("strategy={kind: local_sgd, workers: 1}", "batch={per_worker: 2}")
     assert mean_step_s(1) > mean_step_s(20) > period_s(even)
-
-
-def test_a_straggler_delays_every_period(small: Make) -> None:
-    strategy = "strategy={kind: local_sgd, workers: 8, period: 10}"
-    even, slow = small(strategy), small(strategy, "unevenness={stragglers: [{ranks: 3, slowdown: 2}]}")
-    alone = 10 * period_s(small("strategy={kind: local_sgd, workers: 1}", "batch=6"))
-    assert period_s(slow) == pytest.approx(period_s(even) + alone)
-
-
-@pytest.mark.parametrize("prefetch", [0, 1])
-@pytest.mark.parametrize("MBps", [1, 1000])
-def test_input_of_a_period_takes_the_time_of_its_steps(small: Make, MBps: int, prefetch: int) -> None:
-    given = INPUT.format(MBps, prefetch)
-    one, ten = (period_s(small(f"strategy={{kind: local_sgd, workers: 4, period: {n}}}", given)) for n in (1, 10))
-    size_s = moved_bytes(small("strategy={kind: local_sgd, workers: 4}")) / 10e9
-    assert 10 * one - 9 * (size_s + 60e-6) <= ten * (1 + 1e-6)
-    assert ten <= 10 * one
 
 
 def test_equivalent_workers_are_folded_without_changing_the_result(small: Make) -> None:

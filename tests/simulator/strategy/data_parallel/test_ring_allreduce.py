@@ -14,15 +14,13 @@ from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.plan_costs import stage_layers
 from scaleproof.simulator.strategy.scenario_job import job_of
-from tests.simulator.programs import ONLY_COMPUTE, compiled, moved_bytes, separate_workers, step_s, work_s
+from tests.simulator.programs import compiled, moved_bytes, separate_workers, step_s, work_s
 
 Make = Callable[..., Scenario]
 MIXTURE = (
     "model={kind: llama, layers: 6, hidden: 64, heads: 4, vocabulary: 256, sequence: 32, "
     "experts: {count: 8, active: 2, feedforward: 64}}"
 )
-# every layer takes a while, the embedding too
-OVERHEAD = "cluster.device.layer_overhead=200 us"
 
 
 def averaged(small: Make, numbers: str, *more: str) -> Program:
@@ -170,36 +168,6 @@ def sums(program: Program) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("zero", [1, 2])
-def test_gathers_during_the_forward_pass_are_hidden_by_it(small: Make, zero: int) -> None:
-    """All gathers but the first unit's are hidden if compute takes longer; gradients are summed as before."""
-    slow, numbers = "cluster.device.layer_overhead=20 ms", "workers: 8, bucket: 20 KiB, overlap: true"
-    separate = averaged(small, f"{numbers}, overlap_gather: false", f"training={{zero: {zero}}}", slow)
-    overlapped = averaged(small, f"{numbers}, overlap_gather: true", f"training={{zero: {zero}}}", slow)
-    free = averaged(small, numbers, f"training={{zero: {zero}}}", slow, *ONLY_COMPUTE[:2])
-    assert step_s(overlapped) < step_s(separate)
-    assert moved_bytes(overlapped) == pytest.approx(moved_bytes(separate))
-    whole_s, shown_s = step_s(separate) - step_s(free), step_s(overlapped) - step_s(free)
-    assert shown_s < 0.6 * whole_s
-
-
-@pytest.mark.parametrize("zero", [1, 2])
-@pytest.mark.parametrize(
-    "numbers", ["workers: 8", "workers: 4, stages: 2, microbatches: 4", "workers: 2, context: 2, stages: 3"]
-)
-def test_overlapped_reduce_scatters_and_gathers_never_slow_a_step(small: Make, zero: int, numbers: str) -> None:
-    """Without latency, more messages cost nothing. Keys and values of context ranks share links with gathers next to them."""
-    free = ("cluster.network.latency=0", "cluster.node.link.latency=0", f"training={{zero: {zero}}}")
-    separate_s, sums_s, gathers_s, both_s = (
-        step_s(averaged(small, f"{numbers}, bucket: 20 KiB, overlap: {sums}, overlap_gather: {gathers}", *free))
-        for gathers in ("false", "true")
-        for sums in ("false", "true")
-    )
-    same = 1.001 if "context" in numbers else 1 + 1e-9
-    assert max(sums_s, gathers_s) <= separate_s * same
-    assert both_s <= min(sums_s, gathers_s) * same
-
-
 WORDS = 256 * 64
 TIED, UNTIED = (
     f"model={{kind: gpt, layers: 6, hidden: 64, heads: 4, vocabulary: 256, sequence: 32, tied: {tied}}}"
@@ -265,32 +233,6 @@ def test_all_workers_sum_tied_embedding_gradients_concurrently(
     separate_workers(monkeypatch)
     assert step_s(program()) == pytest.approx(folded_s)
     assert float(np.diff(events.simulate(program(), 3).step_ends_s())[-1]) == pytest.approx(folded_s)
-
-
-@pytest.mark.parametrize("zero", [0, 1, 2])
-def test_tied_embedding_gradients_are_summed_after_others_and_before_the_optimizer(small: Make, zero: int) -> None:
-    _, tied = untied_and_tied(small, "workers: 2, stages: 3, microbatches: 6, overlap: true", f"training={{zero: {zero}}}")
-    before, members = tied.dependencies.lists(), tied.members.lists()
-    ends = {rank for rank, name in enumerate(tied.ranks.names) if not name.endswith("stage 1")}
-    (row,) = (row for row, ranks in enumerate(members) if set(ranks) == ends)
-    backward = (tied.kind == Kind.COMPUTE) & (tied.phase == Phase.BACKWARD)
-    optimizers = np.flatnonzero((tied.kind == Kind.COMPUTE) & (tied.phase == Phase.OPTIMIZER))
-    assert {made for made in np.flatnonzero(backward).tolist() if tied.rank[made] in ends} <= ancestors(tied.follows(), row)
-    others = [one for one in sums(tied) if one != row and set(members[one]) <= ends]
-    assert others
-    assert set(others) <= set(before[row])
-    assert all((row in before[one]) == (tied.rank[one] in ends) for one in optimizers.tolist())
-
-
-def ancestors(before: list[list[int]], row: int) -> set[int]:
-    """All direct and indirect predecessors of a row."""
-    found: set[int] = set()
-    left = [row]
-    while left:
-        more = set(before[left.pop()]) - found
-        found |= more
-        left += more
-    return found
 
 
 @pytest.mark.parametrize("numbers", ["workers: 2", "workers: 2, stages: 2, chunks: 2, schedule: zb_v, microbatches: 4"])

@@ -14,7 +14,6 @@ from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
 from tests.simulator.programs import compiled, moved_bytes
 
@@ -67,22 +66,6 @@ def test_unsharded_gradients_are_kept_until_the_scatter(small: Make, zero: int, 
     assert gradients_bytes("step", 1) == pytest.approx(gradients_bytes("microbatch", 1))
 
 
-@pytest.mark.parametrize("zero", [2, 3])
-def test_scattering_once_per_step_is_never_slower(small: Make, zero: int) -> None:
-    each_s, once_s = (
-        timed(small(*ON, hybrid(workers=8, microbatches=4, scatter=scatter), f"training.zero={zero}")).step_time_s
-        for scatter in ("microbatch", "step")
-    )
-    assert once_s <= each_s
-
-
-def test_each_microbatch_accumulates_into_unsharded_gradients(small: Make) -> None:
-    def step_s(*fields: str) -> float:
-        return timed(small(*ON, hybrid(workers=4, microbatches=4, scatter="step"), "training.zero=3", *fields)).step_time_s
-
-    assert step_s("training.accumulate_precision=fp32") > step_s()
-
-
 @pytest.mark.parametrize(
     ("stages", "reshard", "gathers"),
     [
@@ -98,17 +81,6 @@ def test_pipelines_keep_gathered_parameters(small: Make, stages: int, reshard: s
     size_bytes = 4 * small().model.parameters()
     shared = moved_bytes(program) - (moved_bytes(none) - 2 * ring_bytes(4, size_bytes))
     assert shared == pytest.approx((gathers + 8) * ring_bytes(4, size_bytes))
-
-
-def test_unscattered_gradients_are_fully_in_memory(small: Make) -> None:
-    kept, dropped = (
-        memory(small(*ON, hybrid(workers=4, stages=2, microbatches=4, reshard=reshard), "training.zero=3")).ranks[0]
-        for reshard in ("false", "true")
-    )
-    block = next(layer for layer in job_of(small(*ON)).layers if not layer.pinned_to_end)
-    # four blocks of a stage, in place of one that computes and one that is gathered ahead
-    more_bytes = kept.holders_bytes["communication"] - dropped.holders_bytes["communication"]
-    assert more_bytes == pytest.approx(2 * (4 - 2) * block.parameters)
 
 
 def waiting(is_waiting: bool) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.analysis.collective.time import collective_time
-from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind
@@ -54,21 +52,6 @@ def test_an_average_takes_the_time_of_its_algorithm(small: Make, algorithm: str,
     assert run.breakdown_s["exposed_communication"] == pytest.approx(took_s)
 
 
-def test_a_tree_saves_latency_and_a_ring_bytes(small: Make) -> None:
-    """2 log n sequential messages of all data, compared with 2 (n − 1) messages of 1 / n of it."""
-
-    def took_s(algorithm: str, network: str) -> float:
-        scenario = averaged(
-            small, f"workers: 32, {ONE_BUCKET}, algorithm: {algorithm}", f"cluster.network={network}", "cluster.nodes=32",
-            "cluster.node.devices=1", "batch=32",
-        )  # fmt: skip
-        return predict(scenario).step_time_s
-
-    far, thin = "{bandwidth: 1 Tbit/s, latency: 5 ms}", "{bandwidth: 10 Mbit/s, latency: 0}"
-    assert took_s("tree", far) < took_s("ring", far) / 3
-    assert took_s("ring", thin) < took_s("binary_tree", thin)
-
-
 @pytest.mark.parametrize("overlap", ["false", "true"])
 @pytest.mark.parametrize("microbatches", [1, 2, 4, 8])
 def test_gradients_of_all_microbatches_are_averaged_once(small: Make, overlap: str, microbatches: int) -> None:
@@ -81,13 +64,6 @@ def test_gradients_of_all_microbatches_are_averaged_once(small: Make, overlap: s
     assert (often.kind == Kind.COLLECTIVE).sum() == (once.kind == Kind.COLLECTIVE).sum()
     # a backward pass with less compute to overlap a sum with
     assert step_s(often) >= step_s(once) * (1 - 1e-9)
-
-
-def test_gradients_are_summed_after_the_last_microbatch_only(small: Make) -> None:
-    program = compiled(averaged(small, "workers: 8, bucket: 50 KiB, microbatches: 4", "batch=64"))
-    before = program.dependencies.lists()
-    for row in np.flatnonzero(program.kind == Kind.COLLECTIVE).tolist():
-        assert [program.microbatch[made] for made in before[row]] == [3]
 
 
 @pytest.mark.parametrize(("bucket", "first"), [("100 KiB", "10 KiB"), ("1 MiB", "1 MiB"), ("30 KiB", "300 KiB"), ("0", "0")])
@@ -145,64 +121,9 @@ def test_workers_with_more_samples_are_waited_for(small: Make) -> None:
     assert uneven.breakdown_s["waiting_for_ranks"] == pytest.approx(waited_s)
 
 
-def test_shares_are_split_into_microbatches_worker_by_worker(small: Make) -> None:
-    run = predict(averaged(small, f"workers: 4, {ONE_BUCKET}, shares: [24, 8, 8, 8], microbatches: 4", "batch=48"))
-    whole = predict(averaged(small, f"workers: 4, {ONE_BUCKET}, shares: [24, 8, 8, 8]", "batch=48"))
-    assert run.step_time_s == pytest.approx(whole.step_time_s)
-    with pytest.raises(ScenarioError, match=r"strategy\.microbatches: 4 microbatches do not divide 6 samples; give 3"):
-        averaged(small, "workers: 4, shares: [24, 6, 10, 8], microbatches: 4", "batch=48")
-
-
-@pytest.mark.parametrize(
-    ("shares", "message"),
-    [
-        ("[24, 24]", "2 shares for 4 workers; give one per worker, or set strategy.workers=2"),
-        ("[12, 12, 12, 13]", "they add up to 49 samples, the batch has 48; set batch.total=49"),
-    ],
-)
-def test_invalid_shares_are_rejected(small: Make, shares: str, message: str) -> None:
-    with pytest.raises(ScenarioError, match=message.replace(".", r"\.")):
-        averaged(small, f"workers: 4, shares: {shares}", "batch=48")
-
-
-@pytest.mark.parametrize("rank", [0, 5, 7])
-def test_all_wait_for_the_slowest_worker(small: Make, rank: int) -> None:
-    numbers = f"workers: 8, {ONE_BUCKET}"
-    even = predict(averaged(small, numbers, "batch=64"))
-    slow = predict(averaged(small, numbers, "batch=64", f"unevenness={{stragglers: [{{ranks: [{rank}], slowdown: 3}}]}}"))
-    compute_s = even.breakdown_s["compute"]
-    assert slow.step_time_s == pytest.approx(even.step_time_s + 2 * compute_s, rel=1e-2)
-    # seven of eight wait for twice as long as computing takes
-    assert slow.breakdown_s["waiting_for_ranks"] == pytest.approx(7 / 8 * 2 * compute_s, rel=1e-2)
-
-
 def test_queueing_behind_own_gathers_does_not_count_as_waiting_for_ranks(small: Make) -> None:
     """All layers are equal and gathers take much longer than compute: each waits for a gather, which waits for earlier ones."""
     run = predict(averaged(small, "workers: 4, prefetch: 1", "training.zero=3", "cluster.node.devices=1", "batch=4"))
 
     assert run.breakdown_s["exposed_communication"] > 0.5 * run.step_time_s
     assert run.breakdown_s["waiting_for_ranks"] == pytest.approx(0.0, abs=1e-9)
-
-
-def test_weak_scaling_of_one_bucket_follows_the_formula(small: Make) -> None:
-    """Compute and an average that grows like (n − 1) / n."""
-    for workers in (1, 2, 4, 8):
-        scenario = averaged(
-            small, f"workers: {workers}, {ONE_BUCKET}, algorithm: ring", "cluster.node.devices=1", "batch={per_worker: 4}",
-            "cluster.network.latency=0",
-        )  # fmt: skip
-        run = predict(scenario)
-        ring_s = 2 * (workers - 1) / workers * 4 * scenario.model.parameters() / 1.25e9
-        assert run.step_time_s == pytest.approx(run.breakdown_s["compute"] + ring_s)
-        assert math.isclose(run.breakdown_s["exposed_communication"], ring_s, rel_tol=1e-6, abs_tol=1e-12)
-
-
-def test_a_worker_with_more_samples_loads_for_longer(small: Make) -> None:
-    """The batch of a share of twice the samples takes twice as long to decode."""
-    source = "input={decode: 1 ms, cores: 1, prefetch: 1}"
-    even, uneven = (
-        predict(averaged(small, f"workers: 2, {ONE_BUCKET}{more}", source, "batch=48", "cluster.node.devices=1"))
-        for more in ("", ", shares: [32, 16]")
-    )
-    assert even.step_time_s == pytest.approx(24e-3, rel=1e-3)
-    assert uneven.step_time_s == pytest.approx(32e-3, rel=1e-3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,13 +47,6 @@ def test_folded_workers_take_the_same_times(strategy: str, classes: int, zero: i
     stages = one.strategy.plan.stages
     assert len(separate.rank_names) == one.strategy.workers * stages
     assert len(folded.rank_names) == classes * stages
-
-
-def test_distinguishable_workers_are_not_folded() -> None:
-    one = scenario("unevenness={stragglers: [{ranks: [0], slowdown: 1.5}]}")
-    job = job_of(one)
-    classes = [len(compile_step(one.strategy, each).ranks.names) for each in (job, replace(job, shares_links=False))]
-    assert classes[0] == classes[1]
 
 
 TREES = st.builds(

@@ -77,21 +77,6 @@ def test_half_duplex_incast_overhead_and_odd_links_only_ever_slow(small: Make, s
         assert step_time_s(small, strategy, f"cluster.network.{change}") >= plain_s * (1 - 1e-9), change
 
 
-def test_half_duplex_halves_bidirectional_bandwidth(small: Make) -> None:
-    """A ring sends and receives all the time."""
-    ring = "strategy={kind: data_parallel, workers: 8, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}"
-    fixed = (
-        ring,
-        "cluster.node.devices=1",
-        "batch={per_worker: 1}",
-        "cluster.network.latency=0",
-        "cluster.collectives.library=gloo",
-    )
-    full, half = (predict(small(*fixed, f"cluster.network.duplex={way}")) for way in ("full", "half"))
-    ratio = half.breakdown_s["exposed_communication"] / full.breakdown_s["exposed_communication"]
-    assert ratio == pytest.approx(2, rel=1e-6)
-
-
 def test_servers_with_many_senders_are_slowed_by_incast(small: Make) -> None:
     servers = "strategy={kind: parameter_server, workers: 4, servers: 1}"
     one_device = "cluster.node.devices=1"
@@ -99,13 +84,6 @@ def test_servers_with_many_senders_are_slowed_by_incast(small: Make) -> None:
     push_s = [run.phase_s["send"] for run in (plain, incast)]
     # four senders: the server's link carries 1 / (1 + 0.5 · 3) of what it could
     assert push_s[1] / push_s[0] == pytest.approx(2.5, rel=0.02)
-
-
-def test_host_overhead_limits_small_messages(small: Make) -> None:
-    """Twelve microbatches' activations of 6 kB leave a stage in a step: at a millisecond each they take twelve."""
-    fixed = ("strategy={kind: pipeline, stages: 2, microbatches: 12}", "cluster.node.devices=1", "batch=12")
-    fast, slow = (predict(small(*fixed, f"cluster.network.overhead={overhead}")) for overhead in ("0", "1 ms"))
-    assert slow.step_time_s > 12e-3 > fast.step_time_s
 
 
 def test_equivalent_nodes_stay_folded_on_a_non_blocking_network(small: Make) -> None:

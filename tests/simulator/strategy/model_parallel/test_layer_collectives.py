@@ -12,7 +12,6 @@ from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Exchange
-from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
@@ -272,16 +271,3 @@ def test_all_groups_of_a_node_share_its_cards(small: Make) -> None:
         )
     )
     assert four == pytest.approx(4 * one, rel=1e-6)
-
-
-@pytest.mark.parametrize("tensor", [3, 6])
-def test_groups_across_nodes_determine_the_time(small: Make, tensor: int) -> None:
-    """Of workers of three ranks on nodes of four devices every second lies across two, and none goes on before the others."""
-    model = "model={kind: gpt, layers: 2, hidden: 96, heads: 6, vocabulary: 252, sequence: 32}"
-    fitting, across = (
-        predict(
-            shared(small, f"workers: 4, tensor: {tensor}", model, "cluster.nodes=8", *(f"{path}={devices}" for path in paths))
-        )
-        for devices, paths in ((tensor, ["cluster.node.devices"]), (4, ["cluster.node.devices", "cluster.node.used"]))
-    )
-    assert across.breakdown_s["exposed_communication"] > fitting.breakdown_s["exposed_communication"]

@@ -9,7 +9,6 @@ import pytest
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 
 Make = Callable[..., Scenario]
@@ -67,11 +66,3 @@ def test_a_chain_on_two_devices_takes_the_time_of_one_plus_messages(small: Make)
 def test_more_devices_than_branches_are_refused(small: Make) -> None:
     with pytest.raises(ScenarioError, match=r"strategy\.stages: 3 devices for a model with 2 branches; give at most 2"):
         towers(small, 3)
-
-
-def test_the_shipped_siamese_networks_train_on_two_devices() -> None:
-    scenario = load(
-        "resnet50-pipeline-dgx1", ["model=siamese-resnet50", "strategy={kind: model_parallel, stages: 2}", "batch=64"]
-    )
-    alone = load("siamese-towers-dgx1", ["strategy.stages=1"])
-    assert predict(scenario).step_time_s < 0.6 * predict(alone).step_time_s

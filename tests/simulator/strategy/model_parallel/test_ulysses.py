@@ -54,15 +54,6 @@ def test_each_rank_attends_to_all_tokens_with_a_share_of_the_heads(small: Make, 
     assert block(ours).forward_flops * context == block(whole).forward_flops
 
 
-def test_only_a_ring_computes_keys_in_pieces(small: Make) -> None:
-    """Around a ring the keys of one rank arrive after another; else attention is one kernel over all keys."""
-    pieces = {
-        way: attention_of(block(small(llama(), *ON, hybrid(context=4, context_by=way)))).pieces
-        for way in ("ring", "all_gather", "ulysses")
-    }
-    assert pieces == {"ring": 4, "all_gather": 1, "ulysses": 1}
-
-
 @pytest.mark.parametrize(("key_heads", "sent_heads"), [(16, 16), (8, 8), (4, 4), (2, 4)])
 def test_ranks_send_the_expected_bytes(small: Make, key_heads: int, sent_heads: int) -> None:
     """Of N tokens and P ranks each sends N/P of queries, keys and values, and N/P of the output: 4·N·h/P in all where there are
@@ -76,18 +67,6 @@ def test_ranks_send_the_expected_bytes(small: Make, key_heads: int, sent_heads: 
     assert len(layer.exchanges) == 4
     if key_heads == HEADS:
         assert sum(one.elements for one in layer.exchanges if not one.backward) == 4 * TOKENS * HIDDEN // 4
-
-
-def test_ulysses_sends_less_than_gathering_keys_and_values_on_many_ranks(small: Make) -> None:
-    """The more ranks, the less each sends, where a gather's bytes stay the same."""
-
-    def exchanged_s(context: int, way: str) -> float:
-        scenario = small(llama(), *ON, hybrid(context=context, context_by=way))
-        return float(with_collectives(scenario.strategy.plan, job_of(scenario)).costs().forward_exchange_s[1])
-
-    assert exchanged_s(8, "ulysses") < exchanged_s(2, "ulysses")
-    assert exchanged_s(8, "ulysses") < exchanged_s(8, "all_gather")
-    assert exchanged_s(8, "all_gather") > 0.9 * exchanged_s(2, "all_gather")
 
 
 @pytest.mark.parametrize("flash", ["true", "false"])

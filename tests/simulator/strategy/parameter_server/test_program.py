@@ -94,13 +94,6 @@ def test_colocated_servers_on_all_nodes_equal_the_ring(small: Make, nodes: int) 
     assert ring.breakdown_s["exposed_communication"] == pytest.approx(2 * each_s, rel=1e-6)
 
 
-@pytest.mark.parametrize(("workers", "placement"), [(6, "dedicated"), (13, "dedicated"), (8, "colocated")])
-def test_overlapped_servers_are_steady_from_the_second_step_on(small: Make, workers: int, placement: str) -> None:
-    scenario = small(servers(workers, 2, overlap=True, bucket="100 KB", placement=placement), "batch={per_worker: 64}")
-    steps_s = np.diff(simulate(compiled(scenario), 5).step_ends_s())
-    assert steps_s == pytest.approx(steps_s[0], rel=1e-6)
-
-
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 @pytest.mark.parametrize("bucket", ["100 KB", *in_bulk("20 KB", "300 KB")])
 @pytest.mark.parametrize(("workers", "count"), [(1, 1), (4, 2), *in_bulk((6, 3))])
@@ -111,13 +104,6 @@ def test_overlap_is_never_slower(small: Make, mode: str, bucket: str, workers: i
     )
     assert overlapped.step_time_s <= after.step_time_s * (1 + 1e-9)
     assert overlapped.breakdown_s["compute"] == pytest.approx(after.breakdown_s["compute"], rel=0.01)
-
-
-def test_overlap_in_one_bucket_hides_nothing(small: Make) -> None:
-    after, overlapped = (
-        predict(small(servers(4, 2, **fields), *ALONE, *PLAIN)) for fields in ({}, {"overlap": True, "bucket": "1 GB"})
-    )
-    assert overlapped.step_time_s == pytest.approx(after.step_time_s, rel=1e-6)
 
 
 @function_scoped
@@ -275,12 +261,6 @@ def test_breakdown_adds_up_to_the_step(
     assert server_stats(run).updates_per_s == pytest.approx(workers / run.step_time_s)
 
 
-def test_the_same_scenario_gives_the_same_run(small: Make) -> None:
-    scenario = small(servers(6, 2, mode="asynchronous"), "unevenness={compute_jitter: 0.2}", "batch={per_worker: 16}")
-    first, second = predict(scenario), predict(scenario)
-    assert first.to_dict() == second.to_dict()
-
-
 def test_equivalent_servers_are_folded_without_changing_the_result(small: Make) -> None:
     """A late start of zero seconds separates servers, and changes nothing else."""
     scenarios = [
@@ -318,21 +298,6 @@ def test_a_backup_cuts_the_wait_for_a_slow_worker(small: Make) -> None:
     assert [run.samples for run in runs] == [256, 192, 128]
     # the slow one pushes once where the others push three times, each time too late
     assert server_stats(runs[1]).dropped == pytest.approx(1 / 10, abs=0.01)
-
-
-def test_no_backups_are_synchronous(small: Make) -> None:
-    default, none = (predict(small(servers(4, 2, **fields), *PLAIN)) for fields in ({}, {"backups": 0}))
-    assert none.to_dict() == default.to_dict()
-
-
-def test_backups_cut_the_tail_of_random_times(small: Make) -> None:
-    times_s = [
-        predict(
-            small(servers(8, 1, backups=backups), *ALONE, *PLAIN, *FREE, "unevenness={compute_jitter: 0.5}", "steps=60")
-        ).step_time_s
-        for backups in (0, 1, 3)
-    ]
-    assert times_s[0] > 1.1 * times_s[1] > 1.1 * times_s[2]
 
 
 # --- units ---------------------------------------------------------------------------------------------------------------
@@ -394,11 +359,6 @@ def test_buckets_are_filled_from_the_last_tensor_and_pulled_first_layer_first() 
     assert [(bucket.layer, bucket.sent_bytes.tolist()) for bucket in found] == [(0, [440.0]), (1, [120.0])]
 
 
-@given(st.integers(1, 9), st.sampled_from(["bytes", "tensor", "round_robin"]), st.floats(1, 600))
-def test_every_parameter_is_on_one_server_and_in_one_bucket(count: int, sharding: Any, limit_bytes: float) -> None:
-    assert np.sum(pushed(sharding, count, limit_bytes)) == pytest.approx(560)
-
-
 def test_a_huge_whole_tensor_loads_one_server(small: Make) -> None:
     model = "model={kind: gpt, layers: 1, hidden: 8, heads: 1, vocabulary: 100000, sequence: 8, tied: true}"
     scenario = small(servers(4, 4, shard="tensor"), *ALONE, model, *PLAIN)
@@ -434,12 +394,6 @@ def test_two_level_reduction_moves_one_workers_bytes_per_node(small: Make, devic
         assert leaving_bytes(two, node) == pytest.approx(leaving_bytes(one, node) / devices)
 
 
-def test_two_level_reduction_is_faster_on_slow_networks(small: Make) -> None:
-    flat, levels = (predict(small(servers(16, 2, two_level=two_level), *PLAIN)) for two_level in (False, True))
-    assert levels.step_time_s < flat.step_time_s
-    assert levels.breakdown_s["waiting_for_ranks"] >= 0
-
-
 def test_two_level_workers_of_a_node_count_as_one_for_staleness(small: Make) -> None:
     run = predict(small(servers(8, 1, mode="asynchronous", two_level=True), *PLAIN))
     assert server_stats(run).version_staleness.mean == pytest.approx(2 - 1)
@@ -466,13 +420,6 @@ def test_actors_pull_all_parameters_before_the_rollout(small: Make) -> None:
 # --- server statistics -----------------------------------------------------------------------------------------------------
 
 
-def test_synchronous_workers_have_no_clock_gap(small: Make) -> None:
-    synchronous = server_stats(predict(small(servers(6, 2), *ALONE, *PLAIN)))
-    assert synchronous.clock_gap.histogram == {"0": 6}
-    assert set(synchronous.version_staleness.histogram) == {"0"}
-    assert synchronous.dropped == 0
-
-
 def test_the_queue_of_a_synchronous_server_equals_theory(small: Make) -> None:
     """n pushes arrive at once: the last waits for n − 1 services, and the mean is half of that."""
     scenario = small(servers(5, 1), *ALONE, "batch={per_worker: 1}")
@@ -497,10 +444,6 @@ def test_the_queue_of_a_synchronous_server_equals_theory(small: Make) -> None:
 def test_the_bottleneck_is_the_busiest_resource(small: Make, overrides: tuple[str, ...], bottleneck: str) -> None:
     run = predict(small(servers(8, 1, mode="asynchronous"), *ALONE, "batch={per_worker: 8}", *overrides))
     assert server_stats(run).bottleneck == bottleneck
-
-
-def test_runs_without_servers_report_no_server_statistics(small: Make) -> None:
-    assert predict(small()).servers is None
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from scaleproof.simulator.model.layers import Layer, block_range
 from scaleproof.simulator.model.operators import Matmul, SavedActivation
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import ScheduleName
-from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
@@ -25,7 +24,6 @@ from tests.simulator.clusters import plain
 from tests.simulator.programs import compiled, exchange_s, rank_layers, work_s
 
 Make = Callable[..., Scenario]
-HEAVY_HEAD = "model={kind: gpt, layers: 12, hidden: 64, heads: 4, vocabulary: 20000, sequence: 32}"
 ONE_CHUNK: tuple[ScheduleName, ...] = ("1f1b", "gpipe")
 weights = st.integers(0, 30)
 
@@ -98,31 +96,6 @@ def test_stages_have_the_given_number_of_blocks(small: Make, blocks: list[int]) 
     assert parts[-1][-1].pinned_to_end
 
 
-def test_given_block_counts_apply_to_interleaved_chunks(small: Make) -> None:
-    scenario = small(
-        "strategy={kind: pipeline, stages: 2, chunks: 2, microbatches: 2, schedule: interleaved_1f1b, balance: [1, 2, 1, 2]}"
-    )
-    assert [len(part) for part in rank_layers(scenario.strategy, job_of(scenario))] == [1 + 1 + 1, 2 + 2 + 1]
-
-
-@pytest.mark.parametrize("balance", ["time", "memory"])
-def test_the_stage_of_a_heavy_head_has_fewer_blocks(small: Make, balance: str) -> None:
-    scenario = small(HEAVY_HEAD, f"strategy={{kind: pipeline, stages: 3, microbatches: 6, balance: {balance}}}", "batch=6")
-    counts = [sum(not layer.pinned_to_end for layer in part) for part in rank_layers(scenario.strategy, job_of(scenario))]
-    assert counts[-1] < min(counts[:-1])
-
-
-def test_balance_by_time_is_faster_and_balance_by_memory_needs_less_memory(small: Make) -> None:
-    by_layers, by_time, by_memory = (
-        predict(small(HEAVY_HEAD, f"strategy={{kind: pipeline, stages: 3, microbatches: 12, balance: {balance}}}", "batch=12"))
-        for balance in ("layers", "time", "memory")
-    )
-    assert by_time.step_time_s < by_layers.step_time_s
-    assert by_memory.memory_bytes_per_rank is not None
-    assert by_layers.memory_bytes_per_rank is not None
-    assert by_memory.memory_bytes_per_rank < by_layers.memory_bytes_per_rank
-
-
 def test_message_size_is_the_output_of_the_layer_before_the_cut(small: Make) -> None:
     model = "model={kind: mlp, layers: 4, inputs: 8, hidden: 100, outputs: 5}"
     for blocks in ([1, 3], [2, 2], [3, 1]):
@@ -152,14 +125,6 @@ def test_balance_includes_collectives_within_passes(small: Make) -> None:
 
     assert slowest_s("time") == pytest.approx(min(slowest_s(f"[{first}, {8 - first}]") for first in range(1, 8)))
     assert slowest_s("time") < 0.9 * slowest_s("layers")
-
-
-@given(st.lists(weights, min_size=4, max_size=9), st.integers(0, 1), st.integers(0, 1), st.integers(1, 4))
-def test_stages_filled_in_order_have_a_block_each(sizes: list[int], lead: int, trail: int, stages: int) -> None:
-    layers = model(sizes, lead, trail)
-    if stages > len(sizes) - lead - trail:
-        return
-    assert cut(job(layers), Plan(stages=stages, balance="products")) in list(cuts(layers, stages))
 
 
 @pytest.mark.parametrize(("stages", "blocks"), [(2, [10, 6]), (4, [5, 5, 5, 1]), (5, [4, 4, 4, 3, 1])])

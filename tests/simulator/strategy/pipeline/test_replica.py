@@ -40,15 +40,6 @@ def test_the_bubble_falls_with_the_chunks(small: Make, chunks: int, stages: int,
     assert run.bubble_fraction == pytest.approx(theory, rel=1e-4)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-@pytest.mark.parametrize(("stages", "microbatches"), [(2, 1), (3, 2), (4, 16), (6, 6)])
-def test_the_bubble_of_one_chunk_equals_the_formula(small: Make, schedule: str, stages: int, microbatches: int) -> None:
-    """The bubble is (p − 1) / (m + p − 1) of a step in either order: arXiv 1811.06965, section 2.3."""
-    numbers = f"stages: {stages}, microbatches: {microbatches}, schedule: {schedule}"
-    run = predict(small(EVEN, f"strategy={{kind: pipeline, {numbers}}}", *ONLY_COMPUTE, f"batch={microbatches}"))
-    assert run.bubble_fraction == pytest.approx((stages - 1) / (microbatches + stages - 1), rel=1e-4)
-
-
 @given(st.sampled_from(SCHEDULES), st.integers(2, 3), st.integers(1, 3), st.booleans(), st.integers(1, 4))
 def test_rank_schedules_split_the_passes_of_the_schedule(
     schedule: tuple[ScheduleName, int], stages: int, rounds: int, all_cut: bool, pieces: int
@@ -81,25 +72,6 @@ def test_rank_schedules_split_the_passes_of_the_schedule(
     assert (tasks.kind[cut] != Pass.WEIGHT).all()
     if not all_cut and pieces > 1:
         assert (tasks.kind[cut] == Pass.BACKWARD).all()
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_order_hints_exceed_those_of_predecessors(small: Make, schedule: tuple[str, int], zero: int) -> None:
-    """The hint saves engines a search for an order; zb and dualpipe_v schedules with ZeRO 3 have none."""
-    name, chunks = schedule
-    if zero == 3 and name in ("zb_h1", "zb_v", "dualpipe_v"):
-        return
-    scenario = small(
-        f"strategy={{kind: hybrid, workers: 2, stages: 2, chunks: {chunks}, schedule: {name}, microbatches: 4, overlap: true}}",
-        f"training={{zero: {zero}}}", "batch=8",
-    )  # fmt: skip
-    program = compiled(scenario)
-    before = program.predecessors()
-    hinted = program.slot[before.keys()] >= 0
-    task, previous = before.keys()[hinted], before.values[hinted]
-    assert (program.slot[previous] >= 0).all()
-    assert (program.slot[previous] < program.slot[task]).all()
 
 
 SHARDED = "strategy={{kind: data_parallel, workers: 8, prefetch: {prefetch}, microbatches: {microbatches}}}"
@@ -135,22 +107,6 @@ def test_gathering_further_ahead_is_never_slower(small: Make, overhead: str, mic
     times = [sharded_s(small, prefetch, more, microbatches=microbatches) for prefetch in (0, 1, 2, 3, 8)]
     assert times == sorted(times, reverse=True)
     assert times[-1] < times[0]
-
-
-@pytest.mark.parametrize("overhead", ["0", "200 us", "20 ms"])
-def test_keeping_parameters_between_the_passes_is_never_slower(small: Make, overhead: str) -> None:
-    kept, dropped = (
-        step_s(
-            compiled(
-                small(
-                    *LAYERS, f"strategy={{kind: data_parallel, workers: 8, reshard: {reshard}}}", "training={zero: 3}",
-                    f"cluster.device.layer_overhead={overhead}",
-                )
-            )
-        )
-        for reshard in ("false", "true")
-    )  # fmt: skip
-    assert kept <= dropped
 
 
 @pytest.mark.parametrize(
@@ -214,22 +170,6 @@ def test_split_sends_move_a_part_per_tensor_rank_and_gather_it(small: Make, tens
     assert late[1] - late[0] == pytest.approx(gather_s)
 
 
-def test_split_sends_across_nodes_gather_between_nodes(small: Make) -> None:
-    """Two tensor-parallel ranks, and another worker's on the same node."""
-    numbers = "workers: 2, stages: 2, tensor: 2, order: [workers, stages, tensor, context]"
-    whole, parts = (
-        compiled(small(f"strategy={{kind: hybrid, {numbers}, split_sends: {flag}}}", "cluster.network.latency=0"))
-        for flag in ("false", "true")
-    )
-    (late_s,) = {
-        float(b - a)
-        for a, b in zip(*(program.latency_s[program.kind == Kind.TRANSFER] for program in (whole, parts)), strict=True)
-    }
-    size_bytes = whole.amount[whole.kind == Kind.TRANSFER][0]
-    # half of it each way, four ranks of a node at a time
-    assert late_s == pytest.approx(4 * size_bytes / 2 / 1.25e9)
-
-
 @pytest.mark.parametrize(("schedule", "chunks"), [("zb_h1", 1), ("zb_v", 2), ("interleaved_zero_bubble", 2)])
 def test_input_and_weight_gradient_passes_add_up_to_the_backward_pass(small: Make, schedule: str, chunks: int) -> None:
     numbers = f"tensor: 2, stages: 2, chunks: {chunks}, microbatches: 4"
@@ -251,12 +191,3 @@ def test_each_pass_of_a_stage_takes_the_hosts_time_in_addition(small: Make, sche
     )
     for phase, more_s in ((Phase.FORWARD, 4 * (2 * 1e-3 + 5e-3)), (Phase.BACKWARD, 4 * (2e-3 + backward_s))):
         assert work_s(hosted, phase).sum() == pytest.approx(work_s(bare, phase).sum() + more_s)
-
-
-def test_one_stage_has_no_host_time_of_stages(small: Make) -> None:
-    one = "strategy={kind: hybrid, microbatches: 4}", "batch=4"
-    bare, hosted = (
-        step_s(compiled(small(*one, f"framework={framework}")))
-        for framework in ("ideal", "{base: ideal, host: {stage: {forward: 1 ms, backward: 1 ms}}}")
-    )
-    assert hosted == bare

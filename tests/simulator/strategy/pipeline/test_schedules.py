@@ -230,11 +230,6 @@ def test_unsupported_numbers_are_rejected_with_the_nearest_supported_ones(
         check_schedule(schedule, ranks, **works)
 
 
-def test_orders_are_shared_and_cannot_be_changed() -> None:
-    with pytest.raises(ValueError, match="read-only"):
-        order("1f1b", 4, 8).slot[0, 0] = 7
-
-
 @pytest.mark.parametrize(
     ("ranks", "microbatches", "hidden", "heads", "times_ms", "rates"),
     [

@@ -171,7 +171,7 @@ def test_shares_that_are_fitted_explain_the_times_they_were_fitted_on(shares: tu
     [
         ((7, 0), "", "volta"),
         ((7, 5), "", "turing"),
-        ((8, 6), "", "ampere"),
+        ((8, 6), "", "ampere-rtx"),
         ((8, 9), "", "ada"),
         ((9, 0), "", "hopper"),
         ((10, 0), "", "blackwell"),

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import (
     LayerGatherTimes,
     StageTimes,
-    imbalance_s,
     windows,
     with_gathers,
 )
@@ -61,18 +60,6 @@ def test_expected_times_of_equal_stages_are_near(
     found = stages(ranks, case[1], microbatches * ranks, 0.0, send_s, overlap_sends, 0)
     expected_s, _ = windows(case[0], found, [0])
     assert expected_s[0] == pytest.approx(windows_s(case[0], found)[0], rel=0.08)
-
-
-def test_one_rank_has_nothing_to_wait_for() -> None:
-    found = StageTimes(np.array([[1.0]]), np.array([[2.0]]), np.zeros((1, 1)), np.array([5]), 1, False)
-    expected_s, least_s = windows("1f1b", found, [0])
-    assert expected_s == pytest.approx(15.0)
-    assert least_s == pytest.approx(15.0)
-
-
-def test_equal_stages_lose_nothing_chunk_by_chunk_and_unequal_ones_do() -> None:
-    assert imbalance_s(stages(4, 3, 8, 0.0, 0.0, False, 0)) == pytest.approx(0.0)
-    assert imbalance_s(stages(4, 3, 8, 2.0, 0.0, False, 0)).min() > 0
 
 
 def gathered_s(layers: int, gather_s: float, sum_s: float, work_s: float = 1.0) -> float:

@@ -40,22 +40,6 @@ def test_each_configuration_is_a_valid_scenario() -> None:
         assert (one.strategy.training_ranks, one.training.zero) == (16, c.zero[row])
 
 
-def test_take_returns_the_columns_of_some_rows() -> None:
-    c, rows = found(), np.array([5, 3, 3, 700])
-
-    assert written_out(c.take(rows)).tolist() == written_out(c)[rows].tolist()
-
-
-def test_codes_are_equal_where_columns_are() -> None:
-    c = found()
-
-    codes = c.distinct("stages", "zero", "recompute")
-
-    columns = np.array([c.stages, c.zero, c.recompute])
-    assert (columns[:, codes.first][:, codes.code] == columns).all()
-    assert len(codes) == len(np.unique(columns, axis=1).T)
-
-
 def test_columns_without_effect_are_not_varied() -> None:
     c = found()
 

@@ -16,7 +16,6 @@ from scaleproof.simulator.model import Gpt, cut_into_stages
 from scaleproof.simulator.model.layers import Counted
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.plan_costs import stage_layers
 from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
 from tests.simulator.programs import rank_layers
@@ -58,11 +57,6 @@ def test_embedding_and_head_can_have_their_own_stages(small: Make) -> None:
     reported = memory(scenario)
     assert len(reported.ranks) == 16
     assert predict(scenario).step_time_s > 0
-
-
-def test_virtual_stages_count_embedding_and_head_once(small: Make) -> None:
-    scenario = small(*ON, hybrid(stages=2, chunks=4, microbatches=4, schedule="interleaved_1f1b", **BOTH))
-    assert [len(stage) for stage in stage_layers(scenario.strategy, job_of(scenario))] == [2] * 8
 
 
 def test_balance_accounts_for_a_wide_head(small: Make) -> None:

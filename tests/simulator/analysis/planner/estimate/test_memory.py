@@ -13,7 +13,7 @@ from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.peak import FullestPasses, fullest_passes
 from scaleproof.simulator.memory.ranks import FIRST_IS_FULLEST
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
-from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
+from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order
 
@@ -108,18 +108,6 @@ def test_memory_of_many_configurations_equals_separate_results(name: str) -> Non
     assert memory_bytes(configurations)[rows] == pytest.approx([predicted_bytes(configurations, row) for row in rows], rel=1e-9)
 
 
-def test_no_configurations_give_an_empty_array() -> None:
-    configurations = every(SPACES["cores"])
-    assert len(memory_bytes(configurations.take(np.zeros(0, dtype=np.int64)))) == 0
-
-
-def test_memory_of_a_configuration_does_not_depend_on_others() -> None:
-    configurations = every(SPACES["mixture"])
-    for row in (0, len(configurations) // 2, len(configurations) - 1):
-        alone = configurations.take(np.array([row]))
-        assert memory_bytes(alone) == pytest.approx(memory_bytes(configurations)[[row]], rel=1e-12)
-
-
 def most_in_flight(flight: FullestPasses, weights: tuple[float, ...]) -> list[float]:
     """Largest weighted numbers of microbatches with live activations in backward passes over each chunk."""
     _, first, others, kept, _ = flight.candidates.transpose(2, 0, 1)
@@ -148,11 +136,3 @@ def test_few_microbatches_give_the_peak_of_all(rank: int, weights: tuple[float, 
             most[chunk] = max(most[chunk], allocated @ weights)
         allocated[chunk] += 1 if kind == Pass.FORWARD else -1
     assert most_in_flight(fullest_passes("interleaved_1f1b", 4, rank, 28, 3), weights) == most.tolist()
-
-
-@pytest.mark.parametrize("schedule", [*LOOPED, *ZERO_BUBBLE, "zb_2p"])
-def test_some_schedules_separate_weight_gradients(schedule: ScheduleName) -> None:
-    chunks = 1 if schedule in ("gpipe", "1f1b", "zb_h1", "zb_h2", "zb_1p", "zb_2p") else 2
-    for ranks, microbatches in ((2, 4), (3, 6)):
-        separate = (order(schedule, ranks, microbatches, chunks).kind == Pass.WEIGHT).any()
-        assert separate == (schedule not in WHOLE)

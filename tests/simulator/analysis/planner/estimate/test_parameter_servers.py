@@ -63,17 +63,6 @@ def test_memory_of_many_configurations_equals_separate_results(name: str) -> Non
     assert some.memory_bytes() == pytest.approx(reported, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_all_configurations_are_valid_scenarios(name: str) -> None:
-    some = drawn(name, 6, seed=4)
-    nodes = some.nodes()
-    for row in range(len(some)):
-        one, reported = some.scenario(row), some.row(row)
-        assert (one.strategy.workers, one.strategy.servers) == (reported["workers"], reported["servers"])
-        assert one.strategy.nodes_needed(one.cluster) == nodes[row]
-        assert one.samples_per_worker == reported["samples"]
-
-
 def test_impossible_configurations_are_left_out() -> None:
     base = scenario(*SCENARIOS["after the pass"], "cluster.nodes=3", "strategy.workers=8", "strategy.servers=1")
     space = ServerSpace(base, (3, 8), (1, 2), recompute=(Recompute(kind="selective"), Recompute(kind="full")))
@@ -101,22 +90,3 @@ def test_single_machines_have_colocated_servers_only() -> None:
     alone = scenario("batch=64", "cluster.nodes=1", "strategy.workers=4", "strategy.placement=colocated")
     rows = valid_server_configurations(ServerSpace(alone, (4,), (1, 2)))
     assert {rows.row(row)["placement"] for row in range(len(rows))} == {"colocated"}
-
-
-def test_an_empty_set_of_configurations_is_valid() -> None:
-    nothing = found("after the pass").take(slice(0, 0))
-    assert len(nothing.step_times().expected_s) == len(nothing.memory_bytes()) == 0
-
-
-def test_more_servers_with_equal_shares_are_not_slower() -> None:
-    space = ServerSpace(scenario("batch=512"), (32,), (1, 2, 4, 8), ("dedicated",), (False,))
-    assert (np.diff(valid_server_configurations(space).step_times().expected_s) <= 0).all()
-
-
-def test_rollouts_come_before_passes() -> None:
-    rollout, none = (
-        valid_server_configurations(ServerSpace(scenario("batch=256", "strategy.overlap=true", *with_rollout), (16,), (4,)))
-        for with_rollout in (("strategy.rollout=100 ms",), ())
-    )
-    longer_s = rollout.step_times().expected_s - none.step_times().expected_s
-    assert (longer_s > 0.05).all()

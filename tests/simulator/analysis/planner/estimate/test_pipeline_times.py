@@ -87,15 +87,6 @@ def test_few_microbatches_represent_many_with_equal_stages(
     assert simulate(schedule, stages).window_s == pytest.approx(whole.window_s, rel=0.07)
 
 
-def test_a_configuration_alone_is_timed_as_among_others() -> None:
-    several = replace(drawn("interleaved_1f1b", 3, 9, False, count=7), microbatches=3 * np.arange(2, 9))
-    whole = simulate("interleaved_1f1b", several)
-    for each in range(7):
-        alone = simulate("interleaved_1f1b", several.take(np.array([each])))
-        assert alone.window_s[:, 0] == pytest.approx(whole.window_s[:, each])
-        assert alone.left_s[:, 0] == pytest.approx(whole.left_s[:, each])
-
-
 def unequal(
     ranks: int, chunks: int, microbatches: int, imbalance: float, send_s: float = 0.0, overlap_sends: bool = True
 ) -> StageTimes:
@@ -124,15 +115,6 @@ def test_the_last_gradients_of_few_microbatches_are_near_simulated_ones(
     left_s = simulate("interleaved_1f1b", stages).left_s[stages_of("interleaved_1f1b", ranks, chunks)]
     assert (found.left_s <= 1.35 * left_s + 1e-9).all()
     assert (found.left_s >= 0.65 * left_s - 1e-9).all()
-
-
-def test_unequal_stages_are_simulated_and_equal_ones_need_not_be() -> None:
-    assert not pass_windows("interleaved_1f1b", [0, 3], unequal(4, 2, 12, 0.0)).simulated.any()
-    stages = unequal(4, 2, 12, 3.0)
-    found, whole = pass_windows("interleaved_1f1b", [0, 3], stages), simulate("interleaved_1f1b", stages)
-    assert found.simulated.all()
-    assert found.window_s == pytest.approx(whole.window_s[[0, 3]])
-    assert found.left_s == pytest.approx(whole.left_s[stages_of("interleaved_1f1b", 4, 2)[[0, 3]]])
 
 
 @pytest.mark.parametrize("overlap_sends", [False, True])

@@ -144,29 +144,6 @@ def test_the_estimate_of_a_single_rank_equals_the_prediction() -> None:
         assert times.expected_s[row] == pytest.approx(timed(found.scenario(row)).step_time_s, rel=1e-9)
 
 
-def test_estimates_do_not_depend_on_other_configurations() -> None:
-    found = spaces("llama-2-7b on a100")
-    rows = np.array(drawn(found, 40, seed=4))
-    whole, some = step_times(found), step_times(found.take(rows))
-    # times of large collectives are interpolated between the smallest and the largest size
-    assert some.expected_s == pytest.approx(whole.expected_s[rows], rel=5e-3)
-    assert some.least_s == pytest.approx(whole.least_s[rows], rel=5e-3)
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_all_configurations_are_valid_scenarios(name: str) -> None:
-    found = spaces(name)
-    for row in np.random.default_rng(5).choice(len(found), 25, replace=False).tolist():
-        scenario = found.scenario(row)
-        assert scenario.strategy.training_ranks == SCENARIOS[name][2]
-        assert scenario.samples_per_worker == found.samples[row] * found.microbatches[row]
-
-
-def test_an_empty_set_of_configurations_is_valid() -> None:
-    found = spaces("llama-2-7b on a100").take(slice(0, 0))
-    assert len(step_times(found).expected_s) == 0
-
-
 def test_more_ranks_than_devices_are_refused() -> None:
     with pytest.raises(FieldError, match=r"ranks for \d+ devices; give at most"):
         space(load("llama-2-7b-fsdp-a100"), 1_000_000)

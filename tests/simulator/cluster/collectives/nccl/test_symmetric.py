@@ -40,13 +40,6 @@ def test_nvls_on_registered_buffers_is_faster_at_every_size(facts: Nccl, ranks: 
         assert registered_s < seconds("all_reduce", links(ranks), size, facts, name)
 
 
-def test_registered_buffers_change_nothing_but_nvls() -> None:
-    for group, op, size in ((links(8), "all_gather", 2**20), (links(16), "alltoall", 2**26), (links(64), "all_reduce", 2**14)):
-        assert seconds(op, group, size, REGISTERED) == seconds(op, group, size)  # type: ignore[arg-type]
-    old = with_buffers(HOPPER, "registered", version="2.18")
-    assert seconds("all_reduce", links(8), LARGE, old) == seconds("all_reduce", links(8), LARGE, HOPPER)
-
-
 def test_nvls_on_registered_buffers_does_not_exceed_nvlink() -> None:
     """A rank sends its buffer and its part of the sum."""
     assert (1 + 1 / 8) * LARGE / seconds("all_reduce", links(8), LARGE, REGISTERED, "nvls") < INSIDE_Bps
@@ -111,8 +104,3 @@ def test_a_cluster_file_needs_no_generation_to_name_buffers() -> None:
     assert collective_time("allgather", 2**13, 8, known, "symmetric_direct") > symmetric_s
     with pytest.raises(InputError, match=r"symmetric_ll does not work on 8 ranks here.*collectives\.nccl\.buffers: symmetric"):
         collective_time("allgather", 2**13, 8, cluster("dgx-h100"), "symmetric_ll")
-
-
-def test_a_device_that_nccl_does_not_know_needs_a_generation() -> None:
-    with pytest.raises(Exception, match=r"collectives.nccl.generation"):
-        cluster("netlab-200mbit", buffers="symmetric")

@@ -57,15 +57,6 @@ def test_the_smallest_sizes_take_the_launch_and_the_steps_of_ll() -> None:
         assert seconds(op, node, 0, "ring") == pytest.approx(known.launch_s + steps * known.inside_step_s[0])
 
 
-def test_steps_between_nodes_have_the_latency_of_the_transport() -> None:
-    efa, infiniband = (
-        nccl_choice(choices("all_reduce", links(16), HOPPER, constants_of(HOPPER, name, Adjust())), 8).at(8).latency_s
-        for name in ("efa-1", "infiniband")
-    )
-    steps = [constants_of(HOPPER, name, Adjust()).between_step_s[0] for name in ("efa-1", "infiniband")]
-    assert efa - infiniband == pytest.approx(2 * (steps[0] - steps[1]))
-
-
 def test_a_ring_of_two_moves_as_much_local_data_as_remote() -> None:
     """Each rank sends n − 1 of n parts of an all-gather and copies its own, which costs fewer ranks more."""
     inside_Bps = 450e9

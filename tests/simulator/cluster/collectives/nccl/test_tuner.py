@@ -8,9 +8,8 @@ from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster, Link, Node
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
 from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
-from scaleproof.simulator.cluster.collectives.nccl.tuner import Case, Curve, candidates
+from scaleproof.simulator.cluster.collectives.nccl.tuner import Case, candidates
 from scaleproof.simulator.cluster.collectives.settings import PROTOCOLS, Nccl, facts_of
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
 
@@ -126,30 +125,10 @@ def test_candidates_follow_the_generation_and_the_collective() -> None:
     assert candidates("all_reduce", H100, Nccl(generation="hopper", interconnect="pcie")) == ["ring", "tree"]
 
 
-def test_without_ll128_medium_sizes_take_longer() -> None:
-    without = AMPERE.model_copy(update={"ll128": False})
-    assert seconds(2**22, TWO_A100, without, "tree") > seconds(2**22, TWO_A100, AMPERE, "tree")
-
-
 def test_unavailable_algorithms_are_rejected_and_non_nccl_ones_cost_their_links() -> None:
     with pytest.raises(InputError, match="nvls does not work on 16 ranks here; use one of ring, tree, nvls_tree; it needs"):
         collective_time("allreduce", 8, 16, cluster("dgx-h100"), "nvls")
     assert collective_time("allreduce", 2**30, 16, cluster("dgx-h100"), "hierarchical") > 0
-
-
-# of a torus of up to 4,096 places, which takes a dozen seconds, test_shipped_clusters.py checks nearly the same
-@pytest.mark.parametrize("name", [name for name in catalog.names("clusters") if not name.startswith("tpu-")])
-def test_every_shipped_cluster_has_a_collective_time(name: str) -> None:
-    known = cluster(name)
-    assert known.source or known.provenance
-    assert collective_time("allreduce", 2**20, min(2, known.devices), known) > 0
-    assert collective_time("allreduce", 2**63, known.devices, known) > 0
-
-
-def test_latency_grows_by_the_plateau_factor_from_its_size_on() -> None:
-    curve = Curve(10e-6, 1e9, plateau=1.4, plateau_bytes=1000)
-    assert curve.seconds(999) == pytest.approx(10e-6 + 999e-9)
-    assert curve.seconds(1000) == pytest.approx(14e-6 + 1000e-9)
 
 
 def test_ring_protocol_overheads_are_the_expected_ones() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,17 +134,6 @@ def test_power_bounds_sustained_attention_but_not_bursts() -> None:
     assert sustained >= 2 * 32 * 4096**2 * 0.5 * 256 / (0.1 * PEAK_FLOPS)
 
 
-def test_columns_give_the_times_of_single_passes() -> None:
-    of = rates(block="1 us", slowdowns={256: 1.3}, wide_block_rows=64, preparation={"memory_share": 0.5})
-    lengths, widths = np.array([1024.0, 4096.0, 16384.0]), np.array([64.0, 192.0, 256.0])
-    work = AttentionWork(2.0, 16.0, 4.0, lengths, lengths, widths, widths, np.full(3, 0.5))
-    together = attention_s(work, of, speed(MEMORY_Bps)) + preparation_s(work, of, speed(MEMORY_Bps))
-    for index, (length, width) in enumerate(zip(lengths.tolist(), widths.tolist(), strict=True)):
-        one = AttentionWork(2.0, 16.0, 4.0, length, length, width, width, 0.5)
-        alone = attention_s(one, of, speed(MEMORY_Bps)) + preparation_s(one, of, speed(MEMORY_Bps))
-        assert np.asarray(together)[index] == pytest.approx(alone)
-
-
 def test_what_fits_the_cache_is_prepared_faster() -> None:
     of = rates(preparation={"memory_share": 0.5, "cached_gain": 2, "cache": "100 MB"})
     small, large = (AttentionWork(1, heads, heads, 4096, 4096, 128, 128) for heads in (8, 800))
@@ -191,18 +179,3 @@ def test_a_measured_implementation_stands_for_those_that_are_not_known() -> None
         assert kernels.attention_rates("flash-2") == own
         assert kernels.attention_rates("cudnn") == expected
     assert speed(generation="cdna").kernels.attention_rates("cudnn") is None
-
-
-def test_the_fastest_implementation_may_be_a_measured_one() -> None:
-    own = rates(product_share=1.5, block_rows=64)
-    kernels = speed(generation="hopper").kernels.model_copy(update={"attention": {"flash-2": own}})
-    fastest = kernels.attention_rates(BEST_ATTENTION)
-    assert fastest is not None
-    assert fastest.product_share == 1.5
-    assert generation_attention_rates("flash-3", "hopper") is not None
-
-
-def test_no_rates_are_known_of_other_generations() -> None:
-    assert generation_attention_rates("flash-2", "kepler") is None
-    assert generation_attention_rates(BEST_ATTENTION, "kepler") is None
-    assert generation_attention_rates("flash-9", "hopper") is None

@@ -3,7 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,13 +77,6 @@ def test_one_tile_more_than_a_wave_takes_nearly_another_wave() -> None:
     assert 1.8 * one < more < two
 
 
-@given(SIDES, SIDES, SIDES)
-def test_more_processors_at_the_same_peak_never_help_small_products(m: int, n: int, k: int) -> None:
-    """One tile alone runs at its own processor's rate."""
-    few, many = (speed(processors=count, burst="1 s") for count in (1, 64))
-    assert product_s(many, m, n, k) >= product_s(few, m, n, k) * (1 - 1e-9)
-
-
 def test_the_power_limit_slows_long_products_more_than_short_ones() -> None:
     on, cool = speed(sustained_share=0.5, burst="100 us"), speed()
     slower = [product_s(on, side, 4096, 4096) / product_s(cool, side, 4096, 4096) for side in (256, 4096, 4 * 65536)]
@@ -116,20 +108,6 @@ def test_few_tiles_of_a_long_inner_dimension_are_split() -> None:
     """Alone, two tiles would leave 98 processors idle."""
     alone_s = 2 * 256 * 256 * 2**20 / FLOPS * 50
     assert product_s(speed(), 256, 256, 2**20) < alone_s / 7
-
-
-def test_gradients_of_a_convolutions_weights_keep_all_processors_busy() -> None:
-    # 64 x 64 weights of a 1 x 1 convolution: one tile, whose inner dimension are the positions of 128 images of 56 x 56
-    on = speed(generation="volta", processors=80)
-    assert product_s(on, 64, 64, 128 * 56 * 56) < 2 * product_s(on, 128 * 56 * 56, 64, 64)
-
-
-def test_writing_a_result_overlaps_computing_its_other_tiles() -> None:
-    m, n, k = 1 << 20, 512, 128
-    flops, written = 2 * m * n * k, 2 * m * n
-    # writing takes as long as computing, and reading a quarter of it
-    on = speed(FLOPS * written / flops, generation="volta", processors=64)
-    assert product_s(on, m, n, k) < 1.5 * flops / FLOPS
 
 
 def test_launch_times_add_up() -> None:
@@ -203,21 +181,6 @@ def test_winograd_saves_five_ninths_of_a_dense_3x3_convolution_of_stride_1() -> 
             assert passed(direct, other, samples=64) == passed(transformed, other, samples=64)
 
 
-def test_vectorised_product_times_equal_separate_ones() -> None:
-    sizes = np.array([[64, 64, 64], [4096, 4096, 4096], [100, 20_000, 16], [16, 16, 100_000]], dtype=np.float64)
-    m, n, k = sizes.T
-    on = speed(BANDWIDTH_Bps)
-    together_s = products_s(on, m, n, k, 1, 2 * (m * k + k * n), 2 * m * n)
-    assert together_s == pytest.approx([product_s(on, *map(int, size)) for size in sizes.tolist()])
-
-
-@given(st.floats(0.01, 64))
-def test_fractional_samples_take_a_finite_time(samples: float) -> None:
-    for seconds in passes_s(speed(BANDWIDTH_Bps), (Matmul("head", 1, 10, 64), attention(True)), (), samples):
-        assert np.isfinite(seconds)
-        assert seconds > 0
-
-
 EXPERTS = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 
 
@@ -242,17 +205,6 @@ def test_time_of_a_grouped_product_follows_from_its_experts_tiles(each: list[int
     alone = [Matmul("up", one, 256, 512) for one in rows]
     for seconds in (forward_s, backward_s):
         assert seconds(on, operator) == pytest.approx(sum(seconds(on, one) for one in alone), rel=0.02)
-
-
-@given(EXPERTS, st.integers(2, 8))
-def test_small_parts_of_a_grouped_product_are_padded_to_tiles(each: list[int], rows: int) -> None:
-    """A tile takes as long however few of its rows there are."""
-    on = speed(processors=1, generation="tpu")
-    mean = sum(each) / len(each)
-    loads = tuple(count / mean for count in each)
-    unequal, equal = (forward_s(on, grouped(own, 8 * rows, len(each))) for own in (loads, ()))
-    # expected rows are whole, and so a few more or fewer of them in all
-    assert unequal >= 0.95 * equal
 
 
 def test_operators_without_backward_bytes_have_no_backward_kernel() -> None:

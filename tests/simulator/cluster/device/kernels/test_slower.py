@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster import Device
 from scaleproof.simulator.cluster.device.device import Precision
-from scaleproof.simulator.cluster.device.kernels.attention import shipped_attention_rates
 from scaleproof.simulator.cluster.device.kernels.products import products_s
 from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common.catalog import ROOT
-from scaleproof.simulator.common.spec import slower
 from scaleproof.simulator.frameworks import Execution, TrainingWork
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE
@@ -76,11 +74,3 @@ def test_products_in_bursts_take_longer_by_the_slowdown_of_the_device(device: st
         if one.kernels is not None
     )
     np.testing.assert_allclose(worse_s, 1.3 * usual_s, rtol=1e-6)
-
-
-def test_slower_rates_have_longer_times_and_the_same_shares() -> None:
-    rates = shipped_attention_rates()["trtllm"]["ampere"]
-    changed = slower(rates, 2.0)
-    assert rates.launch_s is not None
-    assert (changed.block_s, changed.launch_s) == (2 * rates.block_s, 2 * rates.launch_s)
-    assert changed.model_copy(update={"block_s": rates.block_s, "launch_s": rates.launch_s}) == rates
