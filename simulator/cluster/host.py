@@ -27,7 +27,7 @@ _MEMORY_BPS: Final = 100e9
 _ADAM_SHARE: Final = 0.43
 
 
-class Disk(Spec):
+class Drives(Spec):
     """NVMe drives of a node together."""
 
     read_Bps: PositiveBytesPerSecond = Field(alias="read")
@@ -35,7 +35,7 @@ class Disk(Spec):
     capacity_bytes: Bytes | None = Field(None, alias="capacity", description="not checked if absent")
 
 
-class Host(Spec):
+class NodeHost(Spec):
     """A node's memory and processors, for what `training.offload` moves there; what is absent is assumed."""
 
     memory_bytes: Bytes | None = Field(
@@ -51,7 +51,7 @@ class Host(Spec):
         None, gt=0, le=1e15,
         description="parameters per second that its processors update with Adam in 32 bits; from memory_bandwidth if absent",
     )  # fmt: skip
-    nvme: Disk | None = Field(None, description="drives, for offload_to: nvme")
+    nvme: Drives | None = Field(None, description="drives, for offload_to: nvme")
 
     def updated_per_s(self, moved_bytes: float, stored_bytes: float = 0.0) -> float:
         """Parameters per second of an optimizer that reads and writes `moved_bytes` of memory for each, and `stored_bytes` of
@@ -62,7 +62,7 @@ class Host(Spec):
         return min(rates)
 
 
-def required_host(cluster: Cluster) -> Host:
+def required_host(cluster: Cluster) -> NodeHost:
     """The host of a cluster of `with_host`."""
     assert cluster.node.host is not None
     return cluster.node.host
@@ -71,7 +71,7 @@ def required_host(cluster: Cluster) -> Host:
 def with_host(cluster: Cluster) -> Cluster:
     """The cluster with rates of its hosts, those that are assumed included, which count as not given."""
     node, kernels = cluster.node, cluster.device.kernels
-    own = node.host or Host()
+    own = node.host or NodeHost()
     link_Bps = _GENERATIONS.get(kernels.generation if kernels else "", _PCIE_4)
     if cluster.device.name.startswith(_WITH_GRACE):
         link_Bps = _C2C

@@ -207,6 +207,14 @@ class Execution:
         # what the framework moves in addition has as many bits as parameters have for the optimizer
         return optimizer_bytes(1.0, work.optimizer, self.precision, *states) + added_bytes * own_bytes / usual_bytes
 
+    @property
+    def host_optimizer_bytes(self) -> float:
+        """Bytes per parameter that the optimizer's step on a host reads and writes, at the rate of one that moves each number
+        once."""
+        work = self.work
+        each_bytes = optimizer_bytes(1.0, work.optimizer, self.precision, work.master, work.state_bits, work.ema)
+        return max(self.optimizer_bytes, self.framework.host_slowdown * each_bytes)
+
     def memory_share(self, layer: Layer, samples: float) -> float:
         """Share of a layer's kernel time that memory bandwidth bounds: all but products and attention."""
         if not self.is_described:

@@ -339,6 +339,9 @@ class Framework(Spec):
     parameter_bytes: PerPass = Field(PerPass(), description="copies and sums per parameter and microbatch")
     optimizer_bytes: float = Field(0.0, ge=0, le=1e4, description="moved per parameter in addition to the optimizer's formula")
     clip_bytes: float = Field(0.0, ge=0, le=1e4, description="of optimizer_bytes: for the norm of gradients and their clipping")
+    host_slowdown: float = Field(
+        1.0, ge=1, le=100, description="time of an offloaded optimizer's step over that of one that moves all numbers once"
+    )
     gradients: GradientDefaults = GradientDefaults()
     fp8_gathers: bool = Field(False, description="parameters of 8-bit training are gathered with a byte each")
     overlap_input_gradients: bool = Field(

@@ -387,7 +387,7 @@ class Job:
         that it reads from drives and writes there."""
         states = state_bytes(self.precision, self.master, self.state_bits) * OPTIMIZER_STATES[self.optimizer]
         stored = state_bytes(self.precision, self.master) + states + (0 if self.ema is None else ELEMENT_BYTES[self.ema])
-        return self._execution.optimizer_bytes, stored if self.uses_drives else 0.0
+        return self._execution.host_optimizer_bytes, stored if self.uses_drives else 0.0
 
     @property
     def accumulated_bytes(self) -> int:

@@ -133,7 +133,7 @@ class ResourceMap:
 
     def host_update(self, node: int, each: int, moved_bytes: float, stored_bytes: float) -> Path:
         """Path of the parameters that a host updates: the rate of one of `each` equivalent ranks of the node, which share its
-        memory and its drives. moved_bytes, stored_bytes: see `Host.updated_per_s`."""
+        memory and its drives. moved_bytes, stored_bytes: see `NodeHost.updated_per_s`."""
         host = required_host(self.cluster)
         rate = host.updated_per_s(moved_bytes)
         uses: tuple[Use, ...] = (Use(self._host_memory(node), each * self._host_Bps / rate),)
