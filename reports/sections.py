@@ -17,7 +17,7 @@ from scaleproof.reports.charts.chart import Chart
 class Column:
     """A column of a table, by its head. is_text: whether cells are words, which are aligned at the left. under: head of the
     column below whose cells pages print these, in small type. is_detail: whether only pages have it. shares: of 1, drawn as
-    bars next to the cells."""
+    bars next to the cells. most_letters: of a cell in consoles, 0 for all."""
 
     head: str
     cells: Sequence[str]
@@ -25,11 +25,13 @@ class Column:
     under: str = ""
     is_detail: bool = False
     shares: Sequence[float] = ()
+    most_letters: int = 0
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table, whose first column names its rows.
+    """A table, whose first column names its rows. heading: where consoles print column heads, that of a first column without
+    one.
 
     notes, below: sentences above and below it. groups: titles and numbers of consecutive rows, which pages show. brief:
     sentences in place of the table where there is little room, None if it is short. is_folded: whether pages show it on demand
@@ -49,6 +51,12 @@ class Table:
     def has_titles(self) -> bool:
         """Whether its columns have heads."""
         return any(column.head for column in self.columns)
+
+    @property
+    def titles(self) -> list[str]:
+        """Heads of the columns that consoles have."""
+        first, *others = [column.head for column in self.columns if not column.is_detail]
+        return [first or self.heading, *others]
 
     def rows(self, is_detailed: bool = False) -> list[tuple[str, ...]]:
         """The cells of each row. is_detailed: with the columns that only pages have."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from scaleproof.reports.sections import Description, Line, Section, Table
 
-_MOST_ROWS: Final = 10
+_MOST_ROWS: Final = 12
 _WARNING: Final = "color:#b3261e;font-weight:bold"
 _CELL: Final = "text-align:left;padding:2px 12px 2px 0;vertical-align:top;white-space:nowrap;"
 
@@ -52,9 +52,8 @@ def _table(one: Table) -> str:
     shares = next((column.shares for column in one.columns if column.shares), None)
     if shares is not None:
         return _bar(one.rows(), shares)
-    titles = [column.head for column in one.columns if not column.is_detail]
     notes = "".join(f"<div>{escape(note)}</div>" for note in one.notes)
-    return notes + table(titles if one.has_titles else [], one.rows()[:_MOST_ROWS])
+    return notes + table(one.titles if one.has_titles else [], one.rows()[:_MOST_ROWS])
 
 
 def _bar(rows: Sequence[Sequence[str]], shares: Sequence[float]) -> str:

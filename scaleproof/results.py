@@ -9,14 +9,17 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import InstanceOf
 
 from scaleproof import html
+from scaleproof.reports.descriptions import comparisons as comparison_descriptions
 from scaleproof.reports.descriptions import evidence as evidence_descriptions
 from scaleproof.reports.descriptions import plans as plan_descriptions
 from scaleproof.reports.descriptions import runs as run_descriptions
 from scaleproof.reports.sections import Description
-from scaleproof.simulator.analysis.compare import Comparison
+from scaleproof.simulator.analysis.compare import RUN_BY_NAME, Comparison
 from scaleproof.simulator.analysis.evidence import Evidence
 from scaleproof.simulator.analysis.planner.record import PlanRecord, record_of
 from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
@@ -158,23 +161,16 @@ class PlansBySize:
 class ComparisonResult(Comparison):
     """The comparison of two scenarios, which notebooks show as a table."""
 
-    a: RunResult
-    b: RunResult
+    a: Annotated[InstanceOf[RunResult], RUN_BY_NAME]
+    b: Annotated[InstanceOf[RunResult], RUN_BY_NAME]
 
     @classmethod
     def of(cls, comparison: Comparison) -> ComparisonResult:
         """The same comparison with its views."""
-        return cls(**_values(comparison) | {"a": RunResult.of(comparison.a), "b": RunResult.of(comparison.b)})
+        return cls(**dict(comparison) | {"a": RunResult.of(comparison.a), "b": RunResult.of(comparison.b)})
 
     def _repr_html_(self) -> str:
-        changed = [(change.field, change.a, change.b, "") for change in self.changed[:_MOST_ROWS]]
-        effects = [
-            (effect.label, *effect.texts(), "" if effect.change is None else format_change(effect.change))
-            for effect in self.effects
-        ]
-        low, high = self.speedup.low, self.speedup.high
-        title = f"B is {self.ratio:.3g} times as fast as A (90 % interval {low:.3g} to {high:.3g})"
-        return html.page(title, html.table(("", "A", "B", "change"), [*changed, *effects]))
+        return html.described(comparison_descriptions.describe(self))
 
     @naming_extras()
     def plot(self) -> Figure:
@@ -191,7 +187,7 @@ class EvidenceResult(Evidence):
     @classmethod
     def of(cls, evidence: Evidence) -> EvidenceResult:
         """The same evidence with its views."""
-        return cls(**_values(evidence))
+        return cls(runs=evidence.runs)
 
     def _repr_html_(self) -> str:
         return html.described(Description(repr(self), sections=[evidence_descriptions.describe(self)]))

@@ -30,7 +30,8 @@ def mount(commands: Any) -> None:
 
 
 def _fit(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.fit import describe
+    from scaleproof.commands.text.sections import by_section
+    from scaleproof.reports.descriptions.fit import describe
     from scaleproof.validator.calibration.imports.reading import ImportNotes
     from scaleproof.validator.fitting import fit_file, record
     from scaleproof.validator.fitting.fit import fit
@@ -45,7 +46,8 @@ def _fit(options: argparse.Namespace) -> int:
         _write_page(record.of(found), options.page)
     for note in notes.lines():
         print(f"note: {note}", file=sys.stderr)
-    return print_result(options, lambda: record.of(found).to_dict(), lambda: describe(record.of(found), options.out))
+    use = f"\n\n{options.out}: use it with --set framework={options.out}" if options.out else ""
+    return print_result(options, lambda: record.of(found).to_dict(), lambda: by_section(describe(record.of(found))) + use)
 
 
 def _write_page(found: Any, folder: Path) -> None:

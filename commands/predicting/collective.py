@@ -12,13 +12,12 @@ from scaleproof.commands.arguments import NAME, Command
 from scaleproof.commands.text.tables import table
 
 if TYPE_CHECKING:
-    from scaleproof.simulator.analysis.collective.curves import CollectiveCurve
+    from scaleproof.simulator.analysis.collective.curves import CollectiveCurve, Collectives
     from scaleproof.simulator.analysis.collective.time import CollectiveTime
     from scaleproof.simulator.cluster import Cluster
     from scaleproof.simulator.cluster.collectives.groups import Op
 
 _TABLE: Final = "collectives.csv"
-_US: Final = 1e6
 
 
 def mount(commands: Any) -> None:
@@ -62,7 +61,7 @@ def _cluster(reference: str, overrides: Sequence[str]) -> Cluster:
 
 
 def _predicted(options: argparse.Namespace) -> int:
-    from scaleproof.simulator.analysis.collective.curves import CollectiveCurve, predicted_curve
+    from scaleproof.simulator.analysis.collective.curves import CollectiveCurve, Collectives, predicted_curve
     from scaleproof.simulator.analysis.collective.time import collective_times, group_on, parse_op, parse_ranks, sweep_sizes
     from scaleproof.simulator.common.units import parse_bytes
 
@@ -77,23 +76,29 @@ def _predicted(options: argparse.Namespace) -> int:
     how = "message by message" if options.messages else how if any(measured) else "by formula"
     name = cluster.name or Path(options.cluster).stem
     print(f"# {op} on {group.size} ranks of {name}, {how}")
-    print(describe(times))
+    print(_table(times))
     if options.out:
         points = predicted_curve(op, group, cluster, sizes, options.algorithm)
-        _write([CollectiveCurve(name, op, group.size, group.nodes, options.algorithm or "", points)], options.out)
+        size = {"ranks": group.size, "nodes": group.nodes}
+        curve = CollectiveCurve(system=name, op=op, **size, detail=options.algorithm or "", points=points)
+        _write(Collectives(curves=(curve,)), options.out)
     return 0
 
 
 def _compared(options: argparse.Namespace) -> int:
     """Prints predictions next to measured times, and writes their page."""
+    from scaleproof.commands.text.sections import by_section
+    from scaleproof.reports.descriptions.collectives import describe
+    from scaleproof.simulator.analysis.collective.curves import Collectives
     from scaleproof.simulator.common.errors import InputError
 
     curves = _curves(options)
     if not curves:
         raise InputError(f"{options.measured or _TABLE}: no time of this operation, group and cluster; leave out OP or --ranks")
-    print(describe_curves(curves))
+    found = Collectives(curves=tuple(curves))
+    print(by_section(describe(found)))
     if options.out:
-        _write(curves, options.out)
+        _write(found, options.out)
     return 0
 
 
@@ -120,42 +125,22 @@ def _is_chosen(options: argparse.Namespace, op: Op, count: int) -> bool:
     return (not options.op or parse_op(options.op) == op) and count == (ranks if isinstance(ranks, int) else len(ranks))
 
 
-def _write(curves: Sequence[CollectiveCurve], folder: Path) -> None:
+def _write(found: Collectives, folder: Path) -> None:
     """Writes the curves as JSON and their page."""
-    import json
-
     from scaleproof.reports.pages.collective_page import COLLECTIVES_FILE
     from scaleproof.reports.pages.page import build
     from scaleproof.simulator.common.atomic_file import write_atomically
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
 
     with locked_folder(folder, "collective", PATIENCE_S):
-        text = json.dumps([curve.plain() for curve in curves], indent=1)
-        write_atomically(folder / COLLECTIVES_FILE, f"{text}\n".encode())
+        write_atomically(folder / COLLECTIVES_FILE, found.to_json().encode())
         print(f"wrote {build(folder).path}")
 
 
-def describe(times: Sequence[CollectiveTime]) -> str:
+def _table(times: Sequence[CollectiveTime]) -> str:
     """A table in nccl-tests' columns: size in bytes, count of 4-byte elements, time, algorithm bandwidth and bus bandwidth."""
     rows = [("size", "count", "time", "algbw", "busbw", "algorithm"), ("(B)", "(elements)", "(us)", "(GB/s)", "(GB/s)", "")]
     for one in times:
         rates = f"{one.algorithm_Bps / 1e9:.2f}", f"{one.bus_Bps / 1e9:.2f}"
         rows.append((str(one.size_bytes), str(one.elements), f"{one.seconds * 1e6:.2f}", *rates, one.algorithm))
     return "\n".join(table(rows, ">>>>><", (14, 13, 11, 8, 8)))
-
-
-def describe_curves(curves: Sequence[CollectiveCurve]) -> str:
-    """Measured and predicted times of each size of one curve; of several curves, the errors of each."""
-    if len(curves) > 1:
-        from scaleproof.commands.text.sections import section_lines
-        from scaleproof.reports.descriptions.collectives import describe as described
-
-        return "\n\n".join("\n".join(section_lines(section, "")) for section in described(curves).sections)
-    (curve,) = curves
-    lines = [("size", "measured", "predicted", "90 % interval", "error"), ("(B)", "(us)", "(us)", "(us)", "")]
-    for one in curve.measured:
-        low, high = (f"{end * _US:.2f}" for end in (one.predicted.low_s, one.predicted.high_s))
-        times = f"{one.measured_s * _US:.2f}", f"{one.predicted.seconds * _US:.2f}", f"{low} to {high}"
-        lines.append((f"{one.predicted.size_bytes:.0f}", *times, f"{one.error:+.1%}"))
-    text = "\n".join(table(lines, ">", (14, 11, 11, 22, 8)))
-    return f"# {curve.op} on {curve.group} of {curve.system}\n{text}\n{curve.finding}"

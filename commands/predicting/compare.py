@@ -22,11 +22,12 @@ def mount(commands: Any) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.compare import describe
+    from scaleproof.commands.text.sections import described
+    from scaleproof.reports.descriptions.comparisons import describe
     from scaleproof.simulator.analysis.compare import compare
 
     a = loaded(options.a, [*options.overrides, *options.set_a], options.gpus, "A on ")
     batch = (f"batch.total={a.total_samples}",)
     b = loaded(options.b, [*options.overrides, *options.set_b], options.gpus, "B on ", batch)
     comparison = compare(a, b)
-    return print_result(options, comparison.plain, lambda: describe(comparison))
+    return print_result(options, comparison.to_dict, lambda: described(describe(comparison)))

@@ -27,26 +27,18 @@ def mount(commands: Any) -> None:
 
 
 def _device(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.device import describe
-    from scaleproof.simulator.analysis.device_facts import facts
-    from scaleproof.simulator.analysis.device_rates import attentions, squares
+    from scaleproof.commands.text.sections import by_section
+    from scaleproof.reports.descriptions.devices import describe
+    from scaleproof.simulator.analysis.device_facts import record_of
     from scaleproof.simulator.common.errors import InputError
 
     device = _load(options.name)
     if options.table and not options.out:
         raise InputError("--table: its kernels are drawn in the figures; also give --out DIR")
-    known, products, flash = facts(device), squares(device), attentions(device)
-    data = {
-        "name": device.name,
-        "description": device.description,
-        "facts": [fact.plain() for fact in known],
-        "products": [line.plain() for line in products],
-        "attention": [line.plain() for line in flash],
-        "source": device.source,
-    }
+    found = record_of(device)
     if options.out:
-        _write(data, _charts(device, options.table), options.out)
-    return print_result(options, lambda: data, lambda: describe(device, known, products, flash))
+        _write(found.to_json(), _charts(device, options.table), options.out)
+    return print_result(options, found.to_dict, lambda: by_section(describe(found)))
 
 
 def _load(reference: str) -> Device:
@@ -70,16 +62,14 @@ def _charts(device: Device, table: Path | None) -> Sequence[Chart]:
     return found + [rate_chart("attention", device, series) for series in [attention_series(device, measured)] if series]
 
 
-def _write(data: dict[str, Any], charts: Sequence[Chart], folder: Path) -> None:
-    """Writes the device as JSON and its figures."""
-    import json
-
+def _write(content: str, charts: Sequence[Chart], folder: Path) -> None:
+    """Writes the device as JSON and its figures. content: of the JSON file."""
     from scaleproof.reports.charts.still import still
     from scaleproof.simulator.common.atomic_file import write_atomically
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
 
     with locked_folder(folder, "device", PATIENCE_S):
-        write_atomically(folder / "device.json", (json.dumps(data, indent=2) + "\n").encode())
+        write_atomically(folder / "device.json", content.encode())
         for chart in charts:
             drawn = still(chart)
             write_atomically(folder / f"{chart.name}.png", drawn.png)

@@ -29,7 +29,8 @@ def mount(commands: Any) -> None:
 
 def _goodput(options: argparse.Namespace) -> int:
     from scaleproof.commands.text import elastic as elastic_text
-    from scaleproof.commands.text.goodput import describe
+    from scaleproof.commands.text.sections import described
+    from scaleproof.reports.descriptions.goodput import describe
     from scaleproof.simulator.analysis.elastic import elastic
     from scaleproof.simulator.analysis.goodput import goodput
     from scaleproof.simulator.scenario.load import load
@@ -39,4 +40,4 @@ def _goodput(options: argparse.Namespace) -> int:
         timeline, assumed_s = elastic(scenario), scenario.reliability.assumed_s
         return print_result(options, timeline.plain, lambda: elastic_text.describe(timeline, assumed_s))
     result = goodput(scenario, options.days, options.samples, options.seed)
-    return print_result(options, result.plain, lambda: describe(result))
+    return print_result(options, result.to_dict, lambda: described(describe(result)))

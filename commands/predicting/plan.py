@@ -79,7 +79,7 @@ def _plan(options: argparse.Namespace) -> int:
             for plan in plans
             if not plan.problem
         }
-        data["training"] = [{"gpus": gpus, **one.plain()} for gpus, one in totals.items()]
+        data["training"] = [{"gpus": gpus, **one.to_dict()} for gpus, one in totals.items()]
     whole = "".join(f"\n\n{gpus:,} GPUs\n{describe_totals(one)}" for gpus, one in totals.items())
     return print_result(options, lambda: data, lambda: describe(plans) + whole + page)
 

@@ -88,10 +88,10 @@ def _details(options: argparse.Namespace, scenario: Scenario, run: Run) -> Itera
         from scaleproof.simulator.run.totals import TrainingTotals
 
         totals = TrainingTotals.of_run(run, options.tokens, scenario.cluster.electricity.carbon_kg_per_J)
-        yield {"training": totals.plain()}, f"\n{describe_totals(totals)}"
+        yield {"training": totals.to_dict()}, f"\n{describe_totals(totals)}"
     if options.evidence:
         from scaleproof.commands.text.run import describe_evidence
         from scaleproof.simulator.analysis.evidence import evidence
 
         found = evidence(scenario)
-        yield {"evidence": found.plain()}, f"\n\n{describe_evidence(found)}"
+        yield {"evidence": found.to_dict()}, f"\n\n{describe_evidence(found)}"

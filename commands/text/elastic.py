@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from scaleproof.commands.text.goodput import assumed
 from scaleproof.commands.text.tables import sections, shares, table
+from scaleproof.reports.descriptions.goodput import assumed
 from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline, HostChange
 from scaleproof.simulator.common.units import (
     counted,

@@ -59,11 +59,19 @@ def table_lines(one: Table, indent: str = "") -> list[str]:
     if shares is not None:
         cells = ((*row, bar(share)) for row, share in zip(one.rows(), shares, strict=True))
         return table(cells, f"{align}<", SHARE_WIDTHS, gap=1, indent=indent)
-    heads, rows = [column.head for column in columns], one.rows()
-    shown = rows[: one.most_rows] if one.most_rows else rows
-    more = len(rows) - len(shown)
-    lines = table([heads, *shown] if one.has_titles else shown, align, indent=indent)
-    return [*lines, *([f"{indent}and {counted(more, f'more {heads[0]}')}"] if more else []), *_wrapped(one.below, indent)]
+    # rows below the heading of the table are indented
+    inner = "" if one.titles[0] == columns[0].head else "  "
+    rows = [[_cut(cell, column.most_letters) for cell, column in zip(row, columns, strict=True)] for row in one.rows()]
+    shown = [[f"{inner}{name}", *others] for name, *others in (rows[: one.most_rows] if one.most_rows else rows)]
+    lines = table([one.titles, *shown] if one.has_titles else shown, align, indent=indent)
+    if more := len(rows) - len(shown):
+        noun = columns[0].head or "row"
+        lines.append(f"{indent}{inner}and {counted(more, f'more {noun}')}, see --json")
+    return [*lines, *_wrapped(one.below, indent)]
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= (most or len(text)) else f"{text[: most - 1]}…"
 
 
 def _lines(lines: Iterable[Line]) -> Iterator[str]:

@@ -57,8 +57,8 @@ def _draw(figure: Figure) -> None:
 
 def _points(axes: Axes, runs: Sequence[PublishedRun], words: str, colour: str) -> None:
     """Draws runs with their prediction intervals."""
-    found = Evidence(runs)
-    error, coverage = format_percent(found.median_error), format_percent(found.coverage, 0)
+    found = Evidence(runs=tuple(runs))
+    error, coverage = format_percent(found.median_error or 0.0), format_percent(found.coverage or 0.0, 0)
     words = f"{len(runs)} {words}: median error {error}, {coverage} in the interval"
     measured_s = [run.measured_s for run in runs]
     axes.vlines(measured_s, [run.low_s for run in runs], [run.high_s for run in runs], color=colour, linewidth=0.6, alpha=0.5)
@@ -68,8 +68,8 @@ def _points(axes: Axes, runs: Sequence[PublishedRun], words: str, colour: str) -
 
 def finding(runs: Sequence[PublishedRun]) -> str:
     """The title, from the data."""
-    found = Evidence(runs)
-    error, coverage = format_percent(found.median_error), format_percent(found.coverage, 0)
+    found = Evidence(runs=tuple(runs))
+    error, coverage = format_percent(found.median_error or 0.0), format_percent(found.coverage or 0.0, 0)
     sizes = sorted(run.gpus for run in runs)
     return (
         f"Predicted against measured: {len(runs):,} published training runs on {sizes[0]} to {sizes[-1]:,} GPUs\n"

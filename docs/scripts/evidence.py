@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import fields
 
 from scaleproof.proof.published.score import score
 from scaleproof.simulator.analysis.evidence import FILE, PublishedRun, description
@@ -36,7 +35,7 @@ def rows() -> list[dict[str, object]]:
 def main() -> None:
     """Writes the file."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(PublishedRun)], lineterminator="\n")
+    writer = csv.DictWriter(text, list(PublishedRun.model_fields), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows())
     write_atomically(FILE, text.getvalue().encode())

@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
+from typing import Final
 
 import numpy as np
 
 from scaleproof.reports.charts.chart import Chart
 from scaleproof.reports.charts.collective import collective_chart
 from scaleproof.reports.sections import Column, Description, Section, Table, slug
-from scaleproof.simulator.analysis.collective.curves import CollectiveCurve
-from scaleproof.simulator.common.units import format_percent
+from scaleproof.simulator.analysis.collective.curves import CollectiveCurve, Collectives
+from scaleproof.simulator.common.units import format_change, format_percent
+
+_US: Final = 1e6
 
 
-def describe(curves: Sequence[CollectiveCurve]) -> Description:
-    """The description of curves, with a section for each system."""
+def describe(found: Collectives) -> Description:
+    """The description of curves, with a section for each system; of a single curve, with its sizes."""
     systems: dict[str, list[CollectiveCurve]] = {}
-    for curve in curves:
+    for curve in found.curves:
         systems.setdefault(curve.system, []).append(curve)
-    return Description("collectives", _finding(systems), sections=[_section(*one) for one in systems.items()])
-
-
-def _finding(systems: Mapping[str, Sequence[CollectiveCurve]]) -> str:
-    found = [one for curves in systems.values() for curve in curves for one in curve.measured]
     names = next(iter(systems)) if len(systems) == 1 else f"{len(systems)} systems"
-    if not found:
+    sections = [_section(*one, is_single=len(found.curves) == 1) for one in systems.items()]
+    return Description(f"collectives on {names}", _finding(names, found), sections=sections)
+
+
+def _finding(names: str, found: Collectives) -> str:
+    sizes = [one for curve in found.curves for one in curve.measured]
+    if not sizes:
         return f"Collectives on {names}"
-    off = format_percent(median(abs(one.error) for one in found))
-    inside = format_percent(sum(one.is_inside for one in found) / len(found))
-    return f"Collectives on {names}: {len(found)} times, {off} off at the median, {inside} in the 90 % interval"
+    off = format_percent(median(abs(one.error) for one in sizes))
+    inside = format_percent(sum(one.is_inside for one in sizes) / len(sizes))
+    return f"Collectives on {names}: {len(sizes)} times, {off} off at the median, {inside} in the 90 % interval"
 
 
-def _section(system: str, curves: Sequence[CollectiveCurve]) -> Section:
+def _section(system: str, curves: Sequence[CollectiveCurve], is_single: bool) -> Section:
     measured = [curve for curve in curves if curve.measured]
     errors = [error for curve in curves for error in curve.errors]
+    tables = [_sizes(measured[0]) if is_single else _errors(measured)] if measured else []
     return Section(
         system,
-        system,
-        tables=[_errors(measured)] if measured else [],
+        f"{curves[0].op} on {curves[0].group}" if is_single else system,
+        tables=tables,
         charts=lambda: _charts(system, curves),
         result=f"{len(errors)} times, {format_percent(median(errors))} off" if errors else "",
         is_headed=True,
@@ -52,6 +57,21 @@ def _charts(system: str, curves: Sequence[CollectiveCurve]) -> list[Chart]:
         if len(curve.points) > 1:
             by_op.setdefault(curve.op, []).append(curve)
     return [collective_chart(f"{slug(system)}-{slug(op)}", mine) for op, mine in by_op.items()]
+
+
+def _sizes(curve: CollectiveCurve) -> Table:
+    """Measured and predicted times of each size."""
+    points = [one.predicted for one in curve.measured]
+    return Table(
+        [
+            Column("size (B)", [f"{point.size_bytes:.0f}" for point in points]),
+            Column("measured (us)", [f"{one.measured_s * _US:.2f}" for one in curve.measured]),
+            Column("predicted (us)", [f"{point.seconds * _US:.2f}" for point in points]),
+            Column("90 % interval (us)", [f"{point.low_s * _US:.2f} to {point.high_s * _US:.2f}" for point in points]),
+            Column("error", [format_change(one.error) for one in curve.measured]),
+        ],
+        below=[curve.finding],
+    )
 
 
 def _errors(curves: Sequence[CollectiveCurve]) -> Table:

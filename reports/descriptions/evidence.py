@@ -8,7 +8,7 @@ from typing import Final
 from scaleproof.reports.charts.chart import Chart
 from scaleproof.reports.sections import Column, Section, Table
 from scaleproof.simulator.analysis.evidence import Evidence, evidence
-from scaleproof.simulator.common.units import counted, format_change, format_percent, format_range, format_time_s
+from scaleproof.simulator.common.units import format_change, format_range, format_time_s
 from scaleproof.simulator.scenario.schema import Scenario
 
 # predictions with evidence of their own, and published runs in the table of each
@@ -19,11 +19,7 @@ _NONE: Final = "no published run in the tables of this version is similar"
 
 def summary(found: Evidence) -> str:
     """How many published runs are similar, and how well they are predicted."""
-    if not found.runs:
-        return _NONE
-    runs = counted(len(found.runs), "similar published run")
-    inside = f"{format_percent(found.coverage, 0)} in the 90 % interval"
-    return f"{runs}; median error {format_percent(found.median_error)}, {inside}; the nearest:"
+    return f"{found!r}; the nearest:" if found.runs else _NONE
 
 
 def describe(found: Evidence) -> Section:

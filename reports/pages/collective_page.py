@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
-
-from pydantic import TypeAdapter, ValidationError
 
 from scaleproof.reports.descriptions import collectives
 from scaleproof.reports.pages import described
 from scaleproof.reports.pages.sections import Page, Sources
 from scaleproof.reports.read import csv_tables, origins
-from scaleproof.simulator.analysis.collective.curves import CollectiveCurve
-from scaleproof.simulator.common.errors import InputError, one_line
+from scaleproof.simulator.analysis.collective.curves import Collectives
 
 COLLECTIVES_FILE: Final = "collectives.json"
 _COLUMNS: Final = ("system", "op", "group", "size_bytes", "predicted_s", "low_s", "high_s", "measured_s", "error")
@@ -22,14 +17,14 @@ _COLUMNS: Final = ("system", "op", "group", "size_bytes", "predicted_s", "low_s"
 
 def page(folder: Path) -> Page:
     """The page of what `collective --out` wrote. Raises InputError if it cannot be read."""
-    curves = _read(folder / COLLECTIVES_FILE)
-    sheets = {"collectives.csv": csv_tables.rows_csv(_COLUMNS, _rows(curves))}
-    return described.page(collectives.describe(curves), sheets, Sources([origins.made_with()]), is_empty=not curves)
+    found = Collectives.read(folder / COLLECTIVES_FILE, f"--out {folder}")
+    sheets = {"collectives.csv": csv_tables.rows_csv(_COLUMNS, _rows(found))}
+    return described.page(collectives.describe(found), sheets, Sources([origins.made_with()]), is_empty=not found.curves)
 
 
-def _rows(curves: Sequence[CollectiveCurve]) -> list[list[str | float | int | None]]:
+def _rows(found: Collectives) -> list[list[str | float | int | None]]:
     rows: list[list[str | float | int | None]] = []
-    for curve in curves:
+    for curve in found.curves:
         measured = {one.predicted.size_bytes: one for one in curve.measured}
         for point in curve.points:
             one = measured.get(point.size_bytes)
@@ -37,10 +32,3 @@ def _rows(curves: Sequence[CollectiveCurve]) -> list[list[str | float | int | No
             group = [curve.system, curve.op, curve.group]
             rows.append([*group, point.size_bytes, point.seconds, point.low_s, point.high_s, *own])
     return rows
-
-
-def _read(path: Path) -> list[CollectiveCurve]:
-    try:
-        return TypeAdapter(list[CollectiveCurve]).validate_python(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValidationError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read ({one_line(error)}); write it again with --out {path.parent}") from None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Final, Literal, NamedTuple
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import QUANTITIES, Interval, parse_share
-from scaleproof.simulator.common.units import format_Bps, format_count, format_time_s
+from scaleproof.simulator.common.record import Record
 
 Verdict = Literal["same", "within noise", "differs", "only in A", "only in B"]
 
@@ -20,39 +19,33 @@ _BUFFER_BYTES: Final = 2**20
 _SAME: Final = 1e-4
 
 
-@dataclass(frozen=True)
-class ClusterValue:
-    """One cluster's value of a quantity. unit: in SI. show: formats a value with its unit. interval: the 90 % interval relative
-    to the value; (1, 1) if the cluster gives none."""
+class ClusterValue(NamedTuple):
+    """One cluster's value of a quantity. unit: in SI. interval: the 90 % interval relative to the value; (1, 1) if the cluster
+    gives none."""
 
     value: float
     unit: str
-    show: Callable[[float], str]
     interval: tuple[float, float] = (1.0, 1.0)
 
-    @property
-    def low(self) -> float:
-        """The lower end of the 90 % interval."""
-        return self.value * self.interval[0]
 
-    @property
-    def high(self) -> float:
-        """The upper end of the 90 % interval."""
-        return self.value * self.interval[1]
+class QuantityRow(Record):
+    """One quantity that at least one of the clusters gives. unit: in SI. a_low and so on: ends of the 90 % interval."""
 
-
-@dataclass(frozen=True)
-class QuantityRow:
-    """One quantity that at least one of the clusters gives."""
+    derived: ClassVar = ("ratio", "verdict")
 
     what: str
-    a: ClusterValue | None
-    b: ClusterValue | None
+    unit: str
+    a: float | None
+    a_low: float | None
+    a_high: float | None
+    b: float | None
+    b_low: float | None
+    b_high: float | None
 
     @property
     def ratio(self) -> float | None:
         """Value of B over value of A; None where either is missing."""
-        return self.b.value / self.a.value if self.a and self.b and self.a.value else None
+        return self.b / self.a if self.a and self.b is not None else None
 
     @property
     def factor(self) -> float:
@@ -64,25 +57,33 @@ class QuantityRow:
         """Whether the values differ; "within noise" where their intervals overlap."""
         if self.a is None or self.b is None:
             return "only in B" if self.a is None else "only in A"
-        if abs(self.b.value - self.a.value) <= _SAME * abs(self.a.value):
+        if abs(self.b - self.a) <= _SAME * abs(self.a):
             return "same"
-        return "within noise" if self.a.low <= self.b.high and self.b.low <= self.a.high else "differs"
-
-    def plain(self) -> dict[str, Any]:
-        """The row as data for JSON."""
-        sides = {
-            f"{name}{suffix}": None if side is None else getattr(side, field)
-            for name, side in (("a", self.a), ("b", self.b))
-            for suffix, field in (("", "value"), ("_low", "low"), ("_high", "high"))
-        }
-        unit = next(side.unit for side in (self.a, self.b) if side is not None)
-        return {"what": self.what, "unit": unit, **sides, "ratio": self.ratio, "verdict": self.verdict}
+        low, high = max(self.a_low or 0.0, self.b_low or 0.0), min(self.a_high or 0.0, self.b_high or 0.0)
+        return "within noise" if low <= high else "differs"
 
 
-def compare(a: Cluster, b: Cluster) -> list[QuantityRow]:
-    """One row for each quantity that at least one of the clusters gives."""
-    in_a, in_b = dict(_quantities(a)), dict(_quantities(b))
-    return [QuantityRow(what, in_a.get(what), in_b.get(what)) for what in (in_a | in_b)]
+class ClusterDiff(Record):
+    """The quantities of two clusters. a, b: what the clusters are called."""
+
+    a: str
+    b: str
+    rows: tuple[QuantityRow, ...]
+
+
+def compare(a: Cluster, b: Cluster, names: tuple[str, str] = ("A", "B")) -> ClusterDiff:
+    """One row for each quantity that at least one of the clusters gives. names: of the clusters."""
+    sides = {"a": dict(_quantities(a)), "b": dict(_quantities(b))}
+    rows = []
+    for what in sides["a"] | sides["b"]:
+        ends: dict[str, float | None] = {}
+        for side, values in sides.items():
+            known = values.get(what)
+            low, high = (None, None) if known is None else (known.value * end for end in known.interval)
+            ends |= {side: known and known.value, f"{side}_low": low, f"{side}_high": high}
+        unit = next(values[what].unit for values in sides.values() if what in values)
+        rows.append(QuantityRow(what=what, unit=unit, **ends))
+    return ClusterDiff(a=names[0], b=names[1], rows=tuple(rows))
 
 
 def _quantities(cluster: Cluster) -> Iterator[tuple[str, ClusterValue]]:
@@ -91,15 +92,14 @@ def _quantities(cluster: Cluster) -> Iterator[tuple[str, ClusterValue]]:
 
     def seconds(value_s: float, quantity: str) -> ClusterValue:
         """A time with the relative interval of an uncertain quantity."""
-        return ClusterValue(value_s, "s", format_time_s, _relative_interval(uncertainty, quantity))
+        return ClusterValue(value_s, "s", _relative_interval(uncertainty, quantity))
 
     if cluster.node.cores is not None:
-        yield "node.cores", ClusterValue(cluster.node.cores, "cores", "{:.2f}".format)
+        yield "node.cores", ClusterValue(cluster.node.cores, "cores")
     interval = _relative_interval(uncertainty, "device")
     for precision, flops in device.peak_flops.items():
-        yield f"device.peak {precision}", ClusterValue(flops, "FLOP/s", lambda rate: f"{format_count(rate)}FLOP/s", interval)
-    bandwidth = ClusterValue(device.memory_bandwidth_Bps, "B/s", lambda rate: f"{format_count(rate)}B/s", interval)
-    yield "device.memory_bandwidth", bandwidth
+        yield f"device.peak {precision}", ClusterValue(flops, "FLOP/s", interval)
+    yield "device.memory_bandwidth", ClusterValue(device.memory_bandwidth_Bps, "B/s", interval)
     for layer in device.measured_layers:
         passes_s = seconds(sum(layer.passes_s(_SAMPLES)), "device")
         yield f"{layer.signature} {layer.precision}, {_SAMPLES} samples", passes_s
@@ -112,11 +112,11 @@ def _quantities(cluster: Cluster) -> Iterator[tuple[str, ClusterValue]]:
             continue
         given = uncertainty.get(name)
         relative = (quantity.parse(given.low) / value, quantity.parse(given.high) / value) if given and value else (1.0, 1.0)
-        yield name, ClusterValue(value, "B/s" if quantity.larger_is_faster else "s", quantity.format, relative)
+        yield name, ClusterValue(value, "B/s" if quantity.larger_is_faster else "s", relative)
     for place, link in (("node.link", cluster.node.link), ("network", cluster.network)):
         for exception in link.exceptions if link else ():
             what = f"{place}.bandwidth at {', '.join(map(str, exception.at))}"
-            yield what, ClusterValue(exception.bandwidth_Bps, "B/s", format_Bps)
+            yield what, ClusterValue(exception.bandwidth_Bps, "B/s")
     for op, ranks, nodes in dict.fromkeys((line.op, line.ranks, line.nodes) for line in cluster.collectives.measured):
         small, large = (cluster.collectives.exactly(op, ranks, nodes, size_bytes) for size_bytes in (0, _BUFFER_BYTES))
         assert small is not None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, InstanceOf, PlainSerializer
 
 from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common.errors import naming_extras
+from scaleproof.simulator.common.record import Record
 from scaleproof.simulator.common.units import (
     format_bytes,
     format_energy_J,
@@ -35,6 +36,8 @@ from scaleproof.simulator.uncertainty.unmodelled import log_times
 if TYPE_CHECKING:
     import pandas as pd
 
+# In JSON, a run is the name of its scenario.
+RUN_BY_NAME: Final = PlainSerializer(lambda run: run.scenario)
 DrawnNumbers = dict[str, NDArray[np.float64]]
 
 _SCALINGS: Final = ("weak", "strong")
@@ -58,12 +61,13 @@ _FORMS: Final[dict[str, Callable[[float], str]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Effect:
+class Effect(Record):
     """One quantity of both runs, None where a run does not have it.
 
     unit: in SI; "" for ratios. change: (B - A) / A. low, high: 90 % interval of the change, where it is known.
     """
+
+    derived: ClassVar = ("change",)
 
     name: str
     unit: str
@@ -89,9 +93,10 @@ class Effect:
         return a, b
 
 
-@dataclass(frozen=True)
-class BreakdownDifference:
+class BreakdownDifference(Record):
     """Seconds of one breakdown part in both runs. low_s, high_s: 90 % interval of the difference B - A."""
+
+    derived: ClassVar = ("change_s",)
 
     name: str
     a_s: float
@@ -105,22 +110,26 @@ class BreakdownDifference:
         return self.b_s - self.a_s
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Record):
     """The runs of two scenarios and the differences between them. parts: breakdown of the step; the last one is the total.
     speedup: throughput of B over that of A; per_dollar: tokens or samples per dollar of B over those of A, None where a price
     is not known. gpus: of both, without servers. baseline: what both scaling efficiencies are relative to, each on its own
     cluster and framework; None for captured scripts."""
 
-    a: Run
-    b: Run
+    derived: ClassVar = (
+        "frameworks", "throughput_ratio", "throughput_ratio_interval", "probability_b_faster", "cost_ratio",
+        "cost_ratio_interval", "probability_b_cheaper", "distinguishable",
+    )  # fmt: skip
+
+    a: Annotated[InstanceOf[Run], RUN_BY_NAME]
+    b: Annotated[InstanceOf[Run], RUN_BY_NAME]
     changed: tuple[Change, ...]
     effects: tuple[Effect, ...]
     parts: tuple[BreakdownDifference, ...]
-    speedup: RatioInterval
-    per_dollar: RatioInterval | None
+    speedup: RatioInterval = Field(exclude=True)
+    per_dollar: RatioInterval | None = Field(exclude=True)
     gpus: tuple[int, int]
-    baseline: str | None = None
+    baseline: str | None
 
     def __repr__(self) -> str:
         sides = [f"{name.upper()}: {run.facts()['run']}, {format_time_s(run.step_time_s)}" for name, run in self._sides()]
@@ -137,28 +146,43 @@ class Comparison:
         """Cost of a million tokens of B over that of A, or of a million samples of models without tokens; None if unknown."""
         return _cost_ratio(self.a, self.b)
 
+    @property
+    def frameworks(self) -> dict[str, dict[str, Any]]:
+        """The framework of each scenario, and whether it is the default."""
+        return {side: {name: getattr(run, name) for name in _FRAMEWORK} for side, run in self._sides()}
+
+    @property
+    def throughput_ratio(self) -> float:
+        """Throughput of B over throughput of A."""
+        return self.ratio
+
+    @property
+    def throughput_ratio_interval(self) -> tuple[float, float]:
+        """90 % interval of the ratio of throughputs."""
+        return self.speedup.low, self.speedup.high
+
+    @property
+    def probability_b_faster(self) -> float:
+        """Probability that B is faster than A."""
+        return self.speedup.ahead
+
+    @property
+    def distinguishable(self) -> bool:
+        """Whether one of them is faster with a probability of at least 90 %."""
+        return self.speedup.is_distinguishable
+
+    @property
+    def cost_ratio_interval(self) -> tuple[float, float] | None:
+        """90 % interval of the ratio of costs; None if they are not known."""
+        return None if self.per_dollar is None else (1 / self.per_dollar.high, 1 / self.per_dollar.low)
+
+    @property
+    def probability_b_cheaper(self) -> float | None:
+        """Probability that B is cheaper than A; None if a price is not known."""
+        return None if self.per_dollar is None else self.per_dollar.ahead
+
     def _sides(self) -> tuple[tuple[str, Run], tuple[str, Run]]:
         return ("a", self.a), ("b", self.b)
-
-    def plain(self) -> dict[str, Any]:
-        """The comparison as data for JSON, in SI units and shares."""
-        return {
-            "a": self.a.scenario,
-            "b": self.b.scenario,
-            "frameworks": {side: {name: getattr(run, name) for name in _FRAMEWORK} for side, run in self._sides()},
-            "changed": [asdict(one) for one in self.changed],
-            "gpus": list(self.gpus),
-            "baseline": self.baseline,
-            "effects": [asdict(one) | {"change": one.change} for one in self.effects],
-            "parts": [asdict(one) | {"change_s": one.change_s} for one in self.parts],
-            "throughput_ratio": self.ratio,
-            "throughput_ratio_interval": [self.speedup.low, self.speedup.high],
-            "probability_b_faster": self.speedup.ahead,
-            "cost_ratio": self.cost_ratio,
-            "cost_ratio_interval": self.per_dollar and [1 / self.per_dollar.high, 1 / self.per_dollar.low],
-            "probability_b_cheaper": self.per_dollar and self.per_dollar.ahead,
-            "distinguishable": self.speedup.is_distinguishable,
-        }
 
     @naming_extras()
     def to_frame(self) -> pd.DataFrame:
@@ -193,8 +217,17 @@ def compare(a: Scenario, b: Scenario) -> Comparison:
     draws = _drawn_numbers(sides)
     effects, parts = tuple(_effects(*runs, speedup, draws)), tuple(_parts(*runs, draws))
     gpus = a.strategy.training_ranks, b.strategy.training_ranks
-    words = None if baseline is None else str(baseline)
-    return Comparison(*runs, differences(a, b), effects, parts, speedup, per_dollar, gpus, words)
+    return Comparison(
+        a=runs[0],
+        b=runs[1],
+        changed=differences(a, b),
+        effects=effects,
+        parts=parts,
+        speedup=speedup,
+        per_dollar=per_dollar,
+        gpus=gpus,
+        baseline=None if baseline is None else str(baseline),
+    )
 
 
 def _cost_ratio(a: Run, b: Run) -> float | None:
@@ -243,12 +276,12 @@ def _effects(a: Run, b: Run, speedup: RatioInterval, draws: tuple[DrawnNumbers, 
         ("cost of a million tokens", "USD", lambda run: (run.cost_USD or {}).get("per_million_tokens"), slower),
     )
     for name, unit, value, ratio_interval in rows:
-        effect = Effect(name, unit, value(a), value(b))
+        effect = Effect(name=name, unit=unit, a=value(a), b=value(b))
         if effect.a is None and effect.b is None:
             continue
         if ratio_interval and effect.change is not None:
             low, high = sorted((1 + effect.change) * bound - 1 for bound in ratio_interval)
-            effect = Effect(name, unit, effect.a, effect.b, low, high)
+            effect = effect.model_copy(update={"low": low, "high": high})
         yield effect
 
 
@@ -267,7 +300,8 @@ def _parts(a: Run, b: Run, draws: tuple[DrawnNumbers, DrawnNumbers]) -> Iterator
     """Each breakdown part of the step, then the whole step."""
     for name in (*BREAKDOWN, "step time"):
         a_s, b_s = (run.step_time_s if name == "step time" else run.breakdown_s.get(name, 0.0) for run in (a, b))
-        yield BreakdownDifference(name, a_s, b_s, *interval((draws[1][name] - draws[0][name])[1:]))
+        low_s, high_s = interval((draws[1][name] - draws[0][name])[1:])
+        yield BreakdownDifference(name=name, a_s=a_s, b_s=b_s, low_s=low_s, high_s=high_s)
 
 
 def _drawn_numbers(sides: tuple[_ComparedRun, _ComparedRun]) -> tuple[DrawnNumbers, DrawnNumbers]:

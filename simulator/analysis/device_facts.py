@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
-from scaleproof.simulator.analysis.device_rates import implementations
+from scaleproof.simulator.analysis.device_rates import RateLine, attentions, implementations, squares
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels
+from scaleproof.simulator.common.record import Record
 from scaleproof.simulator.common.units import (
     counted,
     format_bytes,
@@ -20,16 +21,36 @@ from scaleproof.simulator.common.units import (
 )
 
 
-class Fact(NamedTuple):
+@dataclass(frozen=True)
+class Fact:
     """A property of a device with its value. origin: measured, data sheet or assumed."""
 
     what: str
     value: str
     origin: str
 
-    def plain(self) -> dict[str, Any]:
-        """The fact as data for JSON."""
-        return self._asdict()
+
+class DeviceRecord(Record):
+    """What is known of a device: its facts, and rates of matrix products and attention."""
+
+    name: str
+    description: str
+    facts: tuple[Fact, ...]
+    products: tuple[RateLine, ...]
+    attention: tuple[RateLine, ...]
+    source: str
+
+
+def record_of(device: Device) -> DeviceRecord:
+    """What is known of a device."""
+    return DeviceRecord(
+        name=device.name,
+        description=device.description,
+        facts=tuple(facts(device)),
+        products=tuple(squares(device)),
+        attention=tuple(attentions(device)),
+        source=device.source,
+    )
 
 
 def facts(device: Device) -> list[Fact]:

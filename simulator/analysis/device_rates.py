@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.device.device import Device, Precision, is_narrow
 from scaleproof.simulator.cluster.device.kernels.attention import AttentionRates, running, shipped_attention_rates
@@ -24,7 +25,8 @@ HEADS: Final = 32
 WIDTH: Final = 128
 
 
-class Rate(NamedTuple):
+@dataclass(frozen=True)
+class Rate:
     """FLOP/s that a kernel reaches, in a short burst at high clocks with its 90 % interval, and sustained under the power
     limit. size: of the kernel, such as the side of a product."""
 
@@ -35,16 +37,14 @@ class Rate(NamedTuple):
     sustained: float
 
 
-class RateLine(NamedTuple):
-    """Rates of a kernel by its size. precision: of its operands."""
+@dataclass(frozen=True)
+class RateLine:
+    """Rates of a kernel by its size. precision: of its operands. peak_flops: FLOP/s of the device in that precision."""
 
     name: str
     precision: Precision
+    peak_flops: float
     rates: tuple[Rate, ...]
-
-    def plain(self) -> dict[str, Any]:
-        """The line as data for JSON."""
-        return {"name": self.name, "precision": self.precision, "rates": [rate._asdict() for rate in self.rates]}
 
 
 # A size of a kernel, or its FLOPs per byte of memory traffic, and FLOP/s.
@@ -73,7 +73,7 @@ class IntensitySeries(NamedTuple):
 def product_line(device: Device, precision: Precision, name: str, shapes: Iterable[tuple[float, int, int, int]]) -> RateLine:
     """Rates of matrix products. shapes: size, m, n and k of each."""
     rates = [_rate(device, precision, size, Matmul("product", m, n, k), 1.0, 2.0 * m * n * k) for size, m, n, k in shapes]
-    return RateLine(name, precision, tuple(rates))
+    return RateLine(name, precision, device.peak_flops[precision], tuple(rates))
 
 
 def squares(device: Device, sides: Sequence[int] = SIDES) -> list[RateLine]:
@@ -91,7 +91,7 @@ def attention_line(
         operator = Attention("attention", heads, key_heads, tokens, tokens, width, width, flash=True)
         flops = operator.forward_flops * operator.seen * sequences
         rates.append(_rate(device, precision, tokens, operator, sequences, flops))
-    return RateLine(name, precision, tuple(rates))
+    return RateLine(name, precision, device.peak_flops[precision], tuple(rates))
 
 
 def attentions(device: Device, lengths: Sequence[int] = LENGTHS) -> list[RateLine]:

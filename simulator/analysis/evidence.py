@@ -6,14 +6,14 @@ import csv
 import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydantic import TypeAdapter
 
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import naming_extras
+from scaleproof.simulator.common.record import Record
 from scaleproof.simulator.common.units import counted, format_percent
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.scenario.schema import Scenario
@@ -41,13 +41,14 @@ _SAME_MODEL: Final = 0.02
 _TRANSFORMERS: Final = ("gpt", "llama", "bert", "t5")
 
 
-@dataclass(frozen=True)
-class PublishedRun:
+class PublishedRun(Record):
     """A published training run, and the step time that is predicted for it.
 
     id: of the row; `scaleproof show published:ID` prints its scenario. parameters: of the model. experts: whether it is a
     mixture of experts. generation: of the GPU. low_s, high_s: the 90 % prediction interval.
     """
+
+    derived: ClassVar = ("error",)
 
     id: str
     model: str
@@ -84,41 +85,41 @@ class PublishedRun:
         return self.low_s <= self.measured_s <= self.high_s
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Record):
     """Published runs that are similar to a scenario, the nearest first."""
 
-    runs: Sequence[PublishedRun]
+    derived: ClassVar = ("similar", "median_error", "coverage")
+
+    runs: tuple[PublishedRun, ...]
 
     def __repr__(self) -> str:
-        runs = counted(len(self.runs), "similar published run")
-        if not self.runs:
+        runs = counted(self.similar, "similar published run")
+        if self.median_error is None or self.coverage is None:
             return runs
-        return f"{runs}; median error {format_percent(self.median_error)}, {format_percent(self.coverage)} in the 90 % interval"
+        coverage = format_percent(self.coverage, 0)
+        return f"{runs}; median error {format_percent(self.median_error)}, {coverage} in the 90 % interval"
 
     @property
-    def median_error(self) -> float:
-        """Median of the absolute relative errors of their predictions."""
-        return statistics.median(abs(run.error) for run in self.runs)
+    def similar(self) -> int:
+        """Number of the runs."""
+        return len(self.runs)
 
     @property
-    def coverage(self) -> float:
-        """Share of the runs whose measured time is in the 90 % prediction interval."""
-        return statistics.mean(run.is_covered for run in self.runs)
+    def median_error(self) -> float | None:
+        """Median of the absolute relative errors of their predictions; None without runs."""
+        return statistics.median(abs(run.error) for run in self.runs) if self.runs else None
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of the runs whose measured time is in the 90 % prediction interval; None without runs."""
+        return statistics.mean(run.is_covered for run in self.runs) if self.runs else None
 
     @naming_extras()
     def to_frame(self) -> pd.DataFrame:
         """One row per published run, the nearest first. Needs pandas."""
         import pandas as pd
 
-        return pd.DataFrame([asdict(run) | {"error": run.error} for run in self.runs])
-
-    def plain(self) -> dict[str, Any]:
-        """The evidence as data for JSON."""
-        runs = [asdict(run) | {"error": run.error} for run in self.runs]
-        if not runs:
-            return {"similar": 0, "runs": []}
-        return {"similar": len(runs), "median_error": self.median_error, "coverage": self.coverage, "runs": runs}
+        return pd.DataFrame([run.to_dict() for run in self.runs])
 
 
 def evidence(scenario: Scenario) -> Evidence:
@@ -126,9 +127,9 @@ def evidence(scenario: Scenario) -> Evidence:
     may be empty."""
     about = description(scenario)
     if about is None:
-        return Evidence(())
+        return Evidence(runs=())
     by_distance = sorted((_distance(about, run), run.id, run) for run in published_runs() if run.experts == about["experts"])
-    return Evidence(tuple(run for distance, _, run in by_distance[:_MOST] if distance <= _FAR))
+    return Evidence(runs=tuple(run for distance, _, run in by_distance[:_MOST] if distance <= _FAR))
 
 
 def description(scenario: Scenario) -> dict[str, Any] | None:

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from scaleproof.simulator.common.errors import InputError, one_line
 
 
 class Record(BaseModel):
-    """A result as data: validated when it is made and when it is read. Its fields are those of its JSON."""
+    """A result as data: validated when it is made and when it is read. Its JSON has its fields, and the properties `derived`,
+    which are left out when it is read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    derived: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _with_derived(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {**fields(self), **{name: getattr(self, name) for name in self.derived}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_derived(cls, data: Any) -> Any:
+        return {name: data[name] for name in data if name not in cls.derived} if isinstance(data, dict) else data
+
+    def __str__(self) -> str:
+        return repr(self)
 
     @classmethod
     def read(cls, path: Path, remedy: str) -> Self:

@@ -20,9 +20,10 @@ from scaleproof.simulator.model.siamese import Siamese
 from scaleproof.simulator.model.traced import Traced
 from scaleproof.simulator.model.transformer.decoder import Gpt, Llama
 from scaleproof.simulator.model.transformer.encoders import T5, Bert
+from scaleproof.simulator.model.transformer.vision_language import VisionLanguage
 
 AnyModel = Annotated[
-    Gpt | Llama | Bert | T5 | Mlp | ResNet | Vgg | AlexNet | InceptionV3 | Siamese | Traced | CapturedModel,
+    Gpt | Llama | VisionLanguage | Bert | T5 | Mlp | ResNet | Vgg | AlexNet | InceptionV3 | Siamese | Traced | CapturedModel,
     Field(discriminator="kind"),
 ]
 
@@ -42,5 +43,6 @@ __all__ = [
     "Siamese",
     "Traced",
     "Vgg",
+    "VisionLanguage",
     "cut_into_stages",
 ]

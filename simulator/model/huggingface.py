@@ -17,6 +17,7 @@ from scaleproof.simulator.common.errors import NotFoundError, ScenarioError
 from scaleproof.simulator.model.layers import ModelSpec
 from scaleproof.simulator.model.transformer.decoder import Gpt, Llama
 from scaleproof.simulator.model.transformer.encoders import T5, Bert
+from scaleproof.simulator.model.transformer.vision_language import Projector, Vision, VisionLanguage
 
 Config = Mapping[str, Any]
 Fields = dict[str, Any]
@@ -50,9 +51,17 @@ def read(path: Path) -> Fields:
     """
     file = path / "config.json" if path.is_dir() else path
     config = _parsed(file)
-    family = _FAMILIES.get(str(config.get("model_type")))
+    kind = str(config.get("model_type"))
+    images = _IMAGES.get(kind)
+    if images is not None:
+        # older files have the fields of the decoder next to those of the tower
+        inner = config.get("text_config") or {name: value for name, value in config.items() if name != "model_type"}
+        kept = {name: config[name] for name in _SHARED if name in config}
+        kind = str(inner.get("model_type", images.text)).removesuffix("_text")
+        kind, config = _DECODERS.get(kind, kind), {**kept, **inner, "vision_config": config.get("vision_config", {})}
+    family = _FAMILIES.get(kind)
     if family is None:
-        known = ", ".join(sorted(_FAMILIES))
+        known = ", ".join(sorted([*_FAMILIES, *_IMAGES]))
         given = f"{config['model_type']!r} is not known" if "model_type" in config else "missing"
         raise ScenarioError([f"{file}: model_type: {given}; give one of {known}"])
     config = {**family.defaults, **config}
@@ -60,13 +69,14 @@ def read(path: Path) -> Fields:
         raise ScenarioError([f"{file}: {problem}" for problem in problems])
     try:
         fields = _fields(config, family)
-    except (ValueError, TypeError) as error:
-        raise ScenarioError([f"{file}: {error}"]) from None
-    try:
-        model = family.spec.model_validate(fields)
+        if images is not None:
+            fields |= _with_images(images.vision(config["vision_config"], fields["hidden"]), fields)
+        model = (family.spec if images is None else VisionLanguage).model_validate(fields)
     except ValidationError as error:
         invalid = dict.fromkeys(_with_their_names(detail, family) for detail in error.errors())
         raise ScenarioError([f"{file}: {problem}" for problem in invalid]) from None
+    except (ValueError, TypeError) as error:
+        raise ScenarioError([f"{file}: {error}"]) from None
     return {"kind": model.model_dump()["kind"], "name": _name(file), **fields}
 
 
@@ -130,6 +140,8 @@ def _with_their_names(detail: Any, family: _Family) -> str:
     # messages of nested models use the last part of a field's name
     names = {**family.required, **family.optional}
     local = {ours.rpartition(".")[2] if path and ours.startswith(f"{path[0]}.") else ours: names[ours] for ours in names}
+    if path[:1] == ["vision"]:
+        return f"vision_config: {detail['ctx']['error'] if detail['type'] == 'value_error' else detail['msg']}"
     if detail["type"] == "value_error":
         pattern = "|".join(sorted(map(re.escape, local), key=len, reverse=True))
         return re.sub(rf"(?<![\w.])({pattern})(?![\w.])", lambda found: local[found[0]], str(detail["ctx"]["error"]))
@@ -181,9 +193,124 @@ def _qwen_window(config: Config) -> Fields:
     return {"window": config["sliding_window"]}
 
 
+def _gemma2(config: Config) -> Fields:
+    capped = _has(config, "final_logit_softcapping", True)
+    return {"activation": "geglu", "norms": "around", "softcap": capped, "global_every": 2} | _llama(config)
+
+
+def _gemma3(config: Config) -> Fields:
+    kinds = config.get("layer_types") or []
+    every = kinds.index("full_attention") + 1 if "full_attention" in kinds else config.get("sliding_window_pattern", 6)
+    return {"activation": "geglu", "norms": "around", "head_norms": True, "global_every": every}
+
+
+def _phi(config: Config) -> Fields:
+    rate = _has(config, "resid_pdrop", False)
+    return {"positions": "rotary", "parallel": "one norm", "head_bias": True, "dropout": rate}
+
+
+def _falcon(config: Config) -> Fields:
+    heads, is_new = config["num_attention_heads"], _has(config, "new_decoder_architecture", False)
+    several = config.get("num_kv_heads") or heads
+    one = _has(config, "multi_query", True) and not is_new
+    return {
+        "positions": "rotary",
+        "biases": "all" if _has(config, "bias", False) else "none",
+        "parallel": (True if is_new else "one norm") if _has(config, "parallel_attn", True) else False,
+        "key_heads": 1 if one else several if is_new else heads,
+    }
+
+
+def _gpt_oss(config: Config) -> Fields:
+    experts = {"feedforward": config["intermediate_size"], "count": config["num_local_experts"], "biases": True}
+    active = config.get("num_experts_per_tok", config.get("experts_per_token", 4))
+    biases = "all" if _has(config, "attention_bias", True) else "none"
+    return {"experts": experts | {"active": active}, "biases": biases, "sinks": True, "global_every": 2}
+
+
+def _stablelm(config: Config) -> Fields:
+    return {"norm": "layer", "biases": "qkv" if _has(config, "use_qkv_bias", False) else "none"}
+
+
 def _t5(config: Config) -> Fields:
     return {"activation": "geglu" if str(config.get("feed_forward_proj", "relu")).startswith("gated") else "relu"}
 
+
+class _Images(NamedTuple):
+    """How a model that reads images is read. text: `model_type` of its decoder, if it has none of its own. vision: fields of
+    the tower from those of `vision_config` and the width of the decoder."""
+
+    text: str
+    vision: Callable[[Config, int], Fields]
+
+
+# Fields that are next to those of the decoder, not among them.
+_SHARED: Final = ("tie_word_embeddings",)
+# `model_type` of the decoders of models that read images, where it is not that of a family.
+_DECODERS: Final = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "gemma3": "gemma3_text"}
+
+
+def _with_images(vision: Fields, fields: Fields) -> Fields:
+    """The tower, and a sample that has room for an image if the configuration's has not."""
+    tokens = Vision.model_construct(**vision | {"projector": Projector.model_construct(**vision["projector"])}).tokens
+    return {"vision": vision, "sequence": max(tokens, fields["sequence"])}
+
+
+def _clip(config: Config, hidden: int) -> Fields:
+    """The tower of LLaVA 1.5: CLIP's ViT-L at 336 pixels, and two products."""
+    sizes = _tower(config, layers=24, hidden=1024, heads=16, feedforward=4096, image=336, patch=14)
+    return sizes | {"class_token": True, "end_norms": 2, "projector": {"width": hidden}}
+
+
+def _siglip(config: Config, hidden: int) -> Fields:
+    """The tower of Gemma 3, whose outputs are averaged over 4 × 4 patches, normalised and projected once."""
+    sizes = _tower(config, layers=27, hidden=1152, heads=16, feedforward=4304, image=896, patch=14)
+    return sizes | {"patch_bias": True, "end_norms": 1, "projector": {"pool": 4, "norm": "rms", "biases": False}}
+
+
+def _tower(config: Config, **defaults: int) -> Fields:
+    theirs = {
+        "layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
+        "feedforward": "intermediate_size", "image": "image_size", "patch": "patch_size",
+    }  # fmt: skip
+    return {ours: config.get(theirs[ours], value) for ours, value in defaults.items()}
+
+
+# Pixels of a side of an image where the tower takes any size, near a photograph's in the models' examples.
+_IMAGE: Final = 448
+
+
+def _qwen_vision(config: Config, hidden: int, width: int, feedforward: int) -> Fields:
+    merge, patch = config.get("spatial_merge_size", 2), config.get("patch_size", 14)
+    side = merge * patch
+    projector = {"merge": merge, "width": width * merge**2, "norm": "layer"}
+    return {
+        "layers": config.get("depth", 32), "hidden": width, "heads": config.get("num_heads", 16), "feedforward": feedforward,
+        "image": _IMAGE // side * side, "patch": patch, "frames": config.get("temporal_patch_size", 2), "positions": "rotary",
+        "projector": projector,
+    }  # fmt: skip
+
+
+def _qwen2_vision(config: Config, hidden: int) -> Fields:
+    width = config.get("embed_dim", 1280)
+    return _qwen_vision(config, hidden, width, int(config.get("mlp_ratio", 4) * width))
+
+
+def _qwen25_vision(config: Config, hidden: int) -> Fields:
+    """As before, with gated MLPs, RMS norms and windows of 112 pixels in all blocks but some."""
+    fields = _qwen_vision(config, hidden, config.get("hidden_size", 1280), config.get("intermediate_size", 3420))
+    side = config.get("window_size", 112) // fields["patch"]
+    whole = len(config.get("fullatt_block_indexes", (7, 15, 23, 31)))
+    changes = {"activation": "swiglu", "norm": "rms", "window": side**2, "global_blocks": whole}
+    return fields | changes | {"projector": fields["projector"] | {"norm": "rms"}}
+
+
+_IMAGES: Final[dict[str, _Images]] = {
+    "llava": _Images("llama", _clip),
+    "qwen2_vl": _Images("qwen2", _qwen2_vision),
+    "qwen2_5_vl": _Images("qwen2", _qwen25_vision),
+    "gemma3": _Images("gemma3_text", _siglip),
+}
 
 _FAMILIES: Final[dict[str, _Family]] = {
     "llama": _Family(Llama, _LLAMA, _GROUPED, _llama),
@@ -233,6 +360,43 @@ _FAMILIES: Final[dict[str, _Family]] = {
             "latent.query_rank": "q_lora_rank",
         },
         supported={"moe_layer_freq": 1},
+    ),
+    "gemma": _Family(
+        Llama, _LLAMA, _GROUPED, lambda config: {"activation": "geglu"}, defaults={"head_dim": 256, "tie_word_embeddings": True}
+    ),
+    "gemma2": _Family(
+        Llama,
+        _LLAMA,
+        _MISTRAL,
+        _gemma2,
+        defaults={"head_dim": 256, "tie_word_embeddings": True, "sliding_window": 4096},
+    ),
+    "gemma3_text": _Family(
+        Llama,
+        _LLAMA,
+        _MISTRAL,
+        _gemma3,
+        defaults={"head_dim": 256, "tie_word_embeddings": True, "sliding_window": 4096, "vocab_size": 262208},
+    ),
+    "phi3": _Family(Llama, _LLAMA, _MISTRAL),
+    "phi": _Family(Gpt, _LLAMA, _GROUPED, _phi, supported={"qk_layernorm": False}),
+    "falcon": _Family(
+        Gpt,
+        _SIZES,
+        {"feedforward": "ffn_hidden_size", "tied": "tie_word_embeddings"},
+        _falcon,
+        supported={"alibi": False},
+        defaults={"max_position_embeddings": 2048, "tie_word_embeddings": True},
+    ),
+    "olmo2": _Family(Llama, _LLAMA, _GROUPED, lambda config: {"norms": "after", "head_norms": "whole"} | _llama(config)),
+    "glm": _Family(Llama, _LLAMA, _GROUPED, _llama, defaults={"attention_bias": True}),
+    "glm4": _Family(
+        Llama, _LLAMA, _GROUPED, lambda config: {"norms": "around"} | _llama(config), defaults={"attention_bias": True}
+    ),
+    "granite": _Family(Llama, _LLAMA, _GROUPED, _llama),
+    "stablelm": _Family(Llama, _LLAMA, _GROUPED, _stablelm, supported={"qk_layernorm": False, "use_parallel_residual": False}),
+    "gpt_oss": _Family(
+        Llama, _SIZES, _MISTRAL, _gpt_oss, defaults={"head_dim": 64, "num_key_value_heads": 8, "sliding_window": 128}
     ),
     "gpt2": _Family(
         Gpt,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, Self
 
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.record import Record
 from scaleproof.simulator.run.run import Run
 
 _HOUR_S: Final = 3600.0
 
 
-class Estimate(NamedTuple):
+class Estimate(Record):
     """A predicted number, and its 90 % interval."""
 
     value: float
@@ -22,11 +22,10 @@ class Estimate(NamedTuple):
 
     def times(self, factor: float) -> Estimate:
         """The estimate multiplied by a factor."""
-        return Estimate(*(factor * number for number in self))
+        return Estimate(value=factor * self.value, low=factor * self.low, high=factor * self.high)
 
 
-@dataclass(frozen=True)
-class TrainingTotals:
+class TrainingTotals(Record):
     """Totals of training on a number of tokens. All of them grow with the step time, and so do their intervals.
 
     Not included: failures, restarts, evaluations and saving (`goodput` has these). cost_USD: None without a price of nodes;
@@ -76,9 +75,5 @@ class TrainingTotals:
     def of_run(cls, run: Run, tokens: float, carbon_kg_per_J: float) -> Self:
         """Totals of training as in a predicted run. Raises InputError for models that read no tokens."""
         low_s, high_s = run.prediction_interval_s or (run.step_time_s, run.step_time_s)
-        step_s = Estimate(run.step_time_s, low_s, high_s)
+        step_s = Estimate(value=run.step_time_s, low=low_s, high=high_s)
         return cls.of(tokens, run.tokens, run.compute_ranks, step_s, (run.cost_USD, run.energy_J), carbon_kg_per_J)
-
-    def plain(self) -> dict[str, Any]:
-        """The totals as data for JSON, in SI units; each estimate as its value, low and high."""
-        return {name: value._asdict() if isinstance(value := getattr(self, name), Estimate) else value for name in asdict(self)}

@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError
 import pytest
 
 from scaleproof.commands.arguments import duration, share
-from scaleproof.commands.text.goodput import assumed
+from scaleproof.reports.descriptions.goodput import assumed
 
 
 @pytest.mark.parametrize(("text", "days"), [("54", 54.0), ("36 h", 1.5), ("1 d", 1.0)])

@@ -11,6 +11,7 @@ from scaleproof.simulator.cluster.network.topology import Switch
 from scaleproof.simulator.model import T5, Siamese, Traced
 from scaleproof.simulator.model.layers import WHOLE, kind_of
 from scaleproof.simulator.model.transformer.decoder import Transformer
+from scaleproof.simulator.model.transformer.vision_language import VisionLanguage
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.parallelism.compression import PowerSgd, TopK
 from scaleproof.simulator.parallelism.plan import Plan
@@ -56,6 +57,15 @@ def _model(scenario: Scenario) -> Iterator[Refusal]:
     ]  # fmt: skip
     if is_paced:
         return
+    yield isinstance(model, VisionLanguage), f"model: {kind_of(model)} is {_UNMEASURED}", "", "give one that reads only text"
+    if isinstance(model, Transformer):
+        has_biases = model.experts is not None and model.experts.biases
+        yield from [
+            (model.sinks, f"model.sinks: {_UNMEASURED}",
+             "torch's attention has no terms without values", "leave them out, or set compute=paced"),
+            (has_biases, f"model.experts.biases: {_UNMEASURED}",
+             "real experts have none", "leave them out, or set compute=paced"),
+        ]  # fmt: skip
     yield from [
         (shares_weights and plan.servers and scenario.strategy.kind == "hybrid", "strategy.servers",
          "servers of hybrids update each rank's weights by themselves, and not copies that ranks share",
@@ -78,6 +88,8 @@ def _division(scenario: Scenario) -> Iterator[Refusal]:
         return
     key_heads, by_heads = model.key_heads or model.heads, plan.context_by == "ulysses"
     yield from [
+        (model.head_norms == "whole" and plan.tensor > 1, field,
+         "real ranks normalise their own heads, not all of a token's as a whole", "give head_norms=true, or set compute=paced"),
         (model.latent is not None, field,
          "real ranks do not divide the latents of queries and keys", "leave it out, or set compute=paced"),
         (key_heads % (plan.tensor * (plan.context if by_heads else 1)), field,

@@ -172,7 +172,7 @@ def _gpus_with(sets: list[str], scenario: Scenario) -> int:
 def _evidence(scenario: Scenario) -> dict[str, Any]:
     """Published runs that are similar to the scenario, and how well they are predicted."""
     found = evidence(scenario)
-    if not found.runs:
+    if found.median_error is None or found.coverage is None:
         return {"similar": 0, "runs": []}
     step = sentences.step_time
     runs = [

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.cluster.collectives.groups import Group, Op
+from scaleproof.simulator.common.record import Record
 from scaleproof.simulator.common.units import format_bytes, format_percent
 from scaleproof.simulator.uncertainty.error_model import case_of_collective
 from scaleproof.simulator.uncertainty.linear_response import of_closed_form
 
 
-@dataclass(frozen=True)
-class PredictedSize:
+class PredictedSize(Record):
     """Predicted seconds of a size, and the ends of their 90 % interval."""
 
     size_bytes: float
@@ -27,8 +25,7 @@ class PredictedSize:
     high_s: float
 
 
-@dataclass(frozen=True)
-class MeasuredSize:
+class MeasuredSize(Record):
     """Measured seconds of a size, next to the prediction."""
 
     measured_s: float
@@ -45,8 +42,7 @@ class MeasuredSize:
         return self.predicted.low_s <= self.measured_s <= self.predicted.high_s
 
 
-@dataclass(frozen=True)
-class CollectiveCurve:
+class CollectiveCurve(Record):
     """A collective of one group by size. system: where it runs. detail: what else distinguishes the curve, such as the
     algorithm. points: predictions from the smallest size to the largest. measured: sizes with a measured time."""
 
@@ -54,7 +50,7 @@ class CollectiveCurve:
     op: Op
     ranks: int
     nodes: int
-    detail: str
+    detail: str = ""
     points: tuple[PredictedSize, ...]
     measured: tuple[MeasuredSize, ...] = ()
 
@@ -81,9 +77,11 @@ class CollectiveCurve:
         count = f"{len(self.measured)} time{'s' if len(self.measured) > 1 else ''}"
         return f"{count}: {median} off at the median, {most}; {inside} in the 90 % interval"
 
-    def plain(self) -> dict[str, Any]:
-        """The curve as data for JSON."""
-        return asdict(self)
+
+class Collectives(Record):
+    """Curves of one collective or several."""
+
+    curves: tuple[CollectiveCurve, ...]
 
 
 def predicted_curve(
@@ -101,7 +99,8 @@ def _predicted(
 
     interval = of_closed_form(seconds, cluster, case_of_collective(size_bytes, group.nodes, cluster))
     predicted_s = seconds(cluster)
-    return PredictedSize(size_bytes, predicted_s, interval.low * predicted_s, interval.high * predicted_s)
+    low_s, high_s = interval.low * predicted_s, interval.high * predicted_s
+    return PredictedSize(size_bytes=size_bytes, seconds=predicted_s, low_s=low_s, high_s=high_s)
 
 
 def drawn_sizes(sizes: Sequence[float]) -> list[float]:

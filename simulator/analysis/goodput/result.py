@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 from scaleproof.simulator.analysis.goodput.rates import CheckpointCost
 from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes
 from scaleproof.simulator.common.errors import naming_extras
+from scaleproof.simulator.common.record import Record
 from scaleproof.simulator.common.units import format_percent, format_time_s
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class CheckpointChoice:
+class CheckpointChoice(Record):
     """A checkpoint interval by some rule, and its effective training time ratio in closed form and simulated."""
 
     rule: str
@@ -25,8 +24,7 @@ class CheckpointChoice:
     simulated: float
 
 
-@dataclass(frozen=True)
-class Goodput:
+class Goodput(Record):
     """Throughput and losses of a scenario over `days` with failures.
 
     simulated_days: simulated part of the days, in each of `samples` samples. counts: number of each component of the job.
@@ -38,6 +36,8 @@ class Goodput:
     loss halved, by loss. cost_USD: of all nodes, spares included. assumed_s: times of detection and restart that the scenario
     does not give, by field.
     """
+
+    derived: ClassVar = ("ratio", "ratio_interval", "goodput_samples_per_s", "trained_samples", "cost_USD_per_million")
 
     scenario: str
     strategy: str
@@ -70,7 +70,7 @@ class Goodput:
     assumed_s: Mapping[str, float]
 
     def __repr__(self) -> str:
-        low, high = map(format_percent, self.interval)
+        low, high = map(format_percent, self.ratio_interval)
         return (
             f"{self.scenario}: {self.strategy} over {self.days:g} days\n"
             f"  effective training time ratio: {format_percent(self.ratio)} (90 % interval {low} to {high})\n"
@@ -83,7 +83,7 @@ class Goodput:
         return self.shares["useful"][0]
 
     @property
-    def interval(self) -> tuple[float, float]:
+    def ratio_interval(self) -> tuple[float, float]:
         """90 % interval of the ratio."""
         return self.shares["useful"][1:]
 
@@ -111,15 +111,3 @@ class Goodput:
         rows = pd.DataFrame.from_dict(dict(self.shares), orient="index", columns=["share", "share_low", "share_high"])
         rows.insert(0, "days", rows["share"] * self.days)
         return rows.rename_axis("part")
-
-    def plain(self) -> dict[str, Any]:
-        """The result as data for JSON, in SI units and shares."""
-        low, high = self.interval
-        derived = {
-            "ratio": self.ratio,
-            "ratio_interval": [low, high],
-            "goodput_samples_per_s": self.goodput_samples_per_s,
-            "trained_samples": self.trained_samples,
-            "cost_USD_per_million": self.cost_USD_per_million,
-        }
-        return asdict(self) | derived

@@ -200,7 +200,7 @@ class PlanRecord(Record):
     def totals(self, tokens: float, carbon_kg_per_J: float) -> TrainingTotals:
         """Totals of training on a number of tokens by the best configuration. Raises InputError for models without tokens."""
         row = self.best[0]
-        step_s = Estimate(row.step_time_s, row.low_s, row.high_s)
+        step_s = Estimate(value=row.step_time_s, low=row.low_s, high=row.high_s)
         per_step = None if self.tokens_per_sample is None else self.tokens_per_sample * self.samples
         return TrainingTotals.of(tokens, per_step, self.gpus, step_s, (row.cost_USD, row.energy_J), carbon_kg_per_J)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -41,17 +41,24 @@ class Latent(Spec):
     value_width: Width
 
 
-def qkv_projection(stream: ActivationStream, heads: Heads, bias: bool, rotary: bool, head_norms: bool = False) -> Layer:
-    """Queries, keys and values from one product, with norms of the heads and rotary positions if any."""
+def qkv_projection(
+    stream: ActivationStream, heads: Heads, bias: bool, rotary: bool, head_norms: bool | Literal["whole"] = False
+) -> Layer:
+    """Queries, keys and values from one product, with norms of the heads and rotary positions if any. head_norms: of each head,
+    or of all of a token's as a whole."""
     queries, keys = heads.heads * heads.width, heads.key_heads * heads.width
     columns = queries + keys + heads.key_heads * heads.value_width
     part = linear("qkv", stream.tokens, columns, stream.hidden, bias)
     if head_norms:
         normed = stream.tokens * (queries + keys)
-        tensors = 2 * norm_tensors(stream.norm, heads.width)
+        widths = (queries, keys) if head_norms == "whole" else (heads.width, heads.width)
+        tensors = tuple(tensor for width in widths for tensor in norm_tensors(stream.norm, width))
         part += Layer(
             operators=(norm_of("head norms", normed),), tensors=tensors, kept=(SavedActivation("head norms", normed),)
         )
+        if head_norms == "whole" and stream.shard.tensor > 1:
+            # ranks add up the squares of the heads of queries and of keys, and the sums of the gradient
+            part += Layer(exchanges=tuple(Exchange("all_reduce", 2 * stream.tokens, backward) for backward in (False, True)))
     return part + (_rotary(stream.tokens * (queries + keys)) if rotary else Layer())
 
 

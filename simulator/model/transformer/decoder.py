@@ -13,11 +13,12 @@ from pydantic import Field, model_validator
 from scaleproof.simulator.common.spec import Depth, Width
 from scaleproof.simulator.model.layers import WHOLE, Layer, ModelSpec, Shard
 from scaleproof.simulator.model.transformer.attention import Heads, Latent, attention, latent_projection, qkv_projection
-from scaleproof.simulator.model.transformer.experts import Experts, mixture
+from scaleproof.simulator.model.transformer.experts import Experts, expert_parameters, mixture
 from scaleproof.simulator.model.transformer.layer_parts import (
     Activation,
     ActivationStream,
     Norm,
+    Norms,
     block,
     branch_collectives,
     embedding,
@@ -50,9 +51,20 @@ class Transformer(ModelSpec):
     positions: Literal["learned", "rotary", "none"] = "learned"
     position_rows: Width | None = Field(None, description="longest sequence with learned positions; sequence if absent")
     window: Width | None = Field(None, description="tokens that a token attends to (sliding window); all if absent")
+    sinks: bool = Field(False, description="whether each head's softmax has a learned term that no value belongs to (gpt-oss)")
     tied: bool = Field(False, description="whether the output head shares the embedding's weights")
-    parallel: bool = Field(False, description="whether attention and MLP read the same input")
-    head_norms: bool = Field(False, description="whether queries and keys are normalised")
+    head_bias: bool = Field(False, description="whether the output head has biases")
+    softcap: bool = Field(False, description="whether logits pass a scaled tanh (Gemma 2)")
+    global_every: Width | None = Field(
+        None, description="with a window: every n-th block attends to all tokens (2 in Gemma 2 and gpt-oss, 6 in Gemma 3)"
+    )
+    norms: Norms = Field("before", description="where each branch is normalised: its input, its output (OLMo 2), or both")
+    parallel: bool | Literal["one norm"] = Field(
+        False, description="whether attention and MLP read the same input, each through a norm of its own or both through one"
+    )
+    head_norms: bool | Literal["whole"] = Field(
+        False, description="whether queries and keys are normalised: each head, or all heads as a whole"
+    )
     dropout: bool = Field(False, description="whether there is dropout, including that of attention scores")
     flash: bool = Field(True, description="whether attention is one kernel that keeps no scores")
     experts: Experts | None = None
@@ -69,6 +81,10 @@ class Transformer(ModelSpec):
             raise ValueError(message)
         if self.latent is not None and self.head_width is not None:
             raise ValueError(f"head_width: {self.head_width} conflicts with the widths of latent; leave it out")
+        if self.global_every is not None and self.window is None:
+            raise ValueError("global_every: all blocks attend to all tokens; give window, or leave it out")
+        if self.parallel and self.norms != "before":
+            raise ValueError(f"norms: {self.norms!r} conflicts with parallel branches; give before")
         if self.position_rows is not None and self.positions == "learned" and self.sequence > self.position_rows:
             message = f"sequence: {self.sequence} is more than position_rows {self.position_rows}; give at most that many"
             raise ValueError(message)
@@ -89,15 +105,13 @@ class Transformer(ModelSpec):
         stream = ActivationStream.checked(self.sequence, self.hidden, shard, self.norm, self.dropout, count)
         h, v, s = f"h={self.hidden}", f"v={self.vocabulary}", f"s={self.sequence}"
         end = f"{options(self)}{sharding(shard)})"
-        dense = self.experts.dense_layers if self.experts else self.layers
-        mixing = self._attention(stream)
+        roles = [(self.is_mixed(index), self.window_of(index)) for index in range(self.layers)]
+        parts = {role: self._block(stream, *role) for role in dict.fromkeys(roles)}
         blocks: list[Layer] = []
-        for count, role, build_branch in ((dense, "block", self._mlp), (self.layers - dense, "experts", self._mixture)):
-            if count:
-                branch, collectives = build_branch(stream)
-                part = block(stream, (mixing, branch), self.parallel, (branch_collectives(stream), collectives))
-                signature = f"{self.kind}.{role}({h},heads={self.heads},{s}{end}"
-                blocks += repeated("block", len(blocks), count, signature, part, stream.local_elements)
+        for index, (is_mixed, window) in enumerate(roles):
+            role = ("experts" if is_mixed else "block") + ("" if window == self.window else ".global")
+            signature = f"{self.kind}.{role}({h},heads={self.heads},{s}{end}"
+            blocks.append(parts[is_mixed, window].named(f"block{index}", signature, stream.local_elements))
         first, last = self._ends(stream)
         return [
             first.named("embedding", f"{self.kind}.embedding({h},{v},{s}{end}", stream.local_elements, pinned_to_end=True),
@@ -105,19 +119,32 @@ class Transformer(ModelSpec):
             last.named("head", f"{self.kind}.head({h},{v},{s}{end}", self._words(shard) * stream.tokens, pinned_to_end=True),
         ]
 
+    def is_mixed(self, block: int) -> bool:
+        """Whether a block has a mixture of experts."""
+        return self.experts is not None and block >= self.experts.dense_layers
+
+    def window_of(self, block: int) -> int | None:
+        """Number of tokens that each token of a block attends to; None for all."""
+        return None if self.global_every is not None and (block + 1) % self.global_every == 0 else self.window
+
     def active_parameters(self) -> int:
         """Number of parameters that a token uses: all except those of the experts that it is not sent to."""
         if self.experts is None:
             return self.parameters()
         mixed = self.layers - self.experts.dense_layers
-        gated = 3 if self.activation in ("swiglu", "geglu") else 2
-        idle = self.experts.count - self.experts.active
-        return self.parameters() - mixed * idle * gated * self.hidden * self.experts.feedforward
+        idle = mixed * (self.experts.count - self.experts.active)
+        return self.parameters() - idle * expert_parameters(self.experts, self.hidden, self.activation)
 
-    def _attention(self, stream: ActivationStream) -> Layer:
+    def _block(self, stream: ActivationStream, is_mixed: bool, window: int | None) -> Layer:
+        """A block with an MLP or a mixture of experts."""
+        mixing = self._attention(stream, window)
+        branch, collectives = self._mixture(stream) if is_mixed else self._mlp(stream)
+        return block(stream, (mixing, branch), self.parallel, (branch_collectives(stream), collectives), self.norms)
+
+    def _attention(self, stream: ActivationStream, window: int | None) -> Layer:
         ranks = stream.shard.tensor
         heads = even_share("heads", self.heads, ranks)
-        window, bias = self.window, self.biases == "all"
+        bias = self.biases == "all"
         if self.latent is not None:
             width = self.latent.width + self.latent.rotary_width
             shape = Heads(heads, heads, width, self.latent.value_width, True, self.flash, window)
@@ -129,7 +156,8 @@ class Transformer(ModelSpec):
         width = self.head_width or self.hidden // self.heads
         shape = Heads(heads, key_heads, width, width, True, self.flash, window)
         rotary = self.positions == "rotary"
-        return qkv_projection(stream, shape, self.biases != "none", rotary, self.head_norms) + attention(stream, shape, bias)
+        part = qkv_projection(stream, shape, self.biases != "none", rotary, self.head_norms) + attention(stream, shape, bias)
+        return part + Layer(tensors=(heads,)) if self.sinks else part
 
     def _mlp(self, stream: ActivationStream) -> tuple[Layer, Layer]:
         """An MLP and the collectives around it."""
@@ -157,7 +185,7 @@ class Transformer(ModelSpec):
     def _ends(self, stream: ActivationStream) -> tuple[Layer, Layer]:
         words = self._words(stream.shard)
         rows = (self.position_rows or self.sequence) if self.positions == "learned" else None
-        return embedding(stream, words, rows), output_head(stream, words, self.tied)
+        return embedding(stream, words, rows), output_head(stream, words, self.tied, self.head_bias, self.softcap)
 
 
 class Gpt(Transformer):
@@ -166,14 +194,19 @@ class Gpt(Transformer):
     kind: Literal["gpt"] = "gpt"
 
 
-class Llama(Transformer):
-    """A Llama and its kin (Mistral, Mixtral, Qwen, DeepSeek): rotary positions, no biases, RMS norms, gated MLPs."""
+class LlamaDefaults(Transformer):
+    """Rotary positions, no biases, RMS norms, gated MLPs."""
 
-    kind: Literal["llama"] = "llama"
     activation: Activation = "swiglu"
     norm: Norm = "rms"
     biases: Literal["all", "qkv", "none"] = "none"
     positions: Literal["learned", "rotary", "none"] = "rotary"
+
+
+class Llama(LlamaDefaults):
+    """A Llama and its kin: Mistral, Mixtral, Qwen, DeepSeek, Gemma, Phi-3, OLMo, GLM, gpt-oss."""
+
+    kind: Literal["llama"] = "llama"
 
 
 def repeated(name: str, first: int, count: int, signature: str, part: Layer, output: int) -> Sequence[Layer]:

@@ -112,6 +112,7 @@ class Experts(Spec):
     feedforward: Width = Field(description="width of one expert")
     shared: int = Field(0, ge=0, le=1_000_000, description="number of additional experts that every token passes")
     dense_layers: int = Field(0, ge=0, le=100_000, description="number of first layers, which have an MLP and no experts")
+    biases: bool = Field(False, description="whether the router and the experts have biases (gpt-oss)")
     capacity: float | None = Field(
         None, gt=0, le=1e3, description="capacity of an expert over its even share; buffers are padded, excess tokens dropped"
     )
@@ -151,6 +152,17 @@ class Experts(Spec):
         return self.model_copy(update={"imbalance": 1.0, "capacity": capacity})
 
 
+def _expert_tensors(experts: Experts, hidden: int, feedforward: int, activation: Activation) -> tuple[int, ...]:
+    """Elements of an expert's tensors; feedforward: its width on a rank."""
+    columns = feedforward * activation_inputs(activation)
+    return (hidden * columns, hidden * feedforward, *((columns, hidden) if experts.biases else ()))
+
+
+def expert_parameters(experts: Experts, hidden: int, activation: Activation) -> int:
+    """Number of parameters of one expert."""
+    return sum(_expert_tensors(experts, hidden, experts.feedforward, activation))
+
+
 def mixture(stream: ActivationStream, experts: Experts, activation: Activation) -> Layer:
     """Router and experts of a rank. Each expert gets active / count of the tokens times the load factor, rounded up; with a
     distribution of tokens, the experts have the loads of the most loaded rank's experts.
@@ -171,11 +183,12 @@ def mixture(stream: ActivationStream, experts: Experts, activation: Activation) 
         SavedActivation("expert inputs", sent * hidden),
         SavedActivation("expert outputs", sent * hidden),
     )
-    part = Layer(operators=tuple(_dispatch(stream, experts, sent)), tensors=(hidden * experts.count,), kept=kept)
+    router = (hidden * experts.count, *((experts.count,) if experts.biases else ()))
+    part = Layer(operators=tuple(_dispatch(stream, experts, sent)), tensors=router, kept=kept)
     between = activation_function(sent * feedforward, activation)
     between = between.module("moe_act", None, {"activation"}) if between.modules else between
     part += Layer(operators=(Matmul("expert up", rows, up_columns, hidden, local_experts, loads=loads),)) + between
-    weights = (hidden * up_columns, hidden * feedforward) * local_experts
+    weights = _expert_tensors(experts, hidden, feedforward, activation) * local_experts
     down = Matmul("expert down", rows, hidden, feedforward, local_experts, loads=loads)
     part += Layer(operators=(down,), tensors=weights, expert_parameters=sum(weights))
     part += Layer(operators=tuple(_combine(stream, experts, sent)))

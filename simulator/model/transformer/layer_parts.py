@@ -16,6 +16,8 @@ from scaleproof.simulator.model.layers import Layer, Shard
 from scaleproof.simulator.model.operators import Axis, Exchange, Matmul, MemoryBound, SavedActivation
 
 Norm = Literal["layer", "rms"]
+# Where a branch is normalised: its input, its output, or both.
+Norms = Literal["before", "after", "around"]
 Activation = Literal["relu", "gelu", "swiglu", "geglu"]
 
 
@@ -98,25 +100,33 @@ def norm_tensors(kind: Norm, width: int) -> tuple[int, ...]:
     return (width, width) if kind == "layer" else (width,)
 
 
-def block(stream: ActivationStream, branches: Sequence[Layer], parallel: bool = False, around: Sequence[Layer] = ()) -> Layer:
-    """Branches with norms and residual additions: one after the other, or all in parallel on the same input.
+def block(
+    stream: ActivationStream,
+    branches: Sequence[Layer],
+    parallel: bool | Literal["one norm"] = False,
+    around: Sequence[Layer] = (),
+    norms: Norms = "before",
+) -> Layer:
+    """Branches with norms and residual additions: one after the other, or all in parallel on the same input, which one norm or
+    one for each branch normalises.
 
-    Norms before the branches or after the additions keep the same number of activations. around: the collectives around each
-    branch, `branch_collectives` if empty; parallel branches share equal ones.
+    Norms before the branches, after them or after the additions keep the same number of activations. around: the collectives
+    around each branch, `branch_collectives` if empty; parallel branches share equal ones.
     """
     around = around or [branch_collectives(stream)] * len(branches)
     layer = Layer(kept=(SavedActivation("input", stream.local_elements, group="input"),))
-    norms, sums = (
-        SavedActivation("norms", len(branches) * stream.local_elements),
-        SavedActivation("sums", (len(branches) - 1) * stream.local_elements),
-    )
+    count = {"before": 1, "after": 1, "around": 2}[norms] * (1 if parallel == "one norm" else len(branches))
     if parallel:
-        inner = sum([norm(stream) for _ in branches] + list(branches), Layer())
+        inner = sum([norm(stream)] * count + list(branches), Layer())
         layer += inner + sum(dict.fromkeys(around), Layer()) + residual(stream, len(branches))
     else:
+        normed = norm(stream)
+        before, after = normed if norms != "after" else Layer(), normed if norms != "before" else Layer()
         for branch, collectives in zip(branches, around, strict=True):
-            layer += norm(stream) + _with_collectives(branch, collectives) + residual(stream)
-    layer += Layer(kept=(norms,) if parallel or not sums.elements else (norms, sums))
+            layer += before + _with_collectives(branch, collectives) + after + residual(stream)
+    layer += Layer(kept=(SavedActivation("norms", count * stream.local_elements),))
+    if not parallel and len(branches) > 1:
+        layer += Layer(kept=(SavedActivation("sums", (len(branches) - 1) * stream.local_elements),))
     return layer.module("layernorm", {"norm", "rms norm"}, {"norms"}, exchanges=False)
 
 
@@ -227,23 +237,29 @@ def embedding(stream: ActivationStream, rows: int, positions: int | None, types:
     )
 
 
-def output_head(stream: ActivationStream, rows: int, tied: bool) -> Layer:
+def output_head(stream: ActivationStream, rows: int, tied: bool, bias: bool = False, softcap: bool = False) -> Layer:
     """The last norm, then the logits of `rows` words and the loss."""
     kept = (SavedActivation("input", stream.local_elements, group="input"),)
-    return Layer(kept=kept) + norm(stream) + logits_and_loss(stream, rows, tied)
+    return Layer(kept=kept) + norm(stream) + logits_and_loss(stream, rows, tied, bias, softcap)
 
 
-def logits_and_loss(stream: ActivationStream, rows: int, tied: bool, bias: bool = False) -> Layer:
+def logits_and_loss(stream: ActivationStream, rows: int, tied: bool, bias: bool = False, softcap: bool = False) -> Layer:
     """The logits of this rank's `rows` words, and the loss, which keeps them with four bytes each.
 
     Ranks that share the words reduce the largest logit, the sum of exponentials and the logit of the target. tied: whether the
-    weights are those of the embedding.
+    weights are those of the embedding. softcap: whether logits are bounded by a scaled tanh, which keeps its output.
     """
     tokens, hidden = stream.tokens, stream.hidden
     logits = tokens * rows
     tensors = (*(() if tied else (hidden * rows,)), *((rows,) if bias else ()))
-    operators = (Matmul("head", tokens, rows, hidden), MemoryBound("loss", logits, logits, logits, logits))
-    kept = (SavedActivation("head input", stream.local_elements, group="input"), SavedActivation("logits", logits, 4, "input"))
+    capped = MemoryBound("softcap", logits, logits, 2 * logits, logits)
+    loss = MemoryBound("loss", logits, logits, logits, logits)
+    operators = (Matmul("head", tokens, rows, hidden), *((capped,) if softcap else ()), loss)
+    kept = (
+        SavedActivation("head input", stream.local_elements, group="input"),
+        *((SavedActivation("capped", logits, group="input"),) if softcap else ()),
+        SavedActivation("logits", logits, 4, "input"),
+    )
     part = input_collectives(stream) + Layer(operators=operators, tensors=tensors, kept=kept)
     if stream.shard.tensor > 1:
         part += Layer(exchanges=(Exchange("all_reduce", tokens, False),) * 3)

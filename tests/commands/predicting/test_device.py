@@ -20,11 +20,11 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_facts_name_their_origin(capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, "h100-80gb-sxm").splitlines()
     assert lines[0] == "H100-80GB-SXM: NVIDIA H100 80 GB on NVLink (SXM5)"
-    facts = {line.strip().partition("  ")[0]: line for line in lines[2 : lines.index("")]}
+    facts = {line.strip().partition("  ")[0]: line for line in lines[3 : lines.index("", 3)]}
     assert facts["peak bf16, fp16"].split()[-4:] == ["989", "TFLOP/s", "data", "sheet"]
     assert facts["power limit"].endswith("data sheet")
     assert facts["launch of a kernel"].endswith("assumed")
-    assert any(line.startswith("source: ") for line in lines)
+    assert "source" in lines
 
 
 def test_rates_grow_with_the_size_of_products(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scaleproof
-from scaleproof.commands.predicting.cluster import describe
-from scaleproof.simulator.analysis.cluster_diff import QuantityRow, compare
+from scaleproof.reports.descriptions.clusters import describe
+from scaleproof.simulator.analysis.cluster_diff import ClusterDiff, QuantityRow, compare
 from scaleproof.simulator.cluster import Cluster
 
 DESCRIBED: dict[str, Any] = {
@@ -42,13 +42,13 @@ def network(bandwidth: str, low: str, high: str) -> Cluster:
     )
 
 
-def row(rows: list[QuantityRow], what: str) -> QuantityRow:
-    return next(row for row in rows if row.what == what)
+def row(found: ClusterDiff, what: str) -> QuantityRow:
+    return next(row for row in found.rows if row.what == what)
 
 
 def test_a_cluster_does_not_differ_from_itself() -> None:
-    assert {row.verdict for row in compare(cluster(), cluster())} == {"same"}
-    assert describe(compare(cluster(), cluster()), ("a", "b")).endswith("that both have differ by more than noise")
+    assert {row.verdict for row in compare(cluster(), cluster()).rows} == {"same"}
+    assert describe(compare(cluster(), cluster())).notes[0].endswith("that both have differ by more than noise")
 
 
 @pytest.mark.parametrize(

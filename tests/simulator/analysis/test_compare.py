@@ -9,14 +9,21 @@ from dataclasses import replace
 import pytest
 
 import scaleproof
-from scaleproof.commands.text.compare import describe
-from scaleproof.simulator.analysis.compare import compare
+from scaleproof.commands.text.sections import described
+from scaleproof.reports.descriptions import comparisons
+from scaleproof.simulator.analysis.compare import Comparison, compare
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import BREAKDOWN
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator.programs import ONLY_COMPUTE
 
 Make = Callable[..., Scenario]
+
+
+def describe(found: Comparison) -> str:
+    return described(comparisons.describe(found))
+
+
 CHANGES = (
     ("cluster.network.bandwidth=1 Gbit/s", "strategy.workers=8"),
     ("strategy={kind: parameter_server, workers: 8, servers: 2}",),
@@ -43,7 +50,7 @@ def test_a_changed_framework_is_listed_as_one_change(small: Make) -> None:
     changed = {one.field: (one.a, one.b) for one in found.changed}
     assert changed["framework"] == ("pytorch-ddp", "torchtitan")
     assert not any(field.startswith("framework.") for field in changed)
-    assert found.plain()["frameworks"] == {
+    assert found.to_dict()["frameworks"] == {
         "a": {"framework": "pytorch-ddp", "framework_is_default": True},
         "b": {"framework": "torchtitan", "framework_is_default": False},
     }
@@ -138,7 +145,7 @@ def test_the_cheaper_scenario_has_a_probability_of_its_own(small: Make) -> None:
     assert "; B is faster than A with a probability of " in text
     assert f"B costs {found.cost_ratio:.3g} times what A costs per token (90 % interval " in text
     assert "); A is cheaper than B with a probability of " in text
-    assert found.plain()["probability_b_cheaper"] == found.per_dollar.ahead
+    assert found.to_dict()["probability_b_cheaper"] == found.per_dollar.ahead
 
 
 def test_a_model_that_does_not_fit_is_reported_with_a_remedy(small: Make) -> None:

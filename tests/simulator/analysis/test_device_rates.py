@@ -66,7 +66,7 @@ def test_measured_rates_have_narrower_intervals_than_unknown_ones() -> None:
 
 def test_facts_say_how_they_are_known() -> None:
     known = by_name(shipped("h100-80gb-sxm"))
-    assert known["memory bandwidth"] == ("memory bandwidth", "3.35 TB/s", "data sheet")
+    assert known["memory bandwidth"] == Fact("memory bandwidth", "3.35 TB/s", "data sheet")
     assert known["matrix products bf16"].origin == "measured"
     assert known["usable memory"].origin == "measured"
     assert known["issue of a kernel"].origin == "assumed"

@@ -12,8 +12,9 @@ from scaleproof.simulator.analysis.evidence import Evidence, PublishedRun, evide
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 
-RUN = PublishedRun(
-    "a", "m", 7_000_000_000, False, "A100-80GB-SXM", "ampere", 64, 1, 1, 3, "bf16", "llm-foundry", 1.1, 1.0, 0.95, 1.3
+RUN = next(run for run in published_runs() if run.framework == "llm-foundry").model_copy(
+    update={"tensor": 1, "stages": 1, "zero": 3, "precision": "bf16"}
+    | {"predicted_s": 1.1, "measured_s": 1.0, "low_s": 0.95, "high_s": 1.3}
 )
 
 
@@ -47,15 +48,16 @@ def test_mixtures_of_experts_are_compared_with_mixtures_only() -> None:
 
 
 def test_a_model_without_published_runs_has_no_evidence() -> None:
-    assert evidence(load("resnet50-ring-p100")).plain() == {"similar": 0, "runs": []}
+    assert evidence(load("resnet50-ring-p100")).to_dict() == {"runs": [], "similar": 0, "median_error": None, "coverage": None}
 
 
 def test_the_error_and_the_coverage_are_those_of_the_runs() -> None:
-    missed = PublishedRun(**{**vars(RUN), "measured_s": 2.2})
-    found = Evidence((RUN, missed, missed))
+    missed = RUN.model_copy(update={"measured_s": 2.2})
+    found = Evidence(runs=(RUN, missed, missed))
     assert found.median_error == pytest.approx(0.5)
     assert found.coverage == pytest.approx(1 / 3)
-    assert found.plain()["runs"][0]["error"] == pytest.approx(0.1)
+    assert found.to_dict()["runs"][0]["error"] == pytest.approx(0.1)
+    assert Evidence.model_validate_json(found.to_json()) == found
 
 
 @pytest.mark.parametrize("run", published_runs()[::60], ids=lambda run: run.id)

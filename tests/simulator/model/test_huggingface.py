@@ -90,32 +90,66 @@ def test_a_configuration_gives_the_shipped_model(name: str, tmp_path: Path) -> N
     assert products[0] == products[1]
 
 
-# counts of the published weights: Qwen/Qwen3-8B and Qwen/Qwen3-30B-A3B
+def config_of(
+    kind: str, hidden: int, feedforward: int, heads: int, key_heads: int, layers: int, words: int, **others: Any
+) -> dict[str, Any]:
+    return {
+        "model_type": kind, "hidden_size": hidden, "intermediate_size": feedforward, "num_attention_heads": heads,
+        "num_key_value_heads": key_heads, "num_hidden_layers": layers, "vocab_size": words, "max_position_embeddings": 4096,
+    } | others  # fmt: skip
+
+
+CLIP = {"hidden_size": 1024, "image_size": 336, "intermediate_size": 4096, "num_hidden_layers": 24, "patch_size": 14}
+QWEN_VISION = {"depth": 32, "embed_dim": 1280, "num_heads": 16, "mlp_ratio": 4, "patch_size": 14}
+GEMMA_3 = config_of("gemma3_text", 2560, 10240, 8, 4, 34, 262208, sliding_window=1024)
+
+
+# numbers of parameters that the pages of the published weights print
 @pytest.mark.parametrize(
     ("config", "parameters"),
     [
+        (config_of("qwen3", 4096, 12288, 32, 8, 36, 151936, head_dim=128), 8_190_735_360),
         (
-            {
-                "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 32,
-                "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 36, "max_position_embeddings": 40960,
-                "vocab_size": 151936, "tie_word_embeddings": False, "attention_bias": False,
-            },
-            8_190_735_360,
-        ),
-        (
-            {
-                "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "num_attention_heads": 32,
-                "num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 48, "max_position_embeddings": 40960,
-                "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1,
-                "mlp_only_layers": [], "vocab_size": 151936, "tie_word_embeddings": False,
-            },
+            config_of("qwen3_moe", 2048, 6144, 32, 4, 48, 151936, head_dim=128, moe_intermediate_size=768, num_experts=128)
+            | {"num_experts_per_tok": 8, "decoder_sparse_step": 1, "mlp_only_layers": []},
             30_532_122_624,
         ),
+        (config_of("gemma2", 3584, 14336, 16, 8, 42, 256000), 9_241_705_984),
+        (config_of("gemma3_text", 1152, 6912, 4, 1, 26, 262144, sliding_window=512), 999_885_952),
+        (config_of("phi3", 3072, 8192, 32, 32, 32, 32064), 3_821_079_552),
+        (config_of("phi", 2560, 10240, 32, 32, 32, 51200), 2_779_683_840),
+        (config_of("olmo2", 4096, 11008, 32, 32, 32, 100352), 7_298_617_344),
+        (config_of("glm4", 4096, 13696, 32, 2, 40, 151552, head_dim=128), 9_400_279_040),
+        (config_of("stablelm", 2560, 6912, 32, 32, 32, 50304), 2_795_443_200),
+        (
+            config_of("gpt_oss", 2880, 2880, 64, 8, 24, 201088, num_local_experts=32, num_experts_per_tok=4),
+            20_914_757_184,
+        ),
+        (
+            {"model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71, "num_hidden_layers": 32}
+            | {"vocab_size": 65024},
+            6_921_720_704,
+        ),
+        (
+            {"model_type": "falcon", "hidden_size": 8192, "num_attention_heads": 128, "num_hidden_layers": 60}
+            | {"vocab_size": 65024, "num_kv_heads": 8, "new_decoder_architecture": True},
+            41_303_293_952,
+        ),
+        (
+            {"model_type": "llava", "vision_config": CLIP, "text_config": config_of("llama", 4096, 11008, 32, 32, 32, 32064)},
+            7_063_427_072,
+        ),
+        (config_of("qwen2_vl", 3584, 18944, 28, 4, 28, 152064, vision_config=QWEN_VISION), 8_291_375_616),
+        (
+            config_of("qwen2_5_vl", 3584, 18944, 28, 4, 28, 152064)
+            | {"vision_config": {"hidden_size": 1280, "intermediate_size": 3420}},
+            8_292_166_656,
+        ),
+        ({"model_type": "gemma3", "vision_config": {"hidden_size": 1152}, "text_config": GEMMA_3}, 4_300_079_472),
     ],
 )  # fmt: skip
-def test_head_norms_and_wide_heads_are_read(config: dict[str, Any], parameters: int, tmp_path: Path) -> None:
-    model = load_model(f"hf:{written(tmp_path, config)}")
-    assert model.parameters() == parameters
+def test_models_have_the_parameters_of_the_published_weights(config: dict[str, Any], parameters: int, tmp_path: Path) -> None:
+    assert load_model(f"hf:{written(tmp_path, config)}").parameters() == parameters
 
 
 def test_the_default_sequence_length_is_the_longest_supported(tmp_path: Path) -> None:
@@ -166,6 +200,11 @@ def without(name: str, *fields: str) -> dict[str, Any]:
         (CONFIGS["gpt2-small"] | {"n_ctx": 512}, "n_ctx: 512 contradicts n_positions 1024; make them equal, or leave"),
         (CONFIGS["gpt2-small"] | {"model_type": "mamba"}, "model_type: 'mamba' is not known; give one of bert, deepseek_v3"),
         (without("gpt2-small", "model_type"), "config.json: model_type: missing; give one of bert"),
+        (config_of("phi", 64, 256, 4, 4, 2, 100, qk_layernorm=True), "qk_layernorm: True is not supported; only False is"),
+        (
+            config_of("qwen2_vl", 64, 256, 4, 4, 2, 100, vision_config={"embed_dim": 1280, "num_heads": 7}),
+            "vision_config: heads: 7 does not divide hidden 1280",
+        ),
         (CONFIGS["llama-2-70b"] | {"model_type": ["llama"]}, "model_type: ['llama'] is not known"),
     ],
 )  # fmt: skip

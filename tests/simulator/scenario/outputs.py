@@ -30,7 +30,7 @@ def _step(scenario: Scenario) -> str:
 
 
 def _totals(run: Run, scenario: Scenario) -> str:
-    step_s = Estimate(run.step_time_s, run.step_time_s, run.step_time_s)
+    step_s = Estimate(value=run.step_time_s, low=run.step_time_s, high=run.step_time_s)
     bills = run.cost_USD, run.energy_J
     return _written(TrainingTotals.of(1e9, run.tokens, run.ranks, step_s, bills, scenario.cluster.electricity.carbon_kg_per_J))
 

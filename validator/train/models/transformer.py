@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Self, cast
+from typing import Final, Literal, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,18 +12,21 @@ from torch.nn import functional
 
 from scaleproof.simulator.model.transformer.attention import Latent
 from scaleproof.simulator.model.transformer.decoder import Transformer
-from scaleproof.simulator.model.transformer.layer_parts import Activation, Norm
+from scaleproof.simulator.model.transformer.layer_parts import Activation, Norm, Norms
 from scaleproof.validator.train.models.attention import DROPOUT, Attend, rotary_table, rotated
 from scaleproof.validator.train.models.interleaved import InterleavedLinear, expansion
 from scaleproof.validator.train.models.latent import LatentProjection
 from scaleproof.validator.train.models.mixture import Mixture, activated
 from scaleproof.validator.train.recompute import Sections
 
+# Largest absolute logit with a softcap: that of Gemma 2 (final_logit_softcapping of its config.json).
+_SOFTCAP: Final = 30.0
+
 
 class BlockShape(NamedTuple):
     """Sizes and options of a block. bias, qkv_bias: of all products, and of that of queries, keys and values.
 
-    key_heads: heads of keys and values. parallel: whether attention and MLP read the same input. dropout: rate.
+    key_heads: heads of keys and values. norms, head_norms, parallel: as in `Transformer`. dropout: rate.
     """
 
     hidden: int
@@ -37,9 +40,10 @@ class BlockShape(NamedTuple):
     bias: bool = True
     qkv_bias: bool = True
     rotary: bool = False
-    head_norms: bool = False
-    parallel: bool = False
+    head_norms: bool | Literal["whole"] = False
+    parallel: bool | Literal["one norm"] = False
     dropout: float = 0.0
+    norms: Norms = "before"
 
     @classmethod
     def of(cls, spec: Transformer) -> Self:
@@ -59,6 +63,7 @@ class BlockShape(NamedTuple):
             head_norms=spec.head_norms,
             parallel=spec.parallel,
             dropout=DROPOUT if spec.dropout else 0.0,
+            norms=spec.norms,
         )
 
 
@@ -91,7 +96,7 @@ def _unchanged(x: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block, with an MLP or a mixture of experts: (batch, sequence, hidden) → the same shape.
+    """A transformer block, with an MLP or a mixture of experts: (batch, sequence, hidden) → the same shape.
 
     attend: the attention function. to_heads, to_tokens: exchanges before and after it among ranks that share a sample's tokens.
     run: runs the block's sections. With tensor parallelism a rank has some of the heads and a part of the MLP.
@@ -108,19 +113,22 @@ class Block(nn.Module):
         self.to_tokens: Callable[[Tensor], Tensor] = _unchanged
         self.run = Sections()
         self.dropout = nn.Dropout(shape.dropout)
-        self.attention_norm = norm_of(shape.norm, hidden)
+        normed = partial(norm_of, shape.norm, hidden)
+        self.attention_norm = normed() if shape.norms != "after" else nn.Identity()
         if shape.parallel:
-            self.mlp_norm = norm_of(shape.norm, hidden)
+            self.mlp_norm = normed() if shape.parallel != "one norm" else self.attention_norm
         self.projection = nn.Linear(self.add_heads() * shape.heads, hidden, bias=shape.bias)
+        self.attention_output_norm = normed() if shape.norms != "before" else nn.Identity()
         self.add_middle()
         if not shape.parallel:
-            self.mlp_norm = norm_of(shape.norm, hidden)
+            self.mlp_norm = normed() if shape.norms != "after" else nn.Identity()
         self.mixed = mixture is not None
         if mixture is not None:
             self.mixture = mixture
         else:
             self.expand = expansion(hidden, shape.feedforward, shape.activation, shape.bias)
             self.contract = nn.Linear(shape.feedforward, hidden, bias=shape.bias)
+        self.mlp_output_norm = normed() if shape.norms != "before" else nn.Identity()
 
     def add_heads(self) -> int:
         """Adds the modules that compute queries, keys and values; returns the width of a head's values."""
@@ -129,7 +137,9 @@ class Block(nn.Module):
         widths = self.group * shape.width, shape.width, shape.width
         self.qkv = InterleavedLinear(shape.hidden, shape.key_heads, widths, shape.qkv_bias)
         if shape.head_norms:
-            self.query_norm, self.key_norm = norm_of(shape.norm, shape.width), norm_of(shape.norm, shape.width)
+            queries, keys = (shape.heads, shape.key_heads) if shape.head_norms == "whole" else (1, 1)
+            self.query_norm = norm_of(shape.norm, queries * shape.width)
+            self.key_norm = norm_of(shape.norm, keys * shape.width)
         if shape.rotary:
             self.register_buffer("turn", rotary_table(shape.sequence, shape.width), persistent=False)
         return shape.width
@@ -140,10 +150,17 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The block's output."""
         if self.shape.parallel:
-            normed = self.run("layernorm", self.attention_norm, x), self.run("layernorm", self.mlp_norm, x)
-            return x + cast(Tensor, self.dropout(self.attention(normed[0]) + self.feed_forward(normed[1])))
-        x = x + self.dropout(self.attention(self.run("layernorm", self.attention_norm, x)))
-        return x + cast(Tensor, self.dropout(self.feed_forward(self.run("layernorm", self.mlp_norm, x))))
+            normed = self.normed(self.attention_norm, x)
+            second = normed if self.mlp_norm is self.attention_norm else self.normed(self.mlp_norm, x)
+            return x + cast(Tensor, self.dropout(self.attention(normed) + self.feed_forward(second)))
+        x = x + self.dropout(self.normed(self.attention_output_norm, self.attention(self.normed(self.attention_norm, x))))
+        return x + cast(
+            Tensor, self.dropout(self.normed(self.mlp_output_norm, self.feed_forward(self.normed(self.mlp_norm, x))))
+        )
+
+    def normed(self, norm: nn.Module, x: Tensor) -> Tensor:
+        """Normalised activations, where there is a norm."""
+        return x if isinstance(norm, nn.Identity) else self.run("layernorm", norm, x)
 
     def turn_at(self, positions: Tensor) -> None:
         """Makes the block's tokens those at other positions than the first ones."""
@@ -172,10 +189,16 @@ class Block(nn.Module):
         split = self.to_heads(self.qkv(x).unflatten(-1, (-1, self.group + 2, self.head_width))).transpose(1, 2)
         query, key, value = split[..., :-2, :].transpose(2, 3).flatten(1, 2), split[..., -2, :], split[..., -1, :]
         if self.shape.head_norms:
-            query, key = self.query_norm(query), self.key_norm(key)
+            query, key = self._normed_heads(self.query_norm, query), self._normed_heads(self.key_norm, key)
         if self.shape.rotary:
             query, key = rotated(query, self.turn), rotated(key, self.turn)
         return query, key, value
+
+    def _normed_heads(self, norm: nn.Module, heads: Tensor) -> Tensor:
+        """Heads, (batch, heads, sequence, width), each normalised, or all of a token's as a whole."""
+        if self.shape.head_norms != "whole":
+            return cast(Tensor, norm(heads))
+        return norm(heads.transpose(1, 2).flatten(-2)).unflatten(-1, (-1, self.head_width)).transpose(1, 2)  # type: ignore[no-any-return]
 
 
 class LatentBlock(Block):
@@ -199,14 +222,15 @@ class LatentBlock(Block):
 class Head(nn.Module):
     """Final norm and output projection: (batch, sequence, hidden) → (batch, sequence, vocabulary) logits."""
 
-    def __init__(self, hidden: int, vocabulary: int, norm: Norm) -> None:
+    def __init__(self, hidden: int, vocabulary: int, norm: Norm, bias: bool = False, softcap: bool = False) -> None:
         super().__init__()
-        self.norm = norm_of(norm, hidden)
-        self.output = nn.Linear(hidden, vocabulary, bias=False)
+        self.norm, self.softcap = norm_of(norm, hidden), softcap
+        self.output = nn.Linear(hidden, vocabulary, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""
-        return cast(Tensor, self.output(self.norm(x)))
+        logits = cast(Tensor, self.output(self.norm(x)))
+        return _SOFTCAP * torch.tanh(logits / _SOFTCAP) if self.softcap else logits
 
 
 def layer(spec: Transformer, index: int) -> nn.Module:
@@ -214,10 +238,10 @@ def layer(spec: Transformer, index: int) -> nn.Module:
     if index == 0:
         return Embedding(spec)
     if index == spec.layers + 1:
-        return Head(spec.hidden, spec.vocabulary, spec.norm)
-    attend = Attend(True, spec.flash, spec.window, DROPOUT if spec.dropout else 0.0)
-    mixed = spec.experts is not None and index > spec.experts.dense_layers
-    mixture = Mixture(spec.hidden, spec.experts, spec.activation) if spec.experts is not None and mixed else None
+        return Head(spec.hidden, spec.vocabulary, spec.norm, spec.head_bias, spec.softcap)
+    attend = Attend(True, spec.flash, spec.window_of(index - 1), DROPOUT if spec.dropout else 0.0)
+    is_mixed = spec.experts is not None and spec.is_mixed(index - 1)
+    mixture = Mixture(spec.hidden, spec.experts, spec.activation) if spec.experts is not None and is_mixed else None
     if spec.latent is not None:
         return LatentBlock(BlockShape.of(spec), spec.latent, attend, mixture)
     return Block(BlockShape.of(spec), attend, mixture)

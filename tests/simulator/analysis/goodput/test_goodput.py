@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from scipy.stats import poisson
 
 import scaleproof
-from scaleproof.commands.text.goodput import describe
-from scaleproof.simulator.analysis.goodput import goodput
+from scaleproof.commands.text.sections import described
+from scaleproof.reports.descriptions import goodput as descriptions
+from scaleproof.simulator.analysis.goodput import Goodput, goodput
 from scaleproof.simulator.analysis.goodput.elastic_sizes import ElasticSizes
 from scaleproof.simulator.analysis.goodput.rates import counts, failure_rates
 from scaleproof.simulator.common import catalog
@@ -32,6 +33,12 @@ from tests.simulator.programs import ONLY_COMPUTE
 
 Make = Callable[..., Scenario]
 DAY_S = 86400.0
+
+
+def describe(result: Goodput) -> str:
+    return described(descriptions.describe(result))
+
+
 FAILING = (
     "strategy.workers=24",
     "reliability.mtbf={gpu: 100 d, host: 50 d}",
@@ -113,9 +120,9 @@ def test_time_shares_add_up_to_the_days(small: Make, sets: tuple[str, ...]) -> N
     assert parts["share"].sum() == pytest.approx(1, abs=1e-9)
     assert parts["days"].sum() == pytest.approx(10)
     assert ((parts["share_low"] <= parts["share_high"]) & (parts["share"] >= 0)).all()
-    assert result.interval[0] <= result.ratio <= result.interval[1]
+    assert result.ratio_interval[0] <= result.ratio <= result.ratio_interval[1]
     assert result.goodput_samples_per_s == pytest.approx(result.ratio * result.samples_per_s)
-    assert json.loads(json.dumps(result.plain()))["ratio"] == result.ratio
+    assert Goodput.model_validate_json(result.to_json()) == result
 
 
 def test_closed_form_and_simulation_agree(small: Make) -> None:
@@ -303,7 +310,7 @@ def test_any_input_gives_a_result_or_a_one_line_error(section: dict[str, Any], d
     assert 0 <= result.expected <= 1 + 1e-9
     assert sum(share for share, _, _ in result.shares.values()) == pytest.approx(1, abs=1e-9)
     assert "\n" in describe(result)
-    json.dumps(result.plain(), allow_nan=False)
+    json.dumps(result.to_dict(), allow_nan=False)
 
 
 def test_a_cluster_with_prices_gives_a_cost(small: Make) -> None:

@@ -24,11 +24,14 @@ from tests.validator.verdicts import at_night, deviation, in_bulk, paced
 LLAMA = {
     "kind": "llama", "layers": 4, "hidden": 16, "heads": 4, "key_heads": 2, "vocabulary": 32, "sequence": 8, "feedforward": 24,
 }  # fmt: skip
+GEMMA = LLAMA | {"norms": "around", "window": 3, "global_every": 2, "softcap": True, "tied": True, "activation": "geglu"}
+OLMO = LLAMA | {"norms": "after", "head_norms": "whole"}
 TIED = LLAMA | {"tied": True, "head_norms": True, "biases": "qkv"}
 MIXED = LLAMA | {"experts": {"count": 4, "active": 2, "feedforward": 8, "shared": 1, "capacity": 1.0, "dense_layers": 1}}
 LATENT = {"query_rank": 6, "key_rank": 5, "width": 4, "rotary_width": 2, "value_width": 3}
 COMPRESSED = LLAMA | {"key_heads": 4, "latent": LATENT}
 NEOX = TINY_GPT | {"positions": "rotary", "parallel": True, "tied": True, "flash": False}
+PHI = TINY_GPT | {"positions": "rotary", "parallel": "one norm", "head_bias": True}
 WINDOW = TINY_GPT | {"window": 3, "position_rows": 12, "activation": "geglu", "head_width": 4}
 BERT = {"kind": "bert", "layers": 4, "hidden": 16, "heads": 2, "vocabulary": 32, "sequence": 8, "dropout": False}
 T5 = {
@@ -36,7 +39,22 @@ T5 = {
     "target_sequence": 6, "dropout": False,
 }  # fmt: skip
 SIAMESE = {"kind": "siamese", "tower": MLP}
-SMALL = [LLAMA, TIED, MIXED, COMPRESSED, NEOX, WINDOW, BERT, BERT | {"pretraining": True}, T5, T5 | {"layers": 1}, SIAMESE]
+SMALL = [
+    LLAMA,
+    GEMMA,
+    OLMO,
+    PHI,
+    TIED,
+    MIXED,
+    COMPRESSED,
+    NEOX,
+    WINDOW,
+    BERT,
+    BERT | {"pretraining": True},
+    T5,
+    T5 | {"layers": 1},
+    SIAMESE,
+]
 LARGE = [
     {"kind": "vgg", "image": 32, "classes": 10},
     {"kind": "alexnet", "image": 67, "classes": 10, "grouped": True},

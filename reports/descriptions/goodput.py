@@ -1,11 +1,12 @@
-"""Console text of goodput: effective training time ratio, lost time by cause, and the effect of improvements."""
+"""Goodput as sections: effective training time ratio, lost time by cause, and the effect of improvements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from scaleproof.commands.text.tables import sections, shares
+from scaleproof.reports.descriptions.runs import share_table
+from scaleproof.reports.sections import Description, Line, Section, Table
 from scaleproof.simulator.analysis.goodput.result import Goodput
 from scaleproof.simulator.common.units import (
     counted,
@@ -25,14 +26,14 @@ _MIN_SHARE: Final = 5e-5
 _NO_PROGRESS: Final = 5e-4
 
 
-def describe(found: Goodput) -> str:
-    """Console text of a goodput prediction."""
+def describe(found: Goodput) -> Description:
+    """The description of a goodput prediction."""
     nodes = counted(found.counts["host"], "node")
-    headline = f"{found.scenario}: {found.strategy} on {nodes}, {_days(found.days)} with failures"
-    parts = {
+    title = f"{found.scenario}: {found.strategy} on {nodes}, {_days(found.days)} with failures"
+    facts: dict[str, Iterable[Line]] = {
         "framework": [framework_words(found.framework, found.framework_is_default)],
         "effective": _ratio(found),
-        "where it goes": _parts(found),
+        "where it goes": [_parts(found)],
         "interruptions": _interruptions(found),
         "a failure": _failure(found),
         "assumed": assumed(found.assumed_s),
@@ -43,11 +44,12 @@ def describe(found: Goodput) -> str:
         "if halved": _halved(found),
         "warning": _warnings(found),
     }
-    return "\n".join([headline, *sections(parts)])
+    section = Section("Goodput", "Training under failures", facts={name: list(lines) for name, lines in facts.items()})
+    return Description(title, f"{title}: {next(_ratio(found))}", sections=[section])
 
 
 def _ratio(found: Goodput) -> Iterator[str]:
-    low, high = found.interval
+    low, high = found.ratio_interval
     yield f"{format_percent(found.ratio)} of the time, 90 % between {format_percent(low)} and {format_percent(high)}"
     if found.ratio < _NO_PROGRESS:
         yield "no progress: failures are more frequent than restarts and checkpoints allow"
@@ -58,9 +60,11 @@ def _limited(found: Goodput) -> str:
     return ", if nodes were always available" if found.spares is not None else ""
 
 
-def _parts(found: Goodput) -> list[str]:
-    parts = ((name, share) for name, (share, _, _) in found.shares.items() if abs(share) >= _MIN_SHARE)
-    return shares((name, format_time_s(share * found.days * _DAY_S), share) for name, share in parts)
+def _parts(found: Goodput) -> Table:
+    """The time by part, with the share of each."""
+    shares = {name: share for name, (share, _, _) in found.shares.items() if abs(share) >= _MIN_SHARE}
+    times = [format_time_s(share * found.days * _DAY_S) for share in shares.values()]
+    return share_table(list(shares), times, list(shares.values()))
 
 
 def _interruptions(found: Goodput) -> Iterator[str]:
