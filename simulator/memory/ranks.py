@@ -77,7 +77,8 @@ class PipelineRank:
         elements = inputs.once(("elements", id(chunk)), partial(self._elements, [chunk]))
         sharded = states_of(elements, inputs.training, inputs.zero, inputs.sharing, inputs.gradient_size)
         is_whole = (inputs.zero < 2) | inputs.whole_gradients
-        return np.where(is_whole, inputs.gradient_size, sharded.gradients / max(1, elements.trained))
+        own = np.where(is_whole, inputs.gradient_size, sharded.gradients / max(1, elements.trained))
+        return own * ~inputs.sends_gradients
 
     @property
     def layers(self) -> list[Layer]:

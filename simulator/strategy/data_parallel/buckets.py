@@ -129,11 +129,11 @@ class RankLayers:
     def units(self, stage: range, plan: Plan, job: Job) -> list[SyncUnit]:
         """Units of a stage of the model in forward order: single layers if ZeRO's stage 3 gathers them or hosts have a part of
         what they need, one if gradients are summed whole, else by buckets."""
-        layers = [range(i, i + 1) for i in stage]
+        each = [range(i, i + 1) for i in stage]
         if not plan.averages or plan.servers:
-            return [SyncUnit(layer, []) for layer in (layers if job.offload else [stage])]
+            return [SyncUnit(layers, []) for layers in (each if job.offload else [stage])]
         if job.zero == 3 or "activations" in job.offload:
-            return [SyncUnit(layer, self.gradients.bounds(layer)) for layer in layers]
+            return [SyncUnit(layers, self.gradients.bounds(layers)) for layers in each]
         if job.sums_whole:
             return [SyncUnit(stage, self.gradients.bounds(stage))]
         size = job.reduced_bytes

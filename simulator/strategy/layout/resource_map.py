@@ -123,7 +123,7 @@ class ResourceMap:
         (node, device), host = place, required_host(self.cluster)
         assert host.link_Bps is not None
         name = f"node {node} host link {device // host.devices_per_link} {'in' if to_host else 'out'}"
-        uses = (
+        uses: tuple[Use, ...] = (
             Use(self._resource(name, host.link_Bps), min(each, host.devices_per_link)),
             Use(self._host_memory(node), each),
         )
