@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster.host import assumptions
 from scaleproof.simulator.cluster.network.links import one_card_warning
+from scaleproof.simulator.common.units import format_parameters
 from scaleproof.simulator.engine import Timeline, simulate_steady
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.layers import Layer, Shard
 from scaleproof.simulator.model.operators import Convolution
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.parallelism.stages import WHOLE
@@ -153,7 +154,10 @@ def _static_times(timeline: Timeline, mean: bool) -> StepBreakdown:
 def _notes(scenario: Scenario, layers: Sequence[Layer]) -> str:
     """What the scenario's framework takes words for, and what it does by default; a line each."""
     recompute, framework, kernels = scenario.training.recompute, scenario.framework, scenario.cluster.device.kernels
-    notes = [f"recompute: selective is {recompute.meaning} with {framework.name}"] if recompute.is_named else []
+    whole = layers if scenario.strategy.plan.shard == Shard() else scenario.layers(Shard())
+    trained, total = sum(one.trained_parameters for one in whole), sum(one.parameters for one in whole)
+    notes = [] if trained == total else [f"{format_parameters(trained)} of {format_parameters(total)} parameters are trained"]
+    notes += [f"recompute: selective is {recompute.meaning} with {framework.name}"] if recompute.is_named else []
     convolves = any(isinstance(one, Convolution) for layer in layers for one in layer.operators)
     transposes = kernels is not None and framework.transposes_images(kernels.generation, scenario.training.precision)
     # the other framework stores images so in TF32, too

@@ -9,7 +9,10 @@ from scaleproof.commands.arguments import Command, positive
 from scaleproof.commands.output import print_result
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from scaleproof.simulator.model.layer_table import DeviceRates
+    from scaleproof.simulator.model.layers import Layer
 
 
 def mount(commands: Any) -> None:
@@ -26,6 +29,7 @@ def mount(commands: Any) -> None:
     device = "device whose peak rates are used (h100-80gb-sxm)"
     against.add_argument("--device", default="h100-80gb-sxm", metavar="NAME", help=device)
     against.add_argument("--cluster", metavar="NAME", help="use the device of this cluster")
+    model.add_overrides("a field of the training, such as training.adapters={kind: lora, rank: 16}")
     model.add("--strict", "refuse operators of unknown cost, for python: models")
     model.add("--json", "print the table as JSON")
 
@@ -34,20 +38,37 @@ def _model(options: argparse.Namespace) -> int:
     from scaleproof.commands.text.model import describe, headline
     from scaleproof.simulator.common.errors import FieldError, InputError
     from scaleproof.simulator.model.layer_table import as_dict, rows
-    from scaleproof.simulator.model.layers import Shard
+    from scaleproof.simulator.model.layers import WHOLE, Shard
+    from scaleproof.simulator.scenario.load import load
     from scaleproof.simulator.scenario.read import load_model
 
     changes = {"sequence": options.seq} if options.seq else {}
     model = load_model(options.model, **changes, **({"strict": True} if options.strict else {}))
     rates = _device_rates(options)
+    layers_of: Callable[[Shard], Sequence[Layer]] = model.build_layers
+    if options.overrides:
+        layers_of = load(_around(options, changes, rates.precision), options.overrides).layers
     try:
-        table = rows(model.build_layers(Shard(tensor=options.tensor)), rates)
+        table = rows(layers_of(Shard(tensor=options.tensor)), rates)
     except FieldError as error:
         if error.field != ("strategy", "tensor"):
             raise
         raise InputError(f"--tensor {options.tensor}: {error.message}") from None
     data = {"model": model.name} | as_dict(table, rates)
-    return print_result(options, lambda: data, lambda: describe(headline(model, options.tensor), table, rates))
+    title = headline(model, layers_of(WHOLE), options.tensor)
+    return print_result(options, lambda: data, lambda: describe(title, table, rates))
+
+
+def _around(options: argparse.Namespace, changes: dict[str, Any], precision: str) -> dict[str, Any]:
+    """A scenario that trains the model on one device, as in YAML."""
+    cluster = options.cluster or {"device": options.device, "nodes": 1, "node": {"devices": 1}}
+    return {
+        "model": {"base": options.model, **changes} if changes else options.model,
+        "cluster": cluster,
+        "strategy": {"kind": "hybrid"},
+        "batch": 1,
+        "training": {"precision": precision, "optimizer": "adam"},
+    }
 
 
 def _device_rates(options: argparse.Namespace) -> DeviceRates:

@@ -8,7 +8,7 @@ from typing import Final
 from scaleproof.commands.text.tables import bar, table
 from scaleproof.simulator.common.units import format_bytes, format_count, format_parameters
 from scaleproof.simulator.model.layer_table import DeviceRates, LayerRow, totals
-from scaleproof.simulator.model.layers import ModelSpec
+from scaleproof.simulator.model.layers import Layer, ModelSpec
 from scaleproof.simulator.model.transformer.decoder import Transformer
 
 _NAME_WIDTH: Final = 26
@@ -17,11 +17,13 @@ _TITLES: Final = ("layer", "×", "forward", "backward", "of all FLOPs", "paramet
 _WIDTHS: Final = (11, 5, 8, 9, 15, 11, 9, 10, 8, 9)
 
 
-def headline(model: ModelSpec, ranks: int) -> str:
-    """The model's size in one line. ranks: number of tensor-parallel ranks that share its layers."""
-    facts, trained = [f"{format_parameters(model.parameters())} parameters"], model.trained_parameters()
-    if trained < model.parameters():
-        facts.append(f"{format_parameters(trained)} of them trained ({trained / model.parameters():.1%})")
+def headline(model: ModelSpec, layers: Sequence[Layer], ranks: int) -> str:
+    """The model's size in one line. layers: all of it, as they are trained. ranks: number of tensor-parallel ranks that share
+    its layers."""
+    trained, total = sum(layer.trained_parameters for layer in layers), sum(layer.parameters for layer in layers)
+    facts = [f"{format_parameters(total)} parameters"]
+    if trained < total:
+        facts.append(f"{format_parameters(trained)} of them trained ({100 * trained / total:.2g}%)")
     if isinstance(model, Transformer) and model.experts is not None:
         facts[0] += f", of which a token uses {format_parameters(model.active_parameters())}"
     if (tokens := getattr(model, "sequence", None)) is not None:

@@ -171,11 +171,13 @@ def _folder() -> Iterator[Path]:
 
 
 def _outcomes(found: Mapping[Path, Sequence[Command]], everything: bool) -> dict[Path, list[Outcome | None]]:
-    """Outcomes of the commands of all pages, which run in parallel unless measurements would disturb one another."""
+    """Outcomes of the commands of all pages, which run in parallel unless measurements would disturb one another. Pages with
+    most commands begin first, so that none of them runs alone at the end."""
     workers = 1 if everything else len(os.sched_getaffinity(0))
+    longest = sorted((page for page, own in found.items() if own), key=lambda page: -len(found[page]))
     with _folder() as folder, ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
-        futures = {page: pool.submit(run, own, folder, everything) for page, own in found.items() if own}
-        return {page: future.result() for page, future in futures.items()}
+        futures = {page: pool.submit(run, found[page], folder, everything) for page in longest}
+        return {page: futures[page].result() for page in found if page in futures}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,14 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from scaleproof.simulator.cluster.collectives.nccl.constants import default_transport, transports
-from scaleproof.simulator.cluster.collectives.settings import CollectiveSettings, Library, Nccl, facts_of, with_generation
+from scaleproof.simulator.cluster.collectives.settings import (
+    CollectiveSettings,
+    Library,
+    Nccl,
+    facts_of,
+    with_generation,
+    without_peers,
+)
 from scaleproof.simulator.cluster.device.device import Device, Optimizer, Precision, optimizer_bytes
 from scaleproof.simulator.cluster.network.links import Link, Node, without_nics
 from scaleproof.simulator.cluster.quantities import QUANTITIES, Interval
@@ -85,7 +92,7 @@ class Cluster(Spec):
     @model_validator(mode="before")
     @classmethod
     def _nccl_knows_the_device(cls, data: Any) -> Any:
-        return with_generation(data)
+        return with_generation(without_peers(data))
 
     @model_validator(mode="after")
     def _owned_nodes_have_costs(self) -> Self:
@@ -111,6 +118,8 @@ class Cluster(Spec):
         if self.node.link is not None and self.node.link.in_network_reduction:
             message = "is for networks; inside nodes NCCL uses NVSwitch where collectives.nccl.nvls is true"
             raise FieldError(("node", "link", "in_network_reduction"), message)
+        if self.network is not None and not self.network.peer_to_peer:
+            raise FieldError(("network", "peer_to_peer"), "is for the links inside a node; give node.link.peer_to_peer")
         name = None if self.network is None else self.network.transport
         if name is not None and name not in (known := transports()):
             message = f"no transport is called {name!r}; give one of {', '.join(known)}"

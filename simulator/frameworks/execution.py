@@ -29,7 +29,7 @@ from scaleproof.simulator.cluster.device.kernels.passes import SOFTMAX_ACCESSES,
 from scaleproof.simulator.cluster.device.kernels.products import Recipe, narrow_products
 from scaleproof.simulator.frameworks.framework import Framework, PerPass, ScorePass
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator, SavedActivation
+from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator, SavedActivation, is_added
 from scaleproof.simulator.model.recompute import Recompute, again
 
 # Order of the norm that combines the bounds of the host and of the device. Within a layer, kernels bound by the host alternate
@@ -236,7 +236,9 @@ class Execution:
         if self.work.autocast:
             copies = copies + framework.autocast.parameter_bytes
         dropout, dropped = framework.extra_bytes.get(_DROPOUT, PerPass()), _elements(layer.kept, _DROPOUT_MASK) * samples
-        forward_bytes = copies.forward * layer.parameters + dropout.forward * dropped
+        # frozen parameters with a size of their own are copied, but not cast
+        copied = framework.parameter_bytes.forward * (layer.frozen_bytes or 0.0) / ELEMENT_BYTES[self.precision]
+        forward_bytes = copies.forward * layer.full_parameters + copied + dropout.forward * dropped
         backward_bytes = copies.backward * layer.trained_parameters + dropout.backward * dropped
         for operator in layer.operators:
             extra_forward_bytes, extra_backward_bytes = self._extra_bytes(operator, layer.kept, samples)
@@ -324,14 +326,18 @@ class Execution:
         host, names = self.framework.host, {operator.name for operator in layer.operators}
         if any(isinstance(operator, Attention) for operator in layer.operators):
             launches = host.block + host.mixture if "router" in names else host.block
+            if self.work.autocast:
+                launches = launches + self.framework.autocast.block
         elif names & _ENDS:
             launches = host.ends
         else:
             described = kernel_count(layer.operators)
             return PerPass(forward=host.described * described[0], backward=host.described * described[1])
         # the framework's counts are those of layers whose parameters are all trained
-        backward = max(0.0, launches.backward - sum(map(_missing_gradients, layer.operators)))
-        return PerPass(forward=launches.forward, backward=backward if layer.has_backward else 0.0)
+        added = tuple(filter(is_added, layer.operators))
+        backward = max(0.0, launches.backward - sum(_missing_gradients(o) for o in layer.operators if not is_added(o)))
+        more = [host.described * count for count in kernel_count(added)] if added else (0.0, 0.0)
+        return PerPass(forward=launches.forward + more[0], backward=backward + more[1] if layer.has_backward else 0.0)
 
     def _passed_s(self, kernels_s: float, host_s: float) -> float:
         """Seconds of a pass that the device and the host work on at the same time."""

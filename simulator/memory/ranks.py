@@ -68,7 +68,7 @@ class PipelineRank:
 
     def _elements(self, chunks: Sequence[RankChunk]) -> StageElements:
         runs = ((run.layer, run.times) for chunk in chunks for run in chunk.runs)
-        return elements_of(runs, self.inputs.training.optimizer)
+        return elements_of(runs, self.inputs.training.optimizer, self.inputs.parameter_size)
 
     def _gradient_size(self, chunk: RankChunk) -> Amount:
         inputs = self.inputs
@@ -211,7 +211,7 @@ def server(inputs: MemoryInputs) -> RankMemory | None:
     if not isinstance(strategy, ParameterServer):
         return None
     # workers have the frozen parameters
-    layers, workers = [replace(layer, frozen_parameters=0) for layer in inputs.job.layers], strategy.workers
+    layers, workers = [layer.without_frozen for layer in inputs.job.layers], strategy.workers
     (whole,) = buckets(layers, strategy.servers, strategy.shard, inputs.parameter_size, math.inf, None, workers)
     share = float(whole.touched.max() / max(1.0, whole.touched.sum()))
     holders = States(*(share * part for part in states(layers, inputs.training)))._asdict()
@@ -271,7 +271,7 @@ def _chunk(
     objects = [
         (
             id(layer.operators), id(layer.kept), id(layer.tensors), id(layer.exchanges), layer.frozen_parameters,
-            layer.expert_parameters, number if layer.pinned_to_end else -1, entry, is_first and number == 0,
+            layer.frozen_bytes, layer.expert_parameters, number if layer.pinned_to_end else -1, entry, is_first and number == 0,
             number == len(layers) - 1,
         )
         for number, (layer, entry) in enumerate(zip(layers, entries, strict=True))

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.memory import memory
+from scaleproof.simulator.model.layers import WHOLE
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.schema import Scenario
@@ -130,7 +131,7 @@ def _has(scenario: Scenario, field: str) -> bool:
 
 
 def _selective(scenario: Scenario) -> Iterator[Step]:
-    layers, selective = scenario.model.build_layers(), scenario.framework.selective
+    layers, selective = scenario.layers(WHOLE), scenario.framework.selective
     scores = any(kept.group == "attention" for layer in layers for kept in layer.kept)
     saves = selective.suits(layers) if selective.products is not None else scores
     if saves and scenario.training.recompute.kind == "none":

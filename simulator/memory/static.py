@@ -14,7 +14,7 @@ from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
 from scaleproof.simulator.memory.step import UpdateBytes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.muon import matrix_elements
-from scaleproof.simulator.model.operators import Matmul
+from scaleproof.simulator.model.operators import Matmul, WeightPass
 from scaleproof.simulator.parallelism import LocalSgd
 from scaleproof.simulator.parallelism.compression import PowerSgd, TopK
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
@@ -34,12 +34,13 @@ class States(NamedTuple):
 
 
 class StageElements(NamedTuple):
-    """Sizes of a rank's part of the model in elements.
+    """Sizes of a rank's part of the model in elements, if they are not named bytes.
 
-    parameters, trained, experts: of parameters, of trained ones and of experts among them; states: of the optimizer. small:
-    trained ones in tensors whose states never have 8 bits. largest: largest trained tensor. ends: parameters of layers that are
-    pinned to a stage end; blocks: of all other layers; block: of the largest of these. products: one trained weight of each
-    shape in blocks.
+    parameters: those with the size of trained ones; trained, experts: trained ones and those of experts among them; base_bytes:
+    frozen parameters with a size of their own. states: of the optimizer. small: trained ones in tensors whose states never have
+    8 bits. largest: largest trained tensor. ends_bytes: parameters of layers that are pinned to a stage end; blocks_bytes: of
+    all other layers; block_bytes: of the largest one. products: one trained weight of each shape in blocks. dequantised: the
+    largest weights that are dequantised.
     """
 
     parameters: int
@@ -48,18 +49,26 @@ class StageElements(NamedTuple):
     states: float
     small: int
     largest: int
-    ends: int
-    blocks: int
-    block: int
+    ends_bytes: float
+    blocks_bytes: float
+    block_bytes: float
     products: int
+    base_bytes: float = 0.0
+    dequantised: int = 0
 
 
-def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str) -> StageElements:
-    """Sizes of some layers, each with the number of times that it occurs."""
-    parameters = trained = experts = largest = blocks = block = small = hidden = 0
-    adafactor, shapes = 0.0, set[tuple[int, int]]()
+def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str, element_bytes: int) -> StageElements:
+    """Sizes of some layers, each with the number of times that it occurs. element_bytes: of a trained parameter."""
+    parameters = trained = experts = largest = dequantised = small = hidden = 0
+    all_bytes = base_bytes = blocks_bytes = block_bytes = adafactor = 0.0
+    shapes = set[tuple[int, int]]()
     for layer, times in runs:
-        parameters += times * layer.parameters
+        own_bytes = layer.parameter_bytes(element_bytes)
+        parameters += times * layer.full_parameters
+        all_bytes += times * own_bytes
+        base_bytes += times * (layer.frozen_bytes or 0.0)
+        passes = (operator.weights for operator in layer.operators if isinstance(operator, WeightPass))
+        dequantised = max(dequantised, max(passes, default=0))
         trained += times * layer.trained_parameters
         experts += times * layer.expert_parameters
         largest = max(largest, max(layer.tensors, default=0))
@@ -70,18 +79,19 @@ def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str) -> StageEleme
             # sums of rows and columns (arXiv 1804.04235); tensors are assumed square, since their shapes are unknown
             adafactor += times * sum(2 * math.sqrt(tensor) for tensor in layer.tensors)
         if not layer.pinned_to_end:
-            blocks += times * layer.parameters
-            block = max(block, layer.parameters)
+            blocks_bytes += times * own_bytes
+            block_bytes = max(block_bytes, own_bytes)
             matmuls = (operator for operator in layer.operators if isinstance(operator, Matmul) and operator.weight_gradient)
             shapes |= {(product.columns, product.inner) for product in matmuls}
     states = OPTIMIZER_STATES[optimizer] * trained + adafactor + (trained - hidden if optimizer == "muon" else 0)
     in_products = sum(columns * inner for columns, inner in shapes)
-    return StageElements(parameters, trained, experts, states, small, largest, parameters - blocks, blocks, block, in_products)
+    blocks = all_bytes - blocks_bytes, blocks_bytes, block_bytes
+    return StageElements(parameters, trained, experts, states, small, largest, *blocks, in_products, base_bytes, dequantised)
 
 
 def states(layers: Iterable[Layer], training: Training, replicas: int = 1) -> States:
     """Bytes of states of some layers on one of `replicas` ranks, which shard them by the ZeRO stage."""
-    part = elements_of(((layer, 1) for layer in layers), training.optimizer)
+    part = elements_of(((layer, 1) for layer in layers), training.optimizer, training.parameter_bytes)
     return states_of(part, training, training.zero, (replicas, replicas), training.parameter_bytes)
 
 
@@ -98,8 +108,8 @@ def states_of(
     zero: the stage, in place of that of `training`. replicas: ranks that shard states, and those of experts. gradient_bytes:
     per element. whole_gradients: whether gradients are sharded only at the end of a step.
 
-    With ZeRO stage 3 and 32-bit gradients, the sharded and gathered parameters are the master copies (PyTorch's FSDP). Frozen
-    parameters have no gradients, no master copies and no optimizer states.
+    With ZeRO stage 3 and 32-bit gradients, the sharded and gathered parameters are the master copies (PyTorch's FSDP), with
+    frozen ones unless these have a size of their own. Frozen parameters have no gradients and no optimizer states.
     """
     size = training.parameter_bytes
 
@@ -112,12 +122,13 @@ def states_of(
     optimizer = shared(part.trained, 1)
     parameters = shared(part.parameters, 3)
     frozen_bytes = (parameters - shared(part.trained, 3)) * MASTER_BYTES
+    base_bytes = np.where(zero >= 3, part.base_bytes / replicas[0], part.base_bytes)
     each_bytes = state_bytes(training.precision, training.master, training.state_bits)
     if training.state_bits == 8:
         each_bytes += (MASTER_BYTES - each_bytes) * part.small / max(1, part.trained)
     averages_bytes = 0 if training.ema is None else ELEMENT_BYTES[training.ema]
     return States(
-        np.where(only_master, frozen_bytes, parameters * size),
+        np.where(only_master, frozen_bytes, parameters * size) + base_bytes,
         np.where(whole_gradients, part.trained, shared(part.trained, 2)) * gradient_bytes,
         optimizer * MASTER_BYTES if training.master and size < MASTER_BYTES else 0.0,
         part.states * optimizer / max(1, part.trained) * each_bytes + optimizer * averages_bytes,
@@ -146,7 +157,7 @@ class StaticMemory:
             "master_parameters": software.master_bytes * mastered,
             "optimizer_states": states.optimizer_states if updates else 0.0,
             "activations": inputs.samples_per_worker * batch_bytes,
-            "working": self._separate_gradients_bytes + self._cast_bytes,
+            "working": self._separate_gradients_bytes + self._cast_bytes + inputs.size * self.part.dequantised,
             "communication": self._bucket_bytes + self._gathered_bytes + self._outer_optimizer_bytes,
         }
 
@@ -233,8 +244,8 @@ class StaticMemory:
         computes and those that are prefetched; or of all layers, if they are not resharded after the forward pass."""
         inputs, part, plan = self.inputs, self.part, self.inputs.plan
         frees = plan.gathering(3) == "every pass"
-        ahead = min(part.blocks, (1 + plan.prefetch) * part.block) if frees else part.blocks
-        return inputs.gathers * inputs.parameter_size * (part.ends + ahead)
+        ahead_bytes = min(part.blocks_bytes, (1 + plan.prefetch) * part.block_bytes) if frees else part.blocks_bytes
+        return inputs.gathers * (part.ends_bytes + ahead_bytes)
 
     @property
     def _outer_optimizer_bytes(self) -> float:

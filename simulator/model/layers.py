@@ -51,6 +51,7 @@ class Layer:
     operators: operators of the forward pass for one sample, in order.
     tensors: elements of each trained parameter tensor, in order of registration, in which gradient buckets are filled.
     frozen_parameters: number of parameters that are not trained: without gradients, optimizer states or sums.
+    frozen_bytes: their bytes, if their elements do not have the size of trained ones.
     output_elements: elements of the output activation of one sample.
     pinned_to_end: whether it is pinned to the end of a stage, next to its neighbour (embeddings, stems and heads).
     kept: activations that are kept for the backward pass. exchanges: collectives among the ranks that share the layer.
@@ -71,6 +72,7 @@ class Layer:
     expert_parameters: int = 0
     modules: tuple[Module, ...] = ()
     frozen_parameters: int = 0
+    frozen_bytes: float | None = None
 
     def __add__(self, other: Layer) -> Layer:
         """This part, followed by another one."""
@@ -125,6 +127,24 @@ class Layer:
         return sum(self.tensors)
 
     @functools.cached_property
+    def full_parameters(self) -> int:
+        """Number of parameters whose elements have the size of trained ones."""
+        return self.trained_parameters + (self.frozen_parameters if self.frozen_bytes is None else 0)
+
+    @property
+    def without_frozen(self) -> Layer:
+        """The layer with its trained parameters alone."""
+        return replace(self, frozen_parameters=0, frozen_bytes=None)
+
+    def parameter_bytes(self, element_bytes: float) -> float:
+        """Bytes of all parameters. element_bytes: of an element of trained ones."""
+        return self.full_parameters * element_bytes + (self.frozen_bytes or 0.0)
+
+    def gathered_elements(self, element_bytes: float) -> int:
+        """Number of elements of a size with the bytes of all parameters, if trained ones have that size."""
+        return self.full_parameters + round((self.frozen_bytes or 0.0) / element_bytes)
+
+    @functools.cached_property
     def has_backward(self) -> bool:
         """Whether it has a backward pass: for gradients of its own parameters, or of those of an earlier layer."""
         return bool(self.tensors) or any(operator.has_backward for operator in self.operators)
@@ -159,10 +179,6 @@ class ModelSpec(Spec, ABC):
     def parameters(self) -> int:
         """Number of parameters of the whole model."""
         return sum(layer.parameters for layer in self.build_layers())
-
-    def trained_parameters(self) -> int:
-        """Number of parameters of the whole model that have gradients."""
-        return sum(layer.trained_parameters for layer in self.build_layers())
 
 
 def has_operator(model: ModelSpec, words: str) -> bool:

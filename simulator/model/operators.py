@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple
 
 
 class Product(NamedTuple):
@@ -271,6 +271,29 @@ class MemoryBound:
         return samples * (self.read + self.written)
 
 
+@dataclass(frozen=True)
+class WeightPass(MemoryBound):
+    """A memory-bound operator on weights, such as dequantisation, whose elements are the same for any number of samples.
+
+    weights: number of those that it writes. moved: elements, of the size of activations, that it reads and writes. kernels:
+    their number. in_backward: whether the backward pass repeats it.
+    """
+
+    weights: int = 0
+    moved: int = 0
+    kernels: int = 1
+    in_backward: bool = False
+
+    @functools.cached_property
+    def has_backward(self) -> bool:
+        """Whether the backward pass repeats it."""
+        return self.in_backward
+
+    def moved_elements(self, samples: float) -> float:
+        """Elements that the forward pass reads and writes."""
+        return float(self.moved)
+
+
 Operator = Matmul | Attention | Convolution | MemoryBound
 
 
@@ -307,6 +330,15 @@ class Module(NamedTuple):
             tuple(kept + index for index in self.kept),
             tuple(exchanges + index for index in self.exchanges),
         )
+
+
+# Begin of the names of operators that fine-tuning adds to a layer.
+ADDED: Final = "adapter "
+
+
+def is_added(operator: Operator) -> bool:
+    """Whether fine-tuning adds the operator: one of an adapter, or a pass over frozen weights."""
+    return isinstance(operator, WeightPass) or operator.name.startswith(ADDED)
 
 
 Axis = Literal["tensor", "context", "expert", "expert_tensor"]

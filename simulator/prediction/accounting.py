@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster.quantities import DEVIATIONS
-from scaleproof.simulator.model.layers import Layer, ModelSpec
+from scaleproof.simulator.model.layers import WHOLE, Layer, ModelSpec
 from scaleproof.simulator.model.operators import Convolution
 from scaleproof.simulator.model.recompute import Recompute, again
 from scaleproof.simulator.model.transformer.experts import Experts
@@ -87,7 +87,7 @@ def _flops_per_sample_of(scenario: Scenario) -> tuple[float, float]:
     if isinstance(scenario.strategy, CapturedStrategy):
         model_flops, recomputed_flops = scenario.strategy.script.flops(scenario.strategy.workers)
         return model_flops / scenario.total_samples, recomputed_flops / scenario.total_samples
-    layers = _with_filled_experts(scenario.model).build_layers()
+    layers = scenario.model_copy(update={"model": _with_filled_experts(scenario.model)}).layers(WHOLE)
     return flops_per_sample(layers, scenario.training.recompute, job_of(scenario).recomputed)
 
 

@@ -16,7 +16,7 @@ from scaleproof.simulator.cluster.perturbations import EVEN
 from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.memory import states
-from scaleproof.simulator.model.layers import Shard, block_range, cut_into_stages
+from scaleproof.simulator.model.layers import WHOLE, Shard, block_range, cut_into_stages
 from scaleproof.simulator.parallelism.replicas import Hybrid, ReplicaStrategy
 from scaleproof.simulator.prediction.steps import STEPS
 from scaleproof.simulator.run.breakdown import slope
@@ -211,7 +211,7 @@ def _limits(scenario: Scenario) -> _BaselineLimits:
     stages = plan.stages
     if any(plan.counted):
         # the first and last stages of the baseline have blocks
-        first, last = block_range(scenario.model.build_layers())
+        first, last = block_range(scenario.layers(WHOLE))
         stages = min(stages, last - first)
     degrees = Degrees(sharing, stages, plan.tensor, math.gcd(plan.expert, sharing * plan.folds), plan.expert_tensor)
     return _BaselineLimits(
@@ -255,7 +255,7 @@ def _fits(inputs: _BaselineInputs, degrees: Degrees) -> bool:
 def _states_of_fullest_bytes(inputs: _BaselineInputs, degrees: Degrees) -> float:
     """Bytes of states on the rank that has the most."""
     total_bytes = np.concatenate([[0.0], np.cumsum(_states_bytes(inputs, degrees))])
-    cut = cut_into_stages(inputs.scenario.model.build_layers(), degrees.stages)
+    cut = cut_into_stages(inputs.scenario.layers(WHOLE), degrees.stages)
     return max(float(total_bytes[part.stop] - total_bytes[part.start]) for part in cut)
 
 
@@ -267,7 +267,7 @@ def _states_bytes(inputs: _BaselineInputs, degrees: Degrees) -> list[float]:
     shard = Shard(tensor=tensor, expert=degrees.expert)
     if shared is not None and shared < tensor:
         shard = shard._replace(sequence=True, expert_tensor=shared)
-    layers = scenario.model.build_layers(shard)
+    layers = scenario.layers(shard)
     return [sum(states([layer], scenario.training, degrees.workers)) for layer in layers]
 
 

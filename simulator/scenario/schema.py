@@ -24,8 +24,10 @@ from scaleproof.simulator.frameworks import IDEAL, Framework
 from scaleproof.simulator.frameworks.files import renamed
 from scaleproof.simulator.model import AnyModel
 from scaleproof.simulator.model.autocast import with_wide_stream
+from scaleproof.simulator.model.fine_tuning import FineTuning, trained_part
 from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard
 from scaleproof.simulator.model.traced import Traced
+from scaleproof.simulator.model.transformer.decoder import Gpt
 from scaleproof.simulator.parallelism import (
     DataParallel,
     GatherAverage,
@@ -40,6 +42,7 @@ from scaleproof.simulator.parallelism.option_rules import check_options
 from scaleproof.simulator.parallelism.strategy import StrategyRegistry
 from scaleproof.simulator.parallelism.used_devices import placed
 from scaleproof.simulator.scenario.convergence import Convergence
+from scaleproof.simulator.scenario.fine_tuning import fine_tuning_problems
 from scaleproof.simulator.scenario.framework_choice import (
     check_attention,
     check_supported,
@@ -60,16 +63,18 @@ AnyStrategy = Annotated[Strategy, KINDS]
 _MOST_PARAMETERS: Final = 10**15
 
 
-def _layers(model: ModelSpec, shard: Shard, autocast: bool = False) -> Sequence[Layer]:
-    """The layers of a model, identical objects for equal models. Raises FieldError if the model cannot be sharded so."""
+def _layers(model: ModelSpec, shard: Shard, autocast: bool = False, tuning: FineTuning | None = None) -> Sequence[Layer]:
+    """The layers of a model, identical objects for equal models. Raises FieldError if the model cannot be sharded, or trained,
+    so."""
     # traced models have a cache of their own, by the folder of the user's function, and warn each time
-    return model.build_layers(shard) if isinstance(model, Traced) else _built(model, shard, autocast)
+    return model.build_layers(shard) if isinstance(model, Traced) else _built(model, shard, autocast, tuning)
 
 
 @functools.lru_cache(maxsize=64)
-def _built(model: ModelSpec, shard: Shard, autocast: bool) -> Sequence[Layer]:
+def _built(model: ModelSpec, shard: Shard, autocast: bool, tuning: FineTuning | None) -> Sequence[Layer]:
     layers = tuple(model.build_layers(shard))
-    return with_wide_stream(layers) if autocast else layers
+    layers = with_wide_stream(layers) if autocast else layers
+    return layers if tuning is None else trained_part(layers, tuning)
 
 
 class Scenario(Spec):
@@ -148,8 +153,10 @@ class Scenario(Spec):
 
     def layers(self, shard: Shard) -> Sequence[Layer]:
         """The layers of a rank of the sharded model, as they are trained; identical objects for equal models. Raises FieldError
-        if it cannot be sharded so."""
-        return _layers(self.model, shard, bool(self.training.autocast))
+        if it cannot be sharded, or trained, so."""
+        # the software of GPT-2 and its kin has one product for queries, keys and values
+        tuning = self.training.fine_tuning(is_fused=isinstance(self.model, Gpt))
+        return _layers(self.model, shard, self.training.has_wide_stream, tuning)
 
     def copied(self, **update: Any) -> Self:
         """A copy with other parts, which are not validated, and with their default framework unless the scenario names one.
@@ -197,6 +204,9 @@ class Scenario(Spec):
         if max((layer.parameters for layer in layers), default=0) > _MOST_PARAMETERS:
             raise FieldError(("model",), f"a layer has more than {_MOST_PARAMETERS:.0e} parameters; give a narrower one")
         self.check_options()
+        for field, text in fine_tuning_problems(self):
+            raise FieldError(field, text)
+        layers = self.layers(strategy.plan.shard)
         strategy.check(layers, self.samples_per_worker)
         self.training.recompute.check(layers, self.model.kind)
         if isinstance(strategy, CapturedStrategy):

@@ -14,6 +14,8 @@ from scaleproof.simulator.common.spec import Spec, Width
 from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
 from scaleproof.simulator.common.yaml_file import FieldPath
 from scaleproof.simulator.frameworks import Framework
+from scaleproof.simulator.model.adapters import Adapters
+from scaleproof.simulator.model.fine_tuning import BasePrecision, FineTuning
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, AnyRecompute
 from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.parallelism.option_rules import BY_FRAMEWORK
@@ -104,6 +106,20 @@ class Training(Spec):
     clip_gradients: bool | None = Field(
         None, description="whether gradients are clipped by their norm; if absent, as the framework's optimizer step counts it"
     )
+    adapters: Adapters | None = Field(
+        None, description="low-rank products next to frozen ones, which are trained in place of the model's parameters (LoRA)"
+    )
+    freeze: tuple[str, ...] = Field(
+        (),
+        description="layers that are not trained, by name as in `scaleproof model`: block3, all of a kind (block), those in a "
+        "module (group1), or by pattern (block[0-7])",
+    )
+    base_precision: BasePrecision | None = Field(
+        None,
+        description="in which frozen parameters are stored; nf4, int8 and fp8: those of products, which are dequantised before "
+        "each product; with adapters the training's 16 bits if absent, else that of trained parameters",
+    )
+    double_quantization: bool = Field(False, description="with base_precision nf4: whether scales of blocks have 8 bits")
     learning_rate: PositiveFloat = 0.01
     seed: int = Field(0, ge=0, lt=2**31)
     data: str | None = Field(None, description="a text file whose bytes are the tokens; random data from the seed if absent")
@@ -138,8 +154,25 @@ class Training(Spec):
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of an element of parameters, and of gradients as passes compute them."""
-        return ELEMENT_BYTES["fp32" if self.autocast else self.precision]
+        """Bytes of an element of trained parameters, and of gradients as passes compute them."""
+        own = None if self.adapters is None else self.adapters.precision
+        return ELEMENT_BYTES[own or ("fp32" if self.autocast else self.precision)]
+
+    @property
+    def has_wide_stream(self) -> bool:
+        """Whether autocast has norms and the residual stream in 32 bits, since parameters of norms and embeddings have."""
+        base = self.base_precision or ("bf16" if self.adapters else "fp32")
+        return bool(self.autocast) and base not in ("bf16", "fp16")
+
+    def fine_tuning(self, is_fused: bool) -> FineTuning | None:
+        """What is trained of the model; None if all of it is. is_fused: whether its software has queries, keys and values in
+        one product."""
+        if self.adapters is None and not self.freeze:
+            return None
+        return FineTuning(
+            self.adapters, self.freeze, self.base_precision, self.double_quantization, ELEMENT_BYTES[self.precision],
+            self.parameter_bytes, self.has_wide_stream, bool(self.autocast), is_fused,
+        )  # fmt: skip
 
     @field_validator("ema", mode="before")
     @classmethod
@@ -147,10 +180,10 @@ class Training(Spec):
         """Accepts whether there is an average, in place of its precision."""
         return ("fp32" if value else None) if isinstance(value, bool) else value
 
-    @field_validator("offload", mode="before")
+    @field_validator("offload", "freeze", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
-        """Accepts one kind of states without a list."""
+        """Accepts one kind of states, or one layer, without a list."""
         return (value,) if isinstance(value, str) else value
 
 

@@ -40,7 +40,7 @@ def compile_replicas(strategy: ReplicaStrategy, job: Job) -> Program:
 def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     """One step of all replicas. ranges: layers of each stage of the model. Raises FieldError for too many passes."""
     job = with_collectives(plan, job)
-    rank_layers = RankLayers(job.layers, plan)
+    rank_layers = RankLayers(job.layers, plan, job.gathered_bytes)
     classes = worker_classes(plan, job)
     link_classes: LinkClasses = {}
     # sums of weights that two stages have, of all workers at once, share links

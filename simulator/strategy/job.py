@@ -31,7 +31,7 @@ from scaleproof.simulator.frameworks.framework import ShardCopies, slowest
 from scaleproof.simulator.model.autocast import stream_bytes
 from scaleproof.simulator.model.layers import Layer, boundary_elements
 from scaleproof.simulator.model.muon import newton_schulz
-from scaleproof.simulator.model.operators import Matmul, Operator
+from scaleproof.simulator.model.operators import Matmul, Operator, SavedActivation
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute, kept_activations
 from scaleproof.simulator.scenario.training import GradientSizes, Input, MeasuredStep, Offloaded, has_only_master
 
@@ -81,8 +81,9 @@ class Job:
     recomputed: whether each layer is recomputed, where that depends on stages; all blocks if None. gradients: bytes of their
     elements, of the training precision if None. scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an
     engine models that messages share links; else workers whose messages take equal times are one class. is_emulated: whether
-    ranks wait for the time of their compute instead of using cores. offload, uses_drives, delays_update: what hosts have,
-    whether drives do, and whether an offloaded step of the optimizer overlaps with the next step.
+    ranks wait for the time of their compute instead of using cores. trained_bytes: of a trained parameter, of the training
+    precision if None. offload, uses_drives, delays_update: what hosts have, whether drives do, and whether an offloaded step of
+    the optimizer overlaps with the next step.
     """
 
     layers: Sequence[Layer]
@@ -116,6 +117,7 @@ class Job:
     shares_links: bool = True
     is_emulated: bool = False
     autocast: bool = False
+    trained_bytes: int | None = None
 
     def distinguishable_ranks(self, ranks: int) -> Collection[int]:
         """Ranks that must not be folded into a class with others."""
@@ -128,8 +130,8 @@ class Job:
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of an element of parameters and of their gradients."""
-        return ELEMENT_BYTES["fp32"] if self.autocast else self.element_bytes
+        """Bytes of an element of trained parameters and of their gradients."""
+        return self.trained_bytes or (ELEMENT_BYTES["fp32"] if self.autocast else self.element_bytes)
 
     @cached_property
     def stream_bytes(self) -> int:
@@ -400,17 +402,21 @@ class Job:
         only_master = has_only_master(self.zero, self.master, self.offload, self.accumulated_bytes, self.parameter_bytes)
         return ELEMENT_BYTES["fp32"] if only_master else self.parameter_bytes
 
-    def kept_bytes(self, number: int, samples: float) -> float:
-        """Bytes of the activations that a block keeps until its backward pass; 0 of layers at the ends of stages. number: of
-        the layer."""
-        layer, software = self.layers[number], self.framework.memory
-        if layer.pinned_to_end:
-            return 0.0
-        is_recomputed = self.recompute.kind != "none" and (self.recomputed is None or self.recomputed[number])
-        entry = boundary_elements(self.layers)[max(0, number - 1)]
-        kept = kept_activations(layer, self.recompute, entry_elements=entry) if is_recomputed else layer.kept
-        copied = 0.0 if is_recomputed else sum(software.kept_bytes.get(one.name, 0.0) * one.written for one in layer.operators)
-        return samples * (copied + sum(one.elements * (one.element_bytes or self.element_bytes) for one in kept))
+    def kept_bytes(self, samples: float) -> NDArray[np.float64]:
+        """Bytes of the activations that each block keeps until its backward pass, shape (layers,); 0 of layers at the ends of
+        stages."""
+        software, entries = self.framework.memory, [0, *boundary_elements(self.layers)]
+        result = np.zeros(len(self.layers))
+        for number, (layer, entry) in enumerate(zip(self.layers, entries, strict=False)):
+            if layer.pinned_to_end:
+                continue
+            kept: Sequence[SavedActivation] = layer.kept
+            if self.recompute.kind != "none" and (self.recomputed is None or self.recomputed[number]):
+                kept = kept_activations(layer, self.recompute, entry_elements=entry)
+            else:
+                result[number] = sum(software.kept_bytes.get(one.name, 0.0) * one.written for one in layer.operators)
+            result[number] += sum(one.elements * (one.element_bytes or self.element_bytes) for one in kept)
+        return samples * result
 
     def device_optimizer_s(self, parameters: Amount) -> Amount:
         """Seconds of the optimizer's step over the `parameters` parameters that a device updates."""

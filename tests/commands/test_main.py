@@ -8,8 +8,6 @@ from io import StringIO
 import pytest
 
 import scaleproof
-from scaleproof.commands.index import COMMANDS
-from scaleproof.commands.main import command_line
 from scaleproof.commands.output import show
 
 _COMMANDS = (
@@ -33,11 +31,6 @@ def test_help_lists_every_command_once_in_a_group(capsys: pytest.CaptureFixture[
         scaleproof.main(["--help"])
     listed = re.findall(r"^  (\w+) +\S", capsys.readouterr().out, re.MULTILINE)
     assert sorted(listed) == sorted({command.split()[0] for command in _COMMANDS})
-
-
-def test_modules_add_the_commands_that_the_index_lists_and_only_those_requested() -> None:
-    assert list(command_line().commands) == list(COMMANDS)
-    assert list(command_line(["predict"]).commands) == ["predict"]
 
 
 @pytest.mark.parametrize(

@@ -106,19 +106,6 @@ def test_keys_zoom_move_and_reset_figures(study: Opened) -> None:
     figure.get_by_role("button", name="Show all").click()
 
 
-def test_the_mouse_zooms(study: Opened) -> None:
-    figure = study.figure("timeline-01-ring")
-    whole = study.range_x(figure)
-    box = figure.locator(".canvas .nsewdrag").first.bounding_box()
-    assert box is not None
-    study.page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] / 2)
-    study.page.mouse.down()
-    study.page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] / 2, steps=4)
-    study.page.mouse.up()
-    closer = study.range_x(figure)
-    assert closer[1] - closer[0] == pytest.approx(0.3 * (whole[1] - whole[0]), rel=0.1)
-
-
 def test_all_figures_with_a_chooser_follow_its_choice(study: Opened) -> None:
     throughput, efficiency = study.figure("throughput"), study.figure("efficiency")
     before = throughput.locator(".finding").text_content()
@@ -127,39 +114,6 @@ def test_all_figures_with_a_chooser_follow_its_choice(study: Opened) -> None:
     assert throughput.locator(".finding").text_content() != before
     throughput.locator("select").select_option("40 Gbit/s")
     assert throughput.locator(".finding").text_content() == before
-
-
-def test_legend_buttons_hide_and_show_lines(study: Opened) -> None:
-    figure = study.figure("efficiency")
-    button = figure.get_by_role("button", name="servers")
-    lines = figure.locator(".scatterlayer .trace")
-    before = lines.count()
-    button.press("Enter")
-    assert button.get_attribute("aria-pressed") == "false"
-    assert lines.count() == before - 1
-    button.press("Enter")
-    assert lines.count() == before
-
-
-def test_numbers_are_shown_without_a_mouse(study: Opened) -> None:
-    figure = study.figure("crossover")
-    figure.locator("summary").press("Enter")
-    items = figure.locator(".numbers li")
-    items.first.wait_for()
-    assert items.count() == 6
-    assert "GPUs, network bandwidth" in (items.first.text_content() or "")
-
-
-def test_the_theme_button_switches_colours(results: Opened) -> None:
-    button = results.page.locator("button.theme")
-    background = "getComputedStyle(document.body).backgroundColor"
-    dark = results.page.evaluate(background)
-    assert button.text_content() == "Light theme"
-    button.press("Enter")
-    assert button.text_content() == "Dark theme"
-    assert results.page.evaluate(background) != dark
-    button.press("Enter")
-    assert results.page.evaluate(background) == dark
 
 
 @pytest.mark.parametrize("scheme", ["dark", *in_bulk("light")])

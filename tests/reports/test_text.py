@@ -33,11 +33,6 @@ def test_headline_gives_the_median_and_the_largest_error(eight: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("error", "side"), [(0.05, "above"), (-0.05, "below")])
-def test_headline_of_one_run_gives_the_sign_of_the_error(error: float, side: str) -> None:
-    assert result_text.headline(Results((_case(error),))).endswith(f"is 5{_NARROW}% {side} the measured one")
-
-
 def test_headline_without_a_comparison() -> None:
     case = replace(_case(0.0), measured=None)
     assert result_text.headline(Results((case,))) == "a: 320 samples/s on 2 GPUs; compute-bound"
@@ -69,19 +64,6 @@ def test_verdict_grades_the_size_of_the_error(error: float, max_error: float | N
     assert verdict(_case(error), max_error).grade == grade
 
 
-def test_verdict_separates_failed_from_not_measured() -> None:
-    case = replace(_case(0.0), measured=None)
-    assert verdict(case, None).words == "not measured"
-    assert verdict(replace(case, failure="died"), None).words == "failed"
-    assert verdict(replace(_case(0.0), predicted=None), None).words == "not predicted"
-
-
-def test_no_two_grades_share_a_symbol() -> None:
-    cases = [_case(0.01), _case(0.2), _case(0.5), replace(_case(0), measured=None)]
-    cases.append(replace(cases[-1], failure="died"))
-    assert len({verdict(case, None).symbol for case in cases}) == len(cases)
-
-
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [
@@ -104,18 +86,6 @@ def test_milliseconds_have_three_digits(seconds: float | None, expected: str) ->
 )
 def test_signed_percent(share: float | None, expected: str) -> None:
     assert text.signed_percent(share) == expected.replace(" ", _NARROW)
-
-
-def test_when_formats_iso_dates_and_keeps_other_text() -> None:
-    assert text.when("2026-01-31T12:00:05+00:00") == "2026-01-31 12:00 UTC"
-    assert text.when("2026-01-31T12:00:05") == "2026-01-31 12:00"
-    assert text.when("<yesterday>") == "<yesterday>"
-
-
-def test_rank_counts_list_servers_separately() -> None:
-    assert result_text.ranks_text(Case("a", "", "", 4, 4)) == "4"
-    assert result_text.ranks_text(Case("a", "", "", 5, 4)) == "4 + 1 server"
-    assert result_text.ranks_text(Case("a", "", "", 6, 4)) == "4 + 2 servers"
 
 
 def test_the_headline_of_a_saved_run_says_what_predict_says(tmp_path: Path) -> None:

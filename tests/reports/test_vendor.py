@@ -19,11 +19,5 @@ def test_the_vendored_library_has_the_published_hash() -> None:
     assert f"version {VERSION}" in (VENDOR / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_vendored_licence_is_included() -> None:
-    licence = (VENDOR / "plotly-basic.LICENSE").read_text(encoding="utf-8")
-    assert licence.lstrip().startswith("MIT License")
-    assert "Plotly" in licence
-
-
 def test_the_vendored_library_can_be_inlined_in_a_script_element() -> None:
     assert "</script" not in page._library().lower()

@@ -88,8 +88,8 @@ def test_a_device_has_the_same_numbers_everywhere() -> None:
 
 def test_a_device_has_the_same_link_inside_every_node() -> None:
     found = defaultdict(set)
-    for name in NAMES:
-        if link := cluster(name).node.link:
+    for name in NAMES:  # slots of workstations have more or fewer lanes
+        if (link := cluster(name).node.link) and not cluster(name).device.name.startswith("RTX"):
             found[cluster(name).device.name].add(link.bandwidth_Bps)
     assert [device for device, bandwidths in found.items() if len(bandwidths) > 1] == []
 
@@ -118,4 +118,4 @@ def test_an_allreduce_over_two_nodes_has_a_finite_time(name: str) -> None:
     ranks = min(2, cluster(name).nodes) * cluster(name).node.devices
     seconds = collective_time("all_reduce", 64 * 2**20, ranks, cluster(name))
     assert math.isfinite(seconds)
-    assert seconds > 0
+    assert seconds > 0 or ranks == 1

@@ -8,14 +8,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from scaleproof.simulator.analysis.collective.time import collective_time, parse_op
 from scaleproof.simulator.cluster import Cluster, CollectiveSettings
 from scaleproof.simulator.cluster.collectives.groups import Op, bus_factor
 from scaleproof.simulator.cluster.collectives.nccl.constants import pytorch_call_s
-from scaleproof.simulator.cluster.collectives.settings import Generation, Nccl, facts_of
+from scaleproof.simulator.cluster.collectives.settings import Generation, Nccl, facts_of, has_peers
 from scaleproof.simulator.cluster.network.links import Link
+from scaleproof.simulator.cluster.network.topology_kinds import PcieTree
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_cluster
 
@@ -203,10 +204,10 @@ def _from_columns(row: Row, facts: Nccl, per_node: int, spans_nodes: bool) -> tu
     assumed = ["intra_node"] if not inside and per_node > 1 else []
     if facts.interconnect == "pcie" or ("pcie" in inside.lower() and "nvlink" not in inside.lower()):
         facts = facts.model_copy(update={"interconnect": "pcie"})
-        port_Bps = _PCIE_GBps[facts.generation] * 1e9
+        port = _pcie_link(row, facts, per_node)
     else:
         named = next((rate for name, rate in _NVLINK_GBps.items() if name in row["gpu"]), 0)
-        port_Bps = named * 1e9 or _rate_Bps(usual.node.link)
+        port = _link(named * 1e9 or _rate_Bps(usual.node.link))
     if "EFA" in between:  # settings of aws-ofi-nccl; the first EFA generation, used with these GPUs, is unordered
         ordered = facts.generation not in ("volta", "ampere")
         facts = facts.model_copy(update={"network_latency_s": 75e-6, "ll128": ordered})
@@ -216,11 +217,20 @@ def _from_columns(row: Row, facts: Nccl, per_node: int, spans_nodes: bool) -> tu
         assumed += ["inter_node"] if spans_nodes else []
     network = _link(network_Bps).model_copy(update={"transport": _transport(between, facts)})
     update = {
-        "node": usual.node.model_copy(update={"installed": per_node, "cards": cards, "link": _link(port_Bps)}),
+        "node": usual.node.model_copy(update={"installed": per_node, "cards": cards, "link": port}),
         "network": network,
         "collectives": CollectiveSettings(nccl=facts),
     }
     return usual.model_copy(update=update), assumed
+
+
+def _pcie_link(row: Row, facts: Nccl, per_node: int) -> Link:
+    """The PCIe link of the GPU: through the host without peer-to-peer access, under one switch if the row says so."""
+    inside, port = row.get("intra_node", ""), _link(_PCIE_GBps[facts.generation] * 1e9)
+    update: dict[str, Any] = {"peer_to_peer": "no peer access" not in inside and has_peers(row["gpu"])}
+    if "one switch" in inside:
+        update["topology"] = PcieTree(per_switch=per_node, between_sockets=f"{port.bandwidth_Bps} B/s")
+    return port.model_copy(update=update)
 
 
 def _transport(between: str, facts: Nccl) -> str:

@@ -269,9 +269,12 @@ def _precision(scenario: Scenario) -> Iterator[Refusal]:
 
 
 def _states(scenario: Scenario) -> Iterator[Refusal]:
-    """Optimizers, their states, offloading and compression."""
+    """Parameters that are trained, optimizers, their states, offloading and compression."""
     training, plan, optimizer = scenario.training, scenario.strategy.plan, scenario.training.optimizer
     yield from [
+        *((getattr(training, field), f"training.{field} is {_UNMEASURED}", "ranks train all parameters of a model",
+           "give a python: model whose requires_grad says what is trained")
+          for field in ("adapters", "freeze")),
         (optimizer not in OPTIMIZERS and (training.zero > 0 or plan.tensor > 1 or scenario.strategy.servers > 0),
          f"training.optimizer: {optimizer} with divided parameters is {_UNMEASURED}",
          "its update of an element depends on the whole tensor, of which ranks that shard have a part",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
 from typing import Any, Final
 
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.common.yaml_file import on_one_line
-from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard
 from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.framework_choice import DECIDED
@@ -46,12 +43,6 @@ def rearranged(scenario: Scenario, strategy: Strategy, micro_batch: int | None =
     return changed
 
 
-@functools.lru_cache(maxsize=64)
-def built(model: ModelSpec, shard: Shard) -> Sequence[Layer]:
-    """The layers of a model as ranks divide them. Raises FieldError if they cannot."""
-    return tuple(model.build_layers(shard))
-
-
 class BatchError(InputError):
     """The global batch cannot be divided among workers. nearest: the nearest one that can."""
 
@@ -68,7 +59,7 @@ def check(scenario: Scenario) -> None:
         raise InputError(f"{strategy.ranks:,} ranks need {nodes:,} nodes; the cluster has {cluster.nodes:,}")
     try:
         scenario.check_options()
-        strategy.check(built(scenario.model, strategy.plan.shard), scenario.samples_per_worker)
+        strategy.check(scenario.layers(strategy.plan.shard), scenario.samples_per_worker)
     except FieldError as error:
         raise InputError(error.message) from None
     named = [rank for _, ranks in scenario.unevenness.named_by_field() for rank in ranks]

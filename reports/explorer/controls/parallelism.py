@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from scaleproof.reports.explorer.controls.choices import COUNTS, Control, Option, choice, fact, option
 from scaleproof.reports.explorer.controls.families import FAMILIES, beginning, blocks
-from scaleproof.reports.explorer.controls.layouts import BatchError, built, check, rearranged, settings_between
+from scaleproof.reports.explorer.controls.layouts import BatchError, check, rearranged, settings_between
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.frameworks import files as frameworks
 from scaleproof.simulator.frameworks import shipped
@@ -215,7 +215,7 @@ class Parallelism:
             yield choice("training.zero", "Sharding (ZeRO stage)", "", options, training.zero,
                          term="What data-parallel ranks shard instead of replicating. Stage 3 is FSDP: parameters are "
                               "all-gathered layer by layer.")  # fmt: skip
-        layers = built(self._scenario.model, plan.shard)
+        layers = self._scenario.layers(plan.shard)
         scores = any(kept.group == "attention" for layer in layers for kept in layer.kept)
         selects = scores or self._scenario.framework.selective.products is not None
         kinds = {kind: label for kind, label in _RECOMPUTE.items() if selects or kind != "selective"}

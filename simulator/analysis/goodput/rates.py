@@ -17,6 +17,7 @@ from scaleproof.simulator.cluster.network.topology_kinds import Dragonfly, FatTr
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.memory import states
+from scaleproof.simulator.model.layers import WHOLE
 from scaleproof.simulator.scenario.reliability import Reliability
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -126,8 +127,11 @@ def checkpoint_cost(scenario: Scenario, reliability: Reliability, nodes: int) ->
         given, there = format_bytes(checkpoint.size_bytes), format_bytes(memory_bytes)
         message = f"{given} is more than the memory of all devices, {there}; give less"
         raise FieldError(("reliability", "checkpoint", "size"), message)
-    # of the whole model, without replication
-    whole = states(scenario.model.build_layers(), scenario.training.model_copy(update={"zero": 0}))
+    # of the whole model, without replication; adapters are saved alone
+    layers = scenario.layers(WHOLE)
+    if scenario.training.adapters is not None:
+        layers = [layer.without_frozen for layer in layers]
+    whole = states(layers, scenario.training.model_copy(update={"zero": 0}))
     size_bytes = checkpoint.size_bytes or whole.parameters + whole.master_parameters + whole.optimizer_states
     rates_Bps = [checkpoint.bandwidth_Bps, checkpoint.node_bandwidth_Bps and nodes * checkpoint.node_bandwidth_Bps]
     writing_s = size_bytes / min(rate_Bps for rate_Bps in rates_Bps if rate_Bps)

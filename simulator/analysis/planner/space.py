@@ -13,7 +13,7 @@ from scaleproof.simulator.analysis.planner.estimate.pipeline_times import CLOSED
 from scaleproof.simulator.cluster.host import with_host
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework, shipped
-from scaleproof.simulator.model.layers import Layer, Shard, block_range
+from scaleproof.simulator.model.layers import WHOLE, Layer, Shard, block_range
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.parallelism import Hybrid, ParameterServer, Strategy
 from scaleproof.simulator.parallelism.mesh import ORDER
@@ -108,7 +108,7 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
         nodes = -(-ranks // cluster.node.devices)
         message = f"{ranks} ranks for {cluster.devices} devices; give at most {cluster.devices}, or set cluster.nodes={nodes}"
         raise FieldError(("strategy",), message)
-    layers = scenario.model.build_layers()
+    layers = scenario.layers(WHOLE)
     first, last = block_range(layers)
     total = scenario.total_samples
     long = getattr(scenario.model, "sequence", 0) >= _LONG
@@ -162,7 +162,7 @@ def server_space(
         (workers,),
         tuple(sorted(number for number in servers if 0 < number <= most)),
         PLACEMENTS,
-        recompute=_recompute(scenario.model.build_layers()),
+        recompute=_recompute(scenario.layers(WHOLE)),
         buckets_bytes=tuple(sorted({bucket_bytes, *_BUCKETS_BYTES})),
     )
 
@@ -191,7 +191,7 @@ def _divides(scenario: Scenario, tensor: int) -> bool:
     return True
 
 
-def _recompute(layers: list[Layer]) -> tuple[Recompute, ...]:
+def _recompute(layers: Sequence[Layer]) -> tuple[Recompute, ...]:
     """Forms of recomputation: none; full if there are activations to recompute; selective if attention stores its scores."""
     if not any(layer.kept for layer in layers if not layer.pinned_to_end):
         return (NO_RECOMPUTE,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, names_for
@@ -60,7 +60,17 @@ class CollectiveCost(NamedTuple):
 
 def timing_constants(cluster: Cluster, facts: Nccl) -> TimingConstants:
     """Constants of the timing of a cluster's collectives by NCCL or RCCL."""
-    return constants_of(facts, cluster.transport, cluster.collectives.adjust)
+    link = cluster.node.link
+    staged = link is not None and not link.peer_to_peer and facts.interconnect == "pcie"
+    return constants_of(facts, cluster.transport, cluster.collectives.adjust, staged)
+
+
+def facts_among(devices: Collection[int], cluster: Cluster) -> Nccl | None:
+    """Parameters of NCCL's model among some devices of a node: bridges join them by NVLink where others are on PCIe."""
+    facts, link = cluster.nccl, cluster.node.link
+    if facts is None or link is None or not link.topology.are_bridged(devices):
+        return facts
+    return facts.model_copy(update={"interconnect": "nvlink"})
 
 
 def processors_taken(cluster: Cluster) -> float:
@@ -151,7 +161,7 @@ def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | No
     if group.size == 1:
         return _nothing
     _check_links(group, cluster)
-    facts = cluster.nccl
+    facts = facts_among(set(group.device_of.tolist()), cluster)
     constants = timing_constants(cluster, facts) if facts else None
     return _modelled_costing(op, group, cluster.interconnect, constants, algorithm)
 
@@ -224,7 +234,7 @@ def _suitable(op: Op, group: Group, cluster: Cluster) -> list[str]:
 def _nccl_costing(op: Op, group: Group, cluster: Cluster, constants: TimingConstants, algorithm: str | None) -> Costing:
     """Cost of what NCCL's tuner chooses for each size; only the choice is timed. A given algorithm that NCCL does not have uses
     the links' model."""
-    links, facts = GroupLinks(group, cluster.node, cluster.network), cluster.nccl
+    links, facts = GroupLinks(group, cluster.node, cluster.network), facts_among(set(group.device_of.tolist()), cluster)
     assert facts is not None
     usable = choices(op, links, facts, constants, algorithm)
     if not usable and algorithm is not None and algorithm.startswith(tuple(_NCCL_ONLY)):

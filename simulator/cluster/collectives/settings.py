@@ -150,6 +150,26 @@ def facts_of(device: str) -> Nccl | None:
     return Nccl(generation=matches[0], interconnect="pcie" if is_on_pcie else "nvlink") if matches else None
 
 
+# GPUs that do not reach each other's memory over PCIe, by the driver.
+_WITHOUT_PEERS: Final = r"RTX[- ](?:20[678]0|30[6789]0|40[6789]0|50[6789]0)\b"
+
+
+def has_peers(device: str) -> bool:
+    """Whether devices of this name reach each other's memory over PCIe."""
+    return re.search(_WITHOUT_PEERS, device) is None
+
+
+def without_peers(cluster: Any) -> Any:
+    """YAML of a cluster of GeForce cards, whose link inside a node is without peer-to-peer access unless it states it."""
+    node, device = (cluster.get(part) if isinstance(cluster, dict) else None for part in ("node", "device"))
+    link = node.get("link") if isinstance(node, dict) else None
+    name = str(device.get("name") if isinstance(device, dict) else getattr(device, "name", ""))
+    if not isinstance(link, dict | str) or has_peers(name):
+        return cluster
+    own = {"base": link} if isinstance(link, str) else link
+    return cluster | {"node": node | {"link": {"peer_to_peer": False, **own}}}
+
+
 def with_generation(cluster: Any) -> Any:
     """YAML of a cluster in which `collectives.nccl` without a generation of GPUs has that of the device's name."""
     collectives, device = (cluster.get(part) if isinstance(cluster, dict) else None for part in ("collectives", "device"))

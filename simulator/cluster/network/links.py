@@ -14,6 +14,7 @@ from scaleproof.simulator.cluster.host import NodeHost
 from scaleproof.simulator.cluster.network.topology import Switch
 from scaleproof.simulator.cluster.network.topology_kinds import AnyTopology
 from scaleproof.simulator.cluster.network.wiring import Wiring
+from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import (
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from scaleproof.simulator.cluster import Cluster
 
 
+# A name of a kind of link, unlike a bandwidth with its unit.
+_NAME: Final = re.compile(r"[\w.-]+")
+# Topologies of the links inside a node that lead through the host.
+_HOSTED: Final = ("switch", "pcie_tree", "bridged_pairs", "graph")
 # One device or several.
 DeviceNumbers = TypeVar("DeviceNumbers", int, NDArray[np.int64])
 _YEAR_S: Final = 365.25 * 86400.0
@@ -68,12 +73,31 @@ class Link(Spec):
     transport: str | None = Field(
         None, description="how NCCL sends messages over a network: an entry of scenarios/collectives/transports.yaml"
     )
+    peer_to_peer: bool = Field(
+        True,
+        description="whether devices of a node reach each other's memory, else messages pass the host's; of GeForce "
+        "cards false if absent",
+    )
     in_network_reduction: bool = Field(
         False, description="whether a network's switches reduce and libraries use it (SHARP, by NCCL_COLLNET_ENABLE=1)"
     )
     cores_busy: float = Field(
         0.0, ge=0, description="host cores that are busy while a message moves at full bandwidth (0 if hardware moves it)"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        """Replaces the name of a kind of link, or `{base: NAME, ...}`, by its fields."""
+        name = data.get("base") if isinstance(data, dict) else data
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            return data
+        known = link_kinds()
+        if name not in known:
+            close = catalog.nearest(name, list(known)) or list(known)
+            raise ValueError(f"no kind of link is called {name!r}; give {catalog.either(close)}, or bandwidth and latency")
+        own = {key: value for key, value in data.items() if key != "base"} if isinstance(data, dict) else {}
+        return {**known[name], **own}
 
     @functools.cached_property
     def unit(self) -> Self:
@@ -98,6 +122,9 @@ class Link(Spec):
         if self.exceptions and not self.topology.has_own_links:
             message = f"the endpoints of a {self.topology.kind} have no link of their own; describe it as kind: graph"
             raise FieldError(("exceptions",), message)
+        if not self.peer_to_peer and self.topology.kind not in _HOSTED:
+            message = f"messages through the host need a topology of {', '.join(_HOSTED)}; {self.topology.kind} joins devices"
+            raise FieldError(("peer_to_peer",), message)
         for i, exception in enumerate(self.exceptions):
             if max(exception.at) >= endpoints:
                 message = f"there is no endpoint {max(exception.at)}; they are numbered 0 to {endpoints - 1}"
@@ -113,6 +140,13 @@ class Link(Spec):
         return self.cached(_without_latency)
 
 
+@functools.cache
+def link_kinds() -> dict[str, dict[str, Any]]:
+    """Fields of the links and networks that scenarios/network/links.yaml names."""
+    kinds: dict[str, dict[str, Any]] = yaml_file.shipped(catalog.ROOT / "network" / "links.yaml")["links"]
+    return kinds
+
+
 def _without_latency(link: Link) -> Link:
     return link.model_copy(update={"latency_s": 0.0, "overhead_s": 0.0})
 
@@ -123,6 +157,8 @@ def _wiring(link: Link, endpoints: int, cards: int) -> Wiring:
     topology = Switch() if link.is_uniform else link.topology
     wiring = topology.wire(endpoints * per_node, link.bandwidth_Bps / per_node, per_node)
     wiring.half_duplex = link.duplex == "half"
+    if not link.peer_to_peer:
+        wiring = topology.through_host(wiring)
     for exception in link.exceptions:
         assert wiring.access_Bps is not None
         for endpoint in exception.at:

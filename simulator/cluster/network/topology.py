@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -81,6 +81,14 @@ class Topology(Spec, ABC):
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
         """The wiring of `endpoints` endpoints that send `bandwidth_Bps` each. cards: of each node, if the endpoints are
         cards."""
+
+    def through_host(self, wiring: Wiring) -> Wiring:
+        """The wiring where messages between devices pass the host's memory: as it is, if all of them pass the host anyway."""
+        return wiring
+
+    def are_bridged(self, endpoints: Collection[int]) -> bool:
+        """Whether NVLink bridges join these devices, while the links of others are PCIe's."""
+        return False
 
     def rings(self, endpoints: int) -> list[list[int]]:
         """Orders of the endpoints in rings, each of which carries an equal part of the data."""

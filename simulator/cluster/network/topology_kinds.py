@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -116,6 +116,45 @@ class PcieTree(Topology):
         across = ((f"socket {a}", f"socket {b}", self.between_sockets_Bps) for a, b in pairs)
         attached = [f"switch {i // self.per_switch}" for i in range(endpoints)]
         return self._switched(attached, bandwidth_Bps, itertools.chain(up, across))
+
+    def through_host(self, wiring: Wiring) -> Wiring:
+        """Messages climb to the socket of the sender also where one switch joins both ends."""
+        assert wiring.links is not None
+        assert wiring.access_Bps is not None
+        above = list(wiring.attached)
+        slots = [f"slot {i}" for i in range(len(above))]
+        for slot, switch, access_Bps in zip(slots, above, wiring.access_Bps.tolist(), strict=True):
+            for edge in ((slot, switch), (switch, slot)):
+                wiring.links.add_edge(*edge, capacity_Bps=access_Bps)
+        sockets = [f"socket {i // self.per_switch // self.switches_per_socket}" for i in range(len(above))]
+
+        def fixed_path(source: int, target: int) -> list[Vertex]:
+            across = dict.fromkeys([sockets[source], sockets[target]])
+            return [slots[source], above[source], *across, above[target], slots[target]]
+
+        wiring.attached, wiring.fixed_path, wiring.nearest_hops = slots, fixed_path, 4
+        return wiring
+
+
+class BridgedPairs(Direct):
+    """Devices on PCIe slots of the host, each two neighbours joined by a bridge, such as NVLink's of RTX 3090.
+
+    bridge: bandwidth of a bridge in each direction. The link's bandwidth is that of a slot.
+    """
+
+    has_several_paths = False
+
+    kind: Literal["bridged_pairs"] = "bridged_pairs"
+    bridge_Bps: PositiveBytesPerSecond = Field(alias="bridge", description="bandwidth of a bridge in each direction")
+
+    def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
+        """Bridges between neighbours, and links of all devices to the host."""
+        bridges = ((i, i + 1, self.bridge_Bps) for i in range(0, endpoints - 1, 2))
+        return self._direct(endpoints, itertools.chain(bridges, ((i, "host", bandwidth_Bps) for i in range(endpoints))))
+
+    def are_bridged(self, endpoints: Collection[int]) -> bool:
+        """Whether all devices are of one pair."""
+        return len({endpoint // 2 for endpoint in endpoints}) == 1
 
 
 class SwitchTree(Topology):
@@ -371,6 +410,6 @@ class Graph(Direct):
 
 
 AnyTopology = Annotated[
-    Switch | Mesh | HybridCubeMesh | PcieTree | LeafSpine | FatTree | RailOptimised | Torus | Dragonfly | Graph,
+    Switch | Mesh | HybridCubeMesh | PcieTree | BridgedPairs | LeafSpine | FatTree | RailOptimised | Torus | Dragonfly | Graph,
     Field(discriminator="kind"),
 ]

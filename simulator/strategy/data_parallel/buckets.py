@@ -90,20 +90,21 @@ class RankLayers:
     """A model's layers as pipeline ranks have them. copied: parameters of which the last stage has a copy. gradients: those of
     the parameters that all workers have, without experts."""
 
-    def __init__(self, layers: Sequence[Layer], plan: Plan) -> None:
+    def __init__(self, layers: Sequence[Layer], plan: Plan, element_bytes: int) -> None:
+        """element_bytes: of gathered parameters."""
         self.layers = with_copies(layers, plan)
         self.copied = self.layers[-1].trained_parameters - layers[-1].trained_parameters
         replicated = [_without_experts(layer) if plan.divides_experts else layer for layer in self.layers]
         self.gradients = Gradients(replicated)
         trained = [layer.trained_parameters for layer in replicated]
         experts = [layer.trained_parameters - shared for layer, shared in zip(self.layers, trained, strict=True)]
-        frozen = [layer.frozen_parameters for layer in self.layers]
+        frozen = [layer.gathered_elements(element_bytes) - layer.trained_parameters for layer in self.layers]
         self._trained, self._experts, self._frozen = (
             list(itertools.accumulate(each, initial=0)) for each in (trained, experts, frozen)
         )
 
     def parameters(self, stage: range) -> tuple[int, int]:
-        """Numbers of parameters of a stage: those that all workers have, frozen ones included, and those of experts."""
+        """Numbers of gathered elements of a stage: those that all workers have, with frozen ones, and those of experts."""
         trained, experts = self.trained(stage)
         return trained + self._frozen[stage.stop] - self._frozen[stage.start], experts
 

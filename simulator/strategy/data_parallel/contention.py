@@ -192,7 +192,9 @@ class Contention:
         trained = layer.trained_parameters - experts, experts
         moved_s, memory_bytes, moved_J = [0.0] * 4, [0.0, 0.0], [0.0, 0.0]
         for collective in collectives:
-            parameters = trained[collective.of_experts] + (layer.frozen_parameters if collective.moves_frozen else 0)
+            parameters = trained[collective.of_experts]
+            if collective.moves_frozen:
+                parameters += layer.gathered_elements(collective.element_bytes) - layer.trained_parameters
             if not parameters or (collective.direction and not layer.has_backward):
                 continue
             size_bytes = float(parameters * collective.element_bytes)

@@ -47,7 +47,9 @@ class HostCopies:
         gathers before a pass, by its task; those that pass itself if there are none."""
         tasks, after = np.array(list(zero.layer_needs(self.context, self.rank)), dtype=np.int64).reshape(-1, 2).T
         units = [self.context.unit_of[begin] for begin in self.context.schedule.begin[tasks].tolist()]
-        sizes_bytes = np.array([self._part(unit, trained=False) * self.job.held_bytes for unit in units])
+        trained, gathered = (np.array([self._part(unit, own) for unit in units]) for own in (True, False))
+        # frozen parameters have no master copies
+        sizes_bytes = trained * self.job.held_bytes + (gathered - trained) * self.job.gathered_bytes
         for replica in self.replicas:
             path = _path(replica, self.rank, to_host=False, from_drives=self.job.uses_drives)
             rows = _copies(self.context, replica, self.rank, sizes_bytes, path, replica.rows[after], STATES_IN_STREAM, units)
@@ -57,7 +59,7 @@ class HostCopies:
     def send_gradients(self, summed: Sequence[tuple[int, SyncUnit, Sequence[int]]]) -> None:
         """Adds copies of gradients to the host. summed: tasks that complete gradients, their units, and rows of their sums."""
         units = [unit for _, unit, _ in summed]
-        sizes_bytes = np.array([self._part(unit, trained=True) * self.job.accumulated_bytes for unit in units])
+        sizes_bytes = np.array([self._part(unit, True) * self.job.accumulated_bytes for unit in units])
         for sent, replica in zip(self._sent, self.replicas, strict=True):
             after = np.array([max(rows, default=int(replica.rows[task])) for task, _, rows in summed])
             path = _path(replica, self.rank, to_host=True)
@@ -85,7 +87,7 @@ class HostCopies:
                 builder.carry(row, [last, *begins])
 
     def _part(self, unit: SyncUnit, trained: bool) -> float:
-        """A rank's part of the parameters of a unit, or of the trained ones."""
+        """A rank's part of the gathered parameters of a unit, or of the trained ones."""
         counts = self.context.rank_layers.by_group(unit.layers, trained=trained)
         return sum(count / self.shares[group] for group, count in counts.items())
 
@@ -102,7 +104,8 @@ def _add_activation_copies(context: CompileContext, replica: Replica, rank: int)
     schedule, job, builder = context.schedule, context.job, context.builder
     samples = replica.samples / context.plan.microbatches
     own = np.flatnonzero((schedule.rank == rank) & (schedule.kind >= 0))
-    kept = np.array([sum(job.kept_bytes(i, samples) for i in range(schedule.begin[i_], schedule.end[i_])) for i_ in own])
+    before = np.concatenate([[0.0], job.kept_bytes(samples).cumsum()])
+    kept = before[schedule.end[own]] - before[schedule.begin[own]]
     ahead = np.flatnonzero((schedule.kind[own] == Pass.FORWARD) & (kept > 0))
     back = np.flatnonzero((schedule.kind[own] == Pass.BACKWARD) & (kept > 0))
     out, into = (_path(replica, rank, to_host) for to_host in (True, False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -14,6 +14,7 @@ from scaleproof.simulator.cluster.collectives.cost import (
     Costing,
     copying_s,
     costing,
+    facts_among,
     modelled_costing,
     rotates,
     timing_constants,
@@ -172,7 +173,7 @@ class ResourceMap:
         else:
             count = min(concurrent, self.cluster.node.devices)
             path = self.between(node, to_node, size_bytes, count, count)
-        path = library_path(path, self.cluster, node != to_node, size_bytes)
+        path = library_path(path, self.cluster, node != to_node, size_bytes, {device, to_device})
         return replace(path, latency_s=path.latency_s + stall_s) if node != to_node else path
 
     def half(self, place: tuple[int, int], size_bytes: float, outward: bool, inside: bool) -> Path:
@@ -402,13 +403,14 @@ class ResourceMap:
         return uses
 
 
-def library_path(path: Path, cluster: Cluster, crosses: bool, size_bytes: float) -> Path:
-    """Path of a message sent by the library. path: by the links alone. crosses: whether the message leaves its node.
+def library_path(path: Path, cluster: Cluster, crosses: bool, size_bytes: float, devices: Collection[int]) -> Path:
+    """Path of a message sent by the library. path: by the links alone. crosses: whether the message leaves its node. devices:
+    those at its ends.
 
     With NCCL or RCCL it has the latency and the rate of a sendrecv of that size, with the protocol's overhead on the links, and
     is never faster than the links. Other libraries are as fast as the links.
     """
-    nccl = cluster.nccl
+    nccl = facts_among(devices, cluster)
     if nccl is None:
         return path
     sendrecv = point_to_point(nccl, timing_constants(cluster, nccl), crosses, size_bytes, path.latency_s)

@@ -51,7 +51,8 @@ def layer_bytes(job: Job, plan: Plan, times: PassTimes) -> list[NDArray[np.float
     samples = job.samples_per_worker / plan.microbatches
     states = np.array(
         [
-            (layer.parameters + layer.trained_parameters) * job.parameter_bytes
+            layer.parameter_bytes(job.parameter_bytes)
+            + layer.trained_parameters * job.parameter_bytes
             + optimizer_bytes(layer.trained_parameters, job.optimizer, job.precision, job.master, job.state_bits, job.ema)
             for layer in job.layers
         ]

@@ -11,7 +11,6 @@ from sqlite3 import connect
 
 import pytest
 
-import scaleproof
 from scaleproof.commands.measuring import reconcile
 from scaleproof.commands.text.runs import describe_steps
 from scaleproof.simulator.cluster.quantities import Interval
@@ -118,10 +117,3 @@ def test_the_history_records_runs_and_quantities_of_calibrated_clusters(
     with closing(connect(tmp_path / FILE)) as history:
         assert history.execute("select count(*) from reconciled").fetchone()[0] >= 1
         assert history.execute("select count(*) from calibrated").fetchone() == (kept,)
-
-
-def test_help_lists_its_options(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        scaleproof.main(["reconcile", "--help"])
-    text = capsys.readouterr().out
-    assert all(option in text for option in ("--explain", "--update", "--max-error", "--out"))

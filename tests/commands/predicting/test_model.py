@@ -9,15 +9,11 @@ from typing import Any
 import pytest
 
 from scaleproof import main
-from scaleproof.commands.text.model import describe
 from scaleproof.simulator.common import catalog
-from scaleproof.simulator.model import Layer
-from scaleproof.simulator.model.layer_table import DeviceRates, rows
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound
 from scaleproof.simulator.scenario.read import load_model
 
 Capture = pytest.CaptureFixture[str]
-GROUND = DeviceRates("device", "bf16", 2, 300e12, 1e12, 1)
 
 
 def printed(capsys: Capture, *arguments: str) -> str:
@@ -93,12 +89,6 @@ def test_the_title_names_trained_parameters_where_some_are_frozen(capsys: Captur
     assert (data["total"]["parameters"], data["total"]["trained_parameters"]) == (40 * 4160, 4160)
 
 
-def test_bar_lengths_are_proportional_to_shares(capsys: Capture) -> None:
-    lines = printed(capsys, "resnet50").splitlines()
-    shares = [float(line.partition("%")[0].split()[-1]) for line in lines if "%" in line]
-    assert sum(shares) == pytest.approx(100, abs=0.05 * len(shares))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -141,22 +131,6 @@ def test_bytes_of_an_operator_are_its_reads_plus_its_writes() -> None:
     flash = Attention("a", 4, 2, 10, 20, 8, 6, flash=True).moved_elements(1)
     assert flash == 4 * 10 * (8 + 6) + 2 * 20 * (8 + 6)
     assert Attention("a", 4, 2, 10, 20, 8, 6).moved_elements(1) == flash + 4 * 4 * 10 * 20
-
-
-def test_lines_stay_within_120_columns_for_long_names(capsys: Capture) -> None:
-    several = [Layer(f"{'a' * length}0", str(length), (Matmul("m", 1, 1, 1),), (1,), 1) for length in (1, 40)]
-    alone = describe("title", rows(several[:1], GROUND), GROUND).splitlines()
-    assert len(alone[4]) == len(alone[3]), "a share of 100 % fits its column"
-    assert max(len(line) for line in describe("title", rows(several, GROUND), GROUND).splitlines()) <= 120
-
-
-def test_only_consecutive_equal_layers_share_a_row() -> None:
-    names = ["block8", "block9", "block10"]
-    layers = [Layer(name, "a", (), (), 1) for name in names] + [
-        Layer("other", "b", (), (), 1),
-        Layer("block11", "a", (), (), 1),
-    ]
-    assert [(row.name, row.count) for row in rows(layers, GROUND)] == [("block8…10", 3), ("other", 1), ("block11", 1)]
 
 
 def test_zero_memory_bandwidth_gives_a_one_line_error(tmp_path: Path, capsys: Capture) -> None:

@@ -54,14 +54,6 @@ def test_the_text_shows_speed_breakdown_baseline_memory_energy_and_cost(small: M
     assert max(map(len, text.splitlines())) <= 117
 
 
-def test_bar_lengths_are_proportional_to_shares(small: Make) -> None:
-    shown = rows(describe(predict(small(HYBRID))))
-    shares = [float(row.split(" %")[0].split()[-1]) for row in shown["where it goes"]]
-    bars = [len(row.partition("% ")[2]) for row in shown["where it goes"]]
-    assert sum(shares) == pytest.approx(100, abs=0.3)
-    assert bars == [pytest.approx(share * 24 / 100, abs=1) for share in shares]
-
-
 def test_memory_is_shown_as_a_range_with_a_remedy_if_it_does_not_fit(small: Make) -> None:
     memory = rows(describe(predict(small(HYBRID))))["memory"]
     assert " of 8.00 GiB per GPU at stage " in memory[0]

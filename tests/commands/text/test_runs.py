@@ -70,13 +70,6 @@ def test_a_list_fits_120_columns_and_names_the_host_once(small: Make) -> None:
     assert "1999-03-01 12:30" in lines[2]
 
 
-def test_runs_with_warnings_are_marked_and_partial_ones_noted(small: Make) -> None:
-    runs = [measured(small, provenance={"warnings": "too loud"}), measured(small, provenance={"partial": "3 of 5 steps"})]
-    rows = listing(kept(*runs), Path("out")).splitlines()[1:]
-    assert ["!" in line for line in rows] == [True, False]
-    assert rows[1].endswith(" partial, 3 of 5 steps")
-
-
 def test_an_emulated_network_is_described_before_the_table(small: Make) -> None:
     table = RunTable([small()], verified=True)
     lab, titles = table.head(measured(small, provenance=LAB)).splitlines()

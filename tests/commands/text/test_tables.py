@@ -41,9 +41,3 @@ def test_a_title_stands_in_front_of_the_first_line_of_its_section() -> None:
 def test_paragraphs_are_wrapped_between_words_only() -> None:
     lines = wrapped(f"{'x' * WIDTH}y a-hyphenated-{'z' * WIDTH} end", "- ", "  ")
     assert [line.strip() for line in lines] == [f"- {'x' * WIDTH}y", f"a-hyphenated-{'z' * WIDTH}", "end"]
-
-
-@pytest.mark.parametrize("number", ["98 %", "79.2 GiB"])
-def test_a_number_and_its_unit_are_not_wrapped(number: str) -> None:
-    words = "x" * (WIDTH - 3)
-    assert wrapped(f"{words} {number}") == [words, f"  {number}"]

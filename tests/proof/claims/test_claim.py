@@ -61,13 +61,6 @@ def test_a_bound_compares_a_value_or_a_ratio() -> None:
     assert not ratio.holds({"a": 0.0, "b": 0.0})
 
 
-def test_netlab_defaults_to_the_claim(tmp_path: Path) -> None:
-    axis = {"name": "bandwidth", "set": {}, "values": [1, 2]}
-    netlab = claim(tmp_path, netlab={"scenario": "netlab-ring", "axis": axis}).netlab
-    assert netlab is not None
-    assert (netlab.quantity, netlab.test.of, list(netlab.lines)) == ("efficiency", "ring", ["ring", "one worker"])
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

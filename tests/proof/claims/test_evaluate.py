@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scaleproof.proof.claims import evaluate as module
 from scaleproof.proof.claims.claim import Claim, names, read
 from scaleproof.proof.claims.evaluate import TOLERANCE, evaluate
 from scaleproof.simulator.common.errors import InputError, ScenarioError
@@ -127,13 +126,6 @@ def test_a_band_narrower_than_the_spacing_of_points_is_found(
     assert [point.holds for point in found.points] == [False, True, False], "a table shows the stretch"
 
 
-def test_integers_may_skip_a_band_that_holds_between_them(folder: Path, run: Run) -> None:
-    axis = {"name": "speed", "set": {"cluster.network.bandwidth": "$x Gbit/s"}, "from": 1, "to": 64, "whole": True, "points": 2}
-    narrow = {"of": "ring", "at_least": 0.4, "at_most": 0.6}
-    found = evaluate(claim(folder, axis=axis, test=narrow), forecast=step_forecast(run, 7, 0.2, 0.9))
-    assert (found.verdict, found.borders) == ("does not hold", ())
-
-
 @pytest.mark.parametrize(("share", "verdict"), [(0.9, "holds"), (0.1, "does not hold")])
 def test_a_claim_can_hold_everywhere_or_nowhere(folder: Path, run: Run, share: float, verdict: str) -> None:
     found = evaluate(claim(folder), forecast=step_forecast(run, 1e6, share, share))
@@ -157,17 +149,6 @@ def test_only_points_where_the_claim_applies_count(folder: Path, run: Run) -> No
         evaluate(claim(folder, test=telling), forecast=step_forecast(run, 5, 0.1, 0.2))
 
 
-def test_each_scenario_is_forecast_once(folder: Path, run: Run) -> None:
-    made: list[str] = []
-
-    def forecast(scenario: Scenario) -> Run:
-        made.append(scenario.model_dump_json())
-        return step_forecast(run, 5, 0.1, 0.9)(scenario)  # type: ignore[no-any-return]
-
-    evaluate(claim(folder), forecast=forecast)
-    assert len(made) == len(set(made))
-
-
 def test_invalid_scenarios_are_reported_with_their_override(folder: Path) -> None:
     with pytest.raises(ScenarioError, match="100 ranks for 8 devices"):
         evaluate(claim(folder, lines={"ring": {"strategy.workers": 100}}))
@@ -186,7 +167,3 @@ def test_measured_claims_are_predicted_too() -> None:
         found = read(name)
         assert found.netlab is not None
         assert evaluate(found, found.netlab).verdict == VERDICTS[name]
-
-
-def test_evaluating_claims_does_not_import_torch() -> None:
-    assert "torch" not in vars(module)

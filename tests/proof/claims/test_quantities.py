@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.proof.claims.quantities import KINDS, ratio
+from scaleproof.proof.claims.quantities import KINDS
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.records import Verification
@@ -100,7 +100,3 @@ def test_every_quantity_has_a_description(name: str) -> None:
     kind: Any = KINDS[name]
     assert kind.words
     assert kind.text(0.5)
-
-
-def test_ratios_are_formatted_readably() -> None:
-    assert [ratio(2.0), ratio(float("inf")), ratio(float("nan"))] == ["2×", "∞", "–"]

@@ -5,20 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from scaleproof.commands.text.claims import describe
-from scaleproof.proof.claims.claim import Bound
 from scaleproof.proof.claims.evaluate import evaluate
-from scaleproof.proof.claims.result import Result, bound, day, verdict
+from scaleproof.proof.claims.result import Result, verdict
 from tests.proof.claims.example import claim
-
-
-def test_bounds_are_formatted_as_text(tmp_path: Path) -> None:
-    found = claim(tmp_path)
-    assert bound(Bound(of="ring", at_least=0.4, at_most=0.5), found) == "ring at least 40 % and at most 50 %"
-    assert bound(Bound(of="ring", against="one worker", at_most=0.5), found) == "ring at most 0.5× that of one worker"
-
-
-def test_dates_are_formatted_as_text() -> None:
-    assert day("2026-11-02T12:00:00+00:00") == "2 November 2026"
 
 
 def test_points_where_the_claim_does_not_apply_are_reported(tmp_path: Path) -> None:

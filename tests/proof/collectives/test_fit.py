@@ -15,7 +15,7 @@ from scaleproof.proof.collectives.fit import FITTED, fit
 from scaleproof.proof.collectives.observations import Observation, ObservationBatch, observations, system_of
 from scaleproof.proof.published import collectives
 from scaleproof.simulator.cluster.collectives.nccl import constants
-from scaleproof.simulator.cluster.collectives.nccl.constants import FILES, FittedValue, Tables, priors, replaced, shipped
+from scaleproof.simulator.cluster.collectives.nccl.constants import FILES, FittedValue, Tables, priors, shipped
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.published.tables import find_table, read_table
 from scaleproof.validator.collectives.rows import source_of
@@ -120,10 +120,3 @@ def test_a_written_fit_is_read_again_with_its_priors(tmp_path: Path, monkeypatch
     assert "prior: [" in text
     assert text.startswith("# Constants")
     assert text.rstrip().endswith("`python benchmarks/collectives.py --write`.")
-
-
-def test_replaced_constants_apply_within_their_block_only() -> None:
-    before_s = collectives.predict(ROW).predicted
-    with replaced(changed(shipped(), "generations", "ampere", "launch", 2.0)):
-        assert collectives.predict(ROW).predicted > before_s
-    assert collectives.predict(ROW).predicted == before_s

@@ -58,13 +58,6 @@ def test_uncertainty_matches_the_error_of_new_settings() -> None:
     assert 0.07 < np.median([one.convergence.uncertainty for one in found]) < 0.2
 
 
-def test_synchronous_runs_give_no_staleness_penalty() -> None:
-    found = fit_convergence({name: rows for name, rows in runs(TRUTH).items() if rows[0].staleness == 0})
-    assert found.convergence.staleness_penalty is None
-    assert set(found.errors) == {"minimum_steps", "critical_batch"}
-    assert found.convergence.minimum_steps == pytest.approx(120, rel=1e-4)
-
-
 def test_a_penalty_is_never_below_zero() -> None:
     """Where stale runs happen to be faster, there is none."""
     odd = runs(TRUTH, 0.02)
@@ -80,12 +73,6 @@ def test_poorly_determined_parameters_are_reported() -> None:
     """Far above the critical batch steps do not depend on it."""
     far = {f"batch {batch}": [RunToTarget(batch, 0.0, 100.0 * s) for s in (0.95, 1.06)] for batch in (10_000, 20_000, 40_000)}
     assert "critical_batch" in fit_convergence(far).vague
-
-
-def test_settings_needed_for_the_fit_are_not_held_out() -> None:
-    few = {name: rows for name, rows in runs(TRUTH).items() if name in ("batch 4", "batch 64", "3.0 behind")}
-    assert fit_convergence(few).held_out == ()
-    assert fit_convergence(few).convergence.uncertainty == fit_convergence(few).scatter
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,3 @@ def test_a_lab_that_cannot_be_built_gives_a_one_line_error(
     monkeypatch.setattr(lab, "require", require)
     assert main(["faults"]) == 1
     assert capsys.readouterr().err == "netlab makes network namespaces, which only root may; run it with sudo\n"
-
-
-def test_unknown_faults_are_rejected(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["faults", "--only", "disk"])
-    assert "choose from" in capsys.readouterr().err

@@ -33,15 +33,15 @@ def job(folder: Path, strategy: str) -> Job:
     return Job(folder, {one.strategy.ranks: one}, every=4)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "one server"])
 def test_resumed_training_equals_uninterrupted_training(tmp_path: Path, strategy: str) -> None:
-    own = job(tmp_path, strategy)
+    own = job(tmp_path, STRATEGIES[strategy])
     reported = run_on_ranks(saving.save_and_go_on, own.ranks, own)
     for rank, one in enumerate(reported):
         assert (one["began"], one["resumed"]) == (0, saving.SAVED_AFTER)
         assert len(set(one["digests"])) == 3, "training changes parameters"
         assert one["restored"][0] == one["digests"][1]
-        if "overlap: false" in strategy or "server" in strategy:
+        if "overlapped" not in strategy:
             assert one["restored"][1] == one["digests"][2], f"rank {rank} has the optimizer's state as well"
     assert not list(tmp_path.glob(".*")), "nothing half-written is left"
 

@@ -1,4 +1,4 @@
-"""The whole GPU check as a dry run: its files are readable and marked as dry."""
+"""The whole GPU check as a dry run: its files are readable and marked as dry. test_on_fake_gpus.py runs it by day."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from scaleproof.proof.gpu_check import check, scenarios
+from scaleproof.proof.gpu_check import check
 from scaleproof.proof.gpu_check.__main__ import main
 from scaleproof.proof.gpu_check.ledger import Ledger
 from scaleproof.proof.gpu_check.scenarios import families
@@ -44,20 +44,14 @@ batch: 8
 """
 
 
-SOME = ("ddp", "servers", "pipeline", "hybrid")
-
-
-def some_families(ranks: Iterable[int]) -> dict[str, dict[str, Any]]:
-    return {name: fields for name, fields in families(ranks).items() if name.rpartition("-")[0] in SOME}
-
-
 @pytest.fixture(scope="module")
 def dry(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of a dry run over some families."""
+    """Files of a dry run over all families."""
     out = tmp_path_factory.mktemp("gpu-check")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scenarios, "families", some_families)
-        assert main(["--dry-run", "--limit", "3000", "--out", str(out)]) == 0, (out / "results.json").read_text()
+    command = [sys.executable, "-m", "scaleproof.proof.gpu_check", "--dry-run", "--limit", "3000", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert DRY in done.stdout
     return out
 
 
@@ -65,29 +59,16 @@ def kept(out: Path) -> Any:
     return json.loads((out / "results.json").read_text())
 
 
-def check_steps(out: Path) -> None:
-    results = kept(out)
+@pytest.mark.nightly
+def test_no_command_fails(dry: Path) -> None:
+    results = kept(dry)
     assert results["label"] == DRY
     assert list(results["steps"]) == STEPS
     assert {step["state"] for step in results["steps"].values()} == {"done"}
     assert not results["left_out"]
 
 
-@pytest.mark.full
-def test_no_command_fails(dry: Path) -> None:
-    check_steps(dry)
-
-
 @pytest.mark.nightly
-def test_no_command_fails_over_all_families(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "scaleproof.proof.gpu_check", "--dry-run", "--limit", "3000"]
-    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert DRY in done.stdout
-    check_steps(tmp_path)
-
-
-@pytest.mark.full
 def test_the_cluster_file_is_accepted_by_scenarios(dry: Path, tmp_path: Path) -> None:
     path = dry / "cluster.yaml"
     (tmp_path / "mine.yaml").write_text(SCENARIO)
@@ -104,7 +85,7 @@ def test_the_cluster_file_is_accepted_by_scenarios(dry: Path, tmp_path: Path) ->
     assert predict(load(tmp_path / "mine.yaml", [f"cluster={path}"])).step_time_s > 0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_page_compares_runs_and_is_marked_as_dry_run(dry: Path) -> None:
     page = (dry / "index.html").read_text()
     cases = json.loads((dry / "reconcile.json").read_text())["cases"]
@@ -113,7 +94,7 @@ def test_the_page_compares_runs_and_is_marked_as_dry_run(dry: Path) -> None:
     assert all(case["measured"] and case["scenario"] in page for case in cases)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_ranks_sharing_a_device_are_a_functional_check_only(dry: Path) -> None:
     page = (dry / "functional" / "index.html").read_text()
     assert "functional check, not accuracy; dry run" in page
@@ -122,11 +103,11 @@ def test_ranks_sharing_a_device_are_a_functional_check_only(dry: Path) -> None:
     shared = {
         file.parents[1].name.partition(" ")[0]: load_run(file.parent) for file in dry.glob("functional/*/measured/run.json")
     }
-    assert set(shared) == set(some_families([4]))
+    assert set(shared) == set(families([4]))
     assert all(run.verified and run.verified.is_right for run in shared.values())
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_archive_has_everything_that_was_measured(dry: Path, tmp_path: Path) -> None:
     (archive,) = dry.glob("gpu-check-*.tar.gz")
     found = unpacked(archive, tmp_path)
@@ -137,7 +118,7 @@ def test_the_archive_has_everything_that_was_measured(dry: Path, tmp_path: Path)
     assert {name for name, run in found.reconciled.items() if run.spans is not None} == {
         path.parent.name for path in dry.glob("runs/*/measured")
     }
-    assert len(found.shared) == len(some_families([4]))
+    assert len(found.shared) == len(families([4]))
     names = [path.relative_to(found.folder) for path in found.folder.rglob("*") if path.is_file()]
     assert len(names) > 50
     assert all((dry / name).read_bytes() == (found.folder / name).read_bytes() for name in names)
@@ -225,19 +206,6 @@ def test_a_check_that_was_interrupted_continues(
     assert list(begun) == [FAMILIES]
     plan = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in plan if line.endswith("done")] == ["calibrate", "reconcile", "measure", "reconcile"]
-
-
-def test_what_depends_on_a_lost_cluster_file_is_done_again(calibrated: Path, begun: dict[str, tuple[Any, ...]]) -> None:
-    check.check(calibrated, True, 60.0, None)
-    (calibrated / "cluster.yaml").unlink()
-    begun.clear()
-    check.check(calibrated, True, 60.0, None)
-    assert list(begun) == ["calibrate", SHARED]
-
-
-def test_a_check_of_another_kind_does_not_continue(tmp_path: Path) -> None:
-    Ledger(tmp_path, "", 0.0)._record("calibrate", [], "failed", 1.0)
-    assert not Ledger.opened(tmp_path, DRY, 0.0).steps
 
 
 @pytest.mark.parametrize("kept", ['{"version": 2, "label": "", "complete": false, "steps": {}}', "of another program", None])

@@ -42,31 +42,12 @@ def test_parts_are_those_of_the_machine_and_fit_into_its_limit(devices: int, nam
     assert "later run" not in "".join(lines)
 
 
-def test_time_grows_with_ranks() -> None:
-    own = {devices: planned(devices).parts[3].expected_s for devices in (4, 8)}
-    assert len(planned(4).trained(plan.FAMILIES)) == len(planned(8).trained(plan.FAMILIES))
-    assert own[4] < own[8]
-
-
 def test_a_short_limit_is_said_to_need_several_runs() -> None:
     eight = planned(8)
     limit_s = eight.expected_s / 2.5
     lines = list(eight.lines(limit_s, []))
     assert "run it 3 times; each continues the one before" in "".join(lines)
     assert [line.split("  ")[1] for line in lines if line.endswith("later run")] == [plan.FAMILIES, plan.REST]
-
-
-def test_what_is_done_needs_no_time() -> None:
-    eight = planned(8)
-    done = [plan.CALIBRATE, plan.DEVICE, plan.FIRST, plan.FAMILIES]
-    lines = list(eight.lines(eight.limit_s, done))
-    assert [line.split("  ")[1] for line in lines if line.endswith("done")] == done
-    left_s = sum(part.expected_s for part in eight.parts if part.name not in done)
-    assert f"{left_s / 60:.1f} min; limit" in "".join(lines)
-
-
-def test_precisions_in_which_ranks_cannot_train_are_named() -> None:
-    assert list(planned(8).lines(60.0, []))[-1] == "  without fp8: ranks train in fp64, fp32, bf16, fp16 only"
 
 
 def row(words: str) -> list[str]:

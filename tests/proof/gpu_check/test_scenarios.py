@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scaleproof.proof.gpu_check import comparison, scenarios
-from scaleproof.proof.gpu_check.scenarios import FIRST, RANKS, REPEATED, families, repeated_families
+from scaleproof.proof.gpu_check.scenarios import RANKS, families
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
@@ -45,7 +45,7 @@ def test_what_one_device_trains_fits_and_can_be_measured(tmp_path: Path) -> None
         assert run.step_time_s * (scenarios.FULL.steps + 3) < 20.0
 
 
-@pytest.mark.parametrize("devices", [3, *in_bulk(2, 4, 5, 6, 7, 8, 16)])
+@pytest.mark.parametrize("devices", [3, *in_bulk(2, 5, 7, 16)])
 def test_families_over_any_number_of_devices_can_be_measured_and_forecast(devices: int, tmp_path: Path) -> None:
     found = written(tmp_path, devices)
     replicated = [scenario for name, scenario in found.items() if name not in SINGLE]
@@ -72,34 +72,6 @@ def test_every_family_is_there_whether_devices_are_shared_or_not() -> None:
     assert {name.rpartition("-")[0] for name in families(RANKS)} == every
 
 
-def test_each_family_over_all_devices_comes_before_repeats_over_fewer() -> None:
-    found = list(scenarios.every_family(scenarios.FULL, 3, "cluster"))
-    assert found.index("gpt-124m-ddp-3") < found.index("gpt-124m-tensor-2"), "which needs an even number of ranks"
-    rest = list(scenarios.remaining(scenarios.FULL, 8, "cluster"))
-    over = {ranks: {f"gpt-124m-{name}-{ranks}" for name in REPEATED} for ranks in (4, 2)}
-    assert rest[0] == "gpt-124m-alone"
-    assert set(rest[1:7]) == over[4]
-    assert set(rest[7:12]) == over[2] - {"gpt-124m-hybrid-2"}
-    assert rest[12:] == SINGLE[FIRST:]
-    kinds = [training.model["kind"] for training in scenarios.FULL.single]
-    assert kinds == ["gpt", "resnet"] * 4
-
-
-def test_ranks_share_devices_where_these_are_too_few() -> None:
-    four, two = set(families([4])), set(repeated_families(RANKS))
-    assert {name.partition(" ")[0] for name in scenarios.shared(scenarios.FULL, 1, "")} == four | two
-    assert {name.partition(" ")[0] for name in scenarios.shared(scenarios.FULL, 2, "")} == four
-    assert not scenarios.shared(scenarios.FULL, 4, "")
-    assert all(name.endswith(" (functional check, not accuracy)") for name in scenarios.shared(scenarios.FULL, 1, ""))
-
-
-@pytest.mark.parametrize("sizes", [gpu_sizes.FULL, gpu_sizes.TINY])
-def test_layers_are_timed_of_models_that_exist(sizes: gpu_sizes.GpuSizes) -> None:
-    for model, _, samples in sizes.layers:
-        assert model.build_layers()
-        assert len(samples) >= 2, "a line needs two points"
-
-
 def test_the_gpts_are_as_large_as_their_names_say() -> None:
     of: Mapping[str, Any] = {"gpt-124m": gpu_sizes.GPT_124M, "gpt-774m": gpu_sizes.GPT_774M}
     untied = {name: gpu_sizes.model_of(fields).parameters() / 1e6 for name, fields in of.items()}
@@ -107,11 +79,6 @@ def test_the_gpts_are_as_large_as_their_names_say() -> None:
     assert untied["gpt-124m"] - 50304 * 768 / 1e6 == pytest.approx(124, rel=0.01)
     assert untied["gpt-774m"] - 50304 * 1280 / 1e6 == pytest.approx(774, rel=0.01)
     assert load_model("gpt2-small").parameters() == pytest.approx(124e6, rel=0.01)
-
-
-def test_samples_of_other_steps_do_not_count_as_a_steps_memory(tmp_path: Path) -> None:
-    scenario = written(tmp_path, 1)["resnet50-fp32-64"]
-    assert comparison.ahead_bytes(scenario) == (10 + scenario.training.warmup_steps - 1) * 64 * (3 * 224 * 224 * 4 + 8)
 
 
 def test_forecasts_say_how_far_off_they_are(tmp_path: Path) -> None:

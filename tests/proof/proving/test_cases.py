@@ -65,11 +65,6 @@ def test_emulated_cases_communicate_enough_and_fit_a_lab(cases: list[ProvingCase
         assert case.predicted.prediction_interval_s is not None
 
 
-def test_a_seed_gives_reproducible_cases(cases: list[ProvingCase]) -> None:
-    again = next(Draw(SEED, {"paced": 1}, 6, 1.5, _at).cases())
-    assert again.scenario == cases[0].scenario
-
-
 def test_an_error_is_raised_if_no_case_is_suitable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases_module, "_ATTEMPTS", 3)
     with pytest.raises(InputError, match="no drawn strategies communicate enough to be scored; give another --seed"):

@@ -136,7 +136,7 @@ def test_files_of_another_kind_are_rejected(tmp_path: Path) -> None:
 
 
 @needs_netlab
-@pytest.mark.alone
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 def test_the_short_form_has_sixteen_cases(tmp_path: Path) -> None:
     program = shutil.which("scaleproof", path=str(Path(sys.executable).parent))

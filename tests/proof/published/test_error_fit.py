@@ -34,8 +34,7 @@ def drawn(
     return found
 
 
-@pytest.mark.parametrize("shift", [0.0, 0.1])
-@pytest.mark.parametrize("deviation", [0.0, 0.1])
+@pytest.mark.parametrize(("shift", "deviation"), [(0.0, 0.1), (0.1, 0.0)])
 def test_intervals_cover_nine_in_ten_rows_of_new_sources(shift: float, deviation: float) -> None:
     fitted = fit(drawn(20, 60, 0, shift=shift, deviation=deviation), ["place"])
     found = coverage(drawn(200, 20, 1, shift=shift, deviation=deviation), {}, fitted)

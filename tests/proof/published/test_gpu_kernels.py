@@ -90,11 +90,6 @@ def test_kernels_count_in_totals_of_their_own(tmp_path: Path, capsys: pytest.Cap
     assert plain["totals"]["all"]["rows"] == 10
 
 
-def test_a_shipped_table_is_found_by_its_name() -> None:
-    assert tables_at([Path("gpu_kernels.csv")]) == [shipped()]
-    assert tables_at([Path("missing.csv")]) == [Path("missing.csv")]
-
-
 def test_a_table_without_a_column_names_it(tmp_path: Path) -> None:
     path = written(tmp_path / "t.csv", {name: cell for name, cell in GEMM.items() if name != "latency_us"})
     with pytest.raises(InputError, match="not a table that can be scored: to be one of gpu_kernels it lacks latency_us"):

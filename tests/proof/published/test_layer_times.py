@@ -1,22 +1,19 @@
 from __future__ import annotations
 
-import csv
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
-import scaleproof
 from scaleproof.proof.published.layer_times import layer_s, predict
 from scaleproof.proof.published.score import score
 from scaleproof.simulator.common import catalog
+from scaleproof.simulator.published.tables import read_table
 
 TABLE = catalog.ROOT / "published" / "layer_times.csv"
 
 
 def rows() -> list[dict[str, str]]:
-    with TABLE.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return [dict(row) for row in read_table(TABLE)[1]]
 
 
 def setting(recompute: str, sequence: str) -> dict[str, str]:
@@ -50,12 +47,6 @@ def test_recomputation_takes_its_forward_time_again() -> None:
     assert kept_s < scores_s < kept_s + 0.5 * forward_s
 
 
-def test_more_tensor_ranks_share_the_work_and_one_rank_sends_nothing() -> None:
-    row = setting("none", "no")
-    eight_s, one_s = (sum(layer_s(row | {"tp": ranks})) for ranks in ("8", "1"))
-    assert 3 * eight_s < one_s < 8 * eight_s
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -72,10 +63,3 @@ def test_rows_that_cannot_be_predicted_are_skipped_with_their_reason(change: dic
     found = predict(setting("none", "no") | change)
     assert len(found) == 2
     assert all(each.skipped and each.skipped.startswith(reason) for each in found)
-
-
-def test_the_command_prints_the_score(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert scaleproof.main(["score", str(TABLE)]) == 0
-    out = capsys.readouterr().out
-    assert "korthikanti22_layer forward" in out
-    assert "korthikanti22_layer backward" in out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import pytest
 from scaleproof.proof.published.prediction import Prediction
 from scaleproof.proof.published.regret import regrets
 from scaleproof.proof.published.score import score, summarise, totals
-from scaleproof.simulator.published.tables import folder
+from scaleproof.simulator.published.tables import folder, read_table
+from tests.validator.kernels.made import written
 
 
 def layout(name: str, predicted: float, measured: float, job: str = "7B on 8", fits: bool = True) -> Prediction:
@@ -54,16 +54,10 @@ def test_sets_and_totals_state_mean_and_worst_regret() -> None:
 
 
 def test_rows_of_training_runs_are_grouped_by_model_gpus_and_batch(tmp_path: Path) -> None:
-    with (folder() / "transformer_training.csv").open(newline="") as file:
-        rows = {row["id"]: row for row in csv.DictReader(file)}
+    rows = {row["id"]: row for row in read_table(folder() / "transformer_training.csv")[1]}
     recomputes = [rows["korthikanti22-0000"], rows["korthikanti22-0001"]]
     slow = recomputes[1] | {"id": "larger", "global_batch_seqs": "8", "dp": "1", "step_time_s": "2.2"}
-    path = tmp_path / "some.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(slow))
-        writer.writeheader()
-        writer.writerows([*recomputes, slow])
-    found = score(path)
+    found = score(written(tmp_path / "some.csv", *recomputes, slow))
     times = {one.id: one for one in found.predictions if one.of == "speed"}
     assert len({one.choices for one in times.values()}) == 2
     assert times["korthikanti22-0000"].predicted > times["korthikanti22-0001"].predicted

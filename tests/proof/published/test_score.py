@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import statistics
 from dataclasses import replace
@@ -11,17 +10,17 @@ from pathlib import Path
 import pytest
 
 import scaleproof
-from scaleproof.commands.measuring.score import describe
 from scaleproof.proof.published.collectives import leaving_out, predict
 from scaleproof.proof.published.prediction import LEAVE_OUT_SOURCE, Options, Prediction
-from scaleproof.proof.published.score import Score, Scores, score, score_all, summarise, tables_at, totals
+from scaleproof.proof.published.score import score, summarise, tables_at, totals
 from scaleproof.simulator.cluster.collectives.nccl.constants import pytorch_call_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, NotFoundError
-from scaleproof.simulator.published.tables import opened
+from scaleproof.simulator.published.tables import opened, read_table
 from scaleproof.simulator.uncertainty.error_model import RAW, shipped
 from scaleproof.validator.collectives.rows import network_of
 from tests.docs.accuracy_page import ALL, shown
+from tests.validator.kernels.made import written
 
 TABLE = catalog.ROOT / "published" / "collectives.csv"
 ROW = {
@@ -33,14 +32,6 @@ ROW = {
 
 def pair(predicted: float, measured: float, name: str = "a", inputs: str = "") -> Prediction:
     return Prediction(name, predicted, measured, inputs=(inputs or f"{predicted}-{measured}",))
-
-
-def written(path: Path, *rows: dict[str, str]) -> Path:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(ROW))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 def test_errors_are_absolute_fractions_of_what_was_measured() -> None:
@@ -135,20 +126,10 @@ def test_a_rack_of_72_is_one_nvlink_domain() -> None:
     assert (inside.assumed, outside.assumed) == (("algorithm",), ("inter_node", "algorithm"))
 
 
-def test_fewer_devices_of_a_node_use_fewer_of_its_cards() -> None:
-    two_each = ROW | {"n_gpus": "4"}
-    assert predict(two_each).predicted > 2 * predict(ROW).predicted
-
-
 def test_shipped_systems_agree_with_their_columns() -> None:
     known = predict(ROW | {"instance_or_system": "BM.GPU.H100.8"})
     roce = ROW | {"inter_node": ROW["inter_node"].replace("InfiniBand", "RoCE")}
     assert known.predicted == pytest.approx(predict(roce).predicted)
-
-
-def test_a_system_needs_a_matching_name_and_gpu() -> None:
-    for other in ({"instance_or_system": "Nebius", "gpu": "B200"}, {"instance_or_system": "8x H200 node"}):
-        assert predict(ROW | other).predicted == pytest.approx(predict(ROW | other | {"instance_or_system": "x"}).predicted)
 
 
 def test_assumed_blank_cells_are_named() -> None:
@@ -234,28 +215,6 @@ def test_shipped_tables_are_scored_by_default(tmp_path: Path) -> None:
         tables_at([tmp_path])
 
 
-def test_the_command_prints_a_table_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path / "kept back.csv", ROW, ROW | {"collective": "alltoall_v2"})
-    assert scaleproof.main(["score", str(path)]) == 0
-    assert "somewhere >=1MiB" in capsys.readouterr().out
-    assert scaleproof.main(["score", str(path), "--json"]) == 0
-    plain = json.loads(capsys.readouterr().out)
-    assert plain["table"] == "collectives"
-    assert set(plain["sets"]["somewhere >=1MiB"]) == {
-        "rows", "scored", "mean", "median", "p95", "worst", "order_right", "floor", "coverage90", "width90", "regret_mean",
-        "regret_worst", "skipped", "assumed",
-    }  # fmt: skip
-    assert plain["sets"]["somewhere >=1MiB"]["skipped"] == {"no collective is called 'alltoall_v2'": 1}
-
-
-def test_the_text_table_is_aligned(tmp_path: Path) -> None:
-    found = score_all([written(tmp_path / "some.csv", ROW, ROW | {"instance_or_system": "a longer name"})])
-    lines = describe(found).splitlines()
-    assert lines[0] == "collectives"
-    assert len({len(line) for line in lines[1:5]}) == 1
-    assert [line.split()[0] for line in lines[1:6]] == ["set", "somewhere", "a", "all", "assumed:"]
-
-
 def test_other_files_give_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other.csv"
     other.write_text("a,b\n1,2\n")
@@ -270,13 +229,6 @@ def test_other_files_give_a_one_line_error(tmp_path: Path, capsys: pytest.Captur
     assert "pipeline_schedules has no constants to fit; remove --calibrated" in capsys.readouterr().err
 
 
-def test_missing_columns_count_as_blank_cells(tmp_path: Path) -> None:
-    text = (catalog.ROOT / "published" / "pipeline_schedules.csv").read_text()
-    path = tmp_path / "t.csv"
-    path.write_text(text.replace("p2p_ms", "something_else"))
-    assert all(one.scored == 0 and one.skipped for one in score(path).sets.values())
-
-
 @pytest.mark.parametrize("table", tables_at([]), ids=lambda table: table.name)
 def test_tables_without_rows_are_rejected(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "t.csv"
@@ -286,18 +238,8 @@ def test_tables_without_rows_are_rejected(table: Path, tmp_path: Path, capsys: p
         assert capsys.readouterr().err.endswith("t.csv: no rows below its columns; give at least one\n")
 
 
-def test_tables_without_scored_rows_show_their_header_only() -> None:
-    head = describe(Scores([Score("collectives", {})], {})).splitlines()
-    assert (head[0], head[1].split()[0], len(head)) == ("collectives", "set", 2)
-
-
 def test_a_measured_time_of_zero_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with (catalog.ROOT / "published" / "layer_times.csv").open(newline="") as file:
-        first = next(csv.DictReader(file))
-    table = tmp_path / "layers.csv"
-    with table.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(first))
-        writer.writeheader()
-        writer.writerow(first | {"backward_ms": "0"})
+    first = read_table(catalog.ROOT / "published" / "layer_times.csv")[1][0]
+    table = written(tmp_path / "layers.csv", {**first, "backward_ms": "0"})
     assert scaleproof.main(["score", str(table), "--json", "--rows", str(tmp_path / "rows.csv")]) == 0
     assert "the measured value is not a number above zero" in capsys.readouterr().out

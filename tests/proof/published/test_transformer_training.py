@@ -15,12 +15,12 @@ from scaleproof.proof.published.prediction import ROW_COLUMNS, Options, Predicti
 from scaleproof.proof.published.score import score, summarise
 from scaleproof.proof.published.transformer_training import predict
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.frameworks import ABLATIONS, shipped
+from scaleproof.simulator.frameworks import ABLATIONS
 from scaleproof.simulator.predict import predict as predicted_run
 from scaleproof.simulator.published.tables import folder, read_table
-from scaleproof.simulator.published.training_runs import row_scenario
 from scaleproof.simulator.scenario.load import load
 from tests.docs.accuracy_page import ALL, CALIBRATED, shown
+from tests.validator.kernels.made import written
 
 TABLE = folder() / "transformer_training.csv"
 # Mean errors of step times in percent, with nothing fitted and with constants of other rows.
@@ -49,24 +49,12 @@ def step_s(name: str, options: Options = Options(), **changes: str) -> float:  #
     return step(predict(row(name, **changes), options)).predicted
 
 
-def table_of(path: Path, *chosen: dict[str, str]) -> Path:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(chosen[0]))
-        writer.writeheader()
-        writer.writerows(chosen)
-    return path
-
-
 @pytest.mark.parametrize(("name", "bounds"), BOUNDS.items())
 def test_sets_are_predicted_within_their_bounds(name: str, bounds: tuple[float, float]) -> None:
     for command, bound in zip((ALL, CALIBRATED), bounds, strict=True):
         found = shown(command)["transformer_training"].sets[name].mean
         assert found is not None
         assert found < bound
-
-
-def test_every_set_has_a_bound() -> None:
-    assert set(BOUNDS) == {row["source_set"] for row in rows()}
 
 
 def test_rows_used_for_fitting_are_few_small_and_not_scored() -> None:
@@ -112,14 +100,6 @@ def test_scored_predictions_equal_predict() -> None:
     assert one.framework == run.framework
 
 
-def test_predictions_use_only_columns_that_describe_the_run() -> None:
-    original = row("torchtitan-0001")
-    renamed = original | {"id": "x", "source_set": "y", "note": "", "step_time_s": "1", "measured_as": "w"}
-    assert step(predict(renamed)).predicted == step(predict(original)).predicted
-    assert step(predict(renamed)).set_name == "y"
-    assert step(predict(renamed)).measured == 1
-
-
 def test_more_microbatches_or_fewer_replicas_take_longer() -> None:
     single = row("vtrain_single-0022", recompute="none")
     steps = [step(predict(single | {"global_batch_seqs": str(64 * times)})).predicted for times in (1, 2, 3)]
@@ -158,16 +138,6 @@ def test_blank_cells_are_assumed_and_named() -> None:
     assert "microbatch_seqs" not in four.assumed
 
 
-def test_unknown_software_is_assumed_to_be_the_default_framework() -> None:
-    name = "nemo-0029"
-    unknown = step(predict(row(name, software="one of our own")))
-    default = step(predict(row(name), Options(frameworks=False)))
-    assert (unknown.skipped, unknown.framework) == ("", default.framework)
-    assert "software" in unknown.assumed
-    assert "software" not in default.assumed
-    assert unknown.predicted == pytest.approx(default.predicted, rel=0.05), "blanks are as the framework has them"
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -188,17 +158,6 @@ def test_rows_that_cannot_be_predicted_are_skipped_with_a_reason(changes: dict[s
         assert only.skipped.startswith(reason)
 
 
-def test_a_row_without_columns_is_skipped() -> None:
-    assert [one.skipped for one in predict({"software": "NeMo"})] == ["no run that can be read"]
-
-
-def test_a_row_can_be_predicted_with_another_framework() -> None:
-    here = row("llm_foundry-0095")
-    assert row_scenario(here).scenario.framework == shipped("llm-foundry")
-    other = row_scenario(here, shipped("torchtitan")).scenario
-    assert (other.framework.name, other.framework_is_default) == ("torchtitan", False)
-
-
 def test_steps_are_faster_without_host_time_or_copies() -> None:
     """A small model on one node, whose host is not much faster than its GPUs."""
     whole_s = step_s("vtrain_single-0022")
@@ -211,19 +170,9 @@ def test_unknown_mechanisms_are_rejected_with_the_known_names() -> None:
         score(TABLE, Options(ablate=("hots",)))
 
 
-def test_the_default_framework_can_replace_that_of_the_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = table_of(tmp_path / "some.csv", row("korthikanti22-0000"))
-    frameworks = []
-    for more in ([], ["--default-framework"]):
-        assert scaleproof.main(["score", str(path), "--json", *more]) == 0
-        (one,) = (one for one in json.loads(capsys.readouterr().out)["rows"] if one["of"] == "speed")
-        frameworks.append(one["framework"])
-    assert frameworks == ["megatron-lm-2022", "megatron-core-0.12"]
-
-
 def test_rows_option_writes_a_line_for_each_scored_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = row("simumax_b200-0001"), row("nemo-0029", software="one of our own"), row("bigscience-0051", precision="int4")
-    path, out = table_of(tmp_path / "some.csv", *rows), tmp_path / "rows.csv"
+    path, out = written(tmp_path / "some.csv", *rows), tmp_path / "rows.csv"
     assert scaleproof.main(["score", str(path), "--rows", str(out), "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert set(plain) == {"table", "sets", "totals", "rows"}

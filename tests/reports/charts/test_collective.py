@@ -35,8 +35,3 @@ def test_one_view_per_group_and_quantity_can_be_chosen() -> None:
     ratios = chart.views[1].marks[2]
     assert isinstance(ratios, Line)
     assert list(ratios.y) == [1.0]
-
-
-def test_a_single_curve_without_measured_times_offers_no_choice() -> None:
-    chart = collective_chart("lab", [_curve(8)])
-    assert (len(chart.views), chart.choosers) == (1, ())

@@ -41,7 +41,3 @@ def test_the_pictures_description_lists_its_borders(high: float) -> None:
     assert description["borders"][0]["x"] == 1e9
     assert description["borders"][0]["high"] == (high if math.isfinite(high) else None)
     assert len(colours) > 3
-
-
-def test_equal_maps_give_identical_pictures() -> None:
-    assert picture(a_map(), "svg") == picture(a_map(), "svg")

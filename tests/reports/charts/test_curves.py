@@ -18,9 +18,3 @@ def test_equal_curves_give_identical_pictures() -> None:
         assert picture.format == "PNG"
         assert picture.width > 2 * picture.height
     assert curves({"ring": RING}, "the ring goes on") == drawn
-
-
-def test_measured_points_are_drawn() -> None:
-    other = [ThroughputPoint(1, 10.0, 9.8), ThroughputPoint(4, 38.0, 20.0)]
-
-    assert curves({"ring": RING}, "") != curves({"ring": other}, "")

@@ -43,13 +43,6 @@ def test_nan_and_infinity_become_null() -> None:
     assert view["data"][0]["y"] == [None, None, 0.333333]
 
 
-def test_logarithmic_limits_are_exponents_and_along_fixes_the_other_axis() -> None:
-    (view,) = interactive.plain(_chart(along=True))["views"]
-    assert view["layout"]["yaxis"]["range"] == [0, 2]
-    assert view["layout"]["yaxis"]["fixedrange"] is True
-    assert view["layout"]["xaxis"]["title"]["text"] == "x, s"
-
-
 def test_the_legend_has_each_name_once_and_prefers_lines_to_bands() -> None:
     band, line = Band("ring", "#123456", [1], [1], [2]), Line("ring", "#123456", [1], [1], symbol="square")
     assert interactive.legend(_chart(band, line, Line("", INK, [1], [1]))) == [("ring", "#123456", "square")]

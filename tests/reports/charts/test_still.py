@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from scaleproof.reports.charts.chart import Band, Boxes, Chart, ChartAxis, Line, View
 from scaleproof.reports.charts.still import still
-from scaleproof.reports.charts.style import BLUE, WIDTH_IN, label
+from scaleproof.reports.charts.style import BLUE, WIDTH_IN
 from tests.reports.sized import size_px
 from tests.validator.verdicts import in_bulk
 
@@ -38,22 +37,3 @@ def test_still_pictures_have_twice_the_displayed_width() -> None:
 )
 def test_names_with_special_characters_can_be_drawn(name: str) -> None:
     assert still(_chart(name)).png
-
-
-def test_titles_wrap_and_name_the_selected_view() -> None:
-    view = View(ChartAxis("x"), ChartAxis("y"), (Line("a", BLUE, [1, 2], [1, 2]),), "word " * 50, ("10 Gbit/s",))
-    drawn = still(Chart("chart", "heading", (view,), choosers=(("bandwidth", ("10 Gbit/s", "40 Gbit/s")),)))
-    short = still(Chart("chart", "heading", (replace(view, finding="word", choices=()),)))
-    assert size_px(drawn.png)[1] > size_px(short.png)[1]
-    assert b"bandwidth 10 Gbit/s" in drawn.svg
-
-
-def test_logarithmic_share_and_category_axes_are_drawn() -> None:
-    x, y = ChartAxis("x", True, ((1.0, "one"), (2.0, "two")), (0.5, 4)), ChartAxis("y", percent=True, zero=False)
-    view = View(x, y, (Line("a", BLUE, [1, 2], [0.2, 0.4], symbol="x"),))
-    assert still(Chart("chart", "heading", (view,), square=True)).png
-
-
-def test_long_labels_are_cut_to_one_line() -> None:
-    assert label("a\nb\x00c") == "a b c"
-    assert label("x" * 100, 10) == "x" * 9 + "…"

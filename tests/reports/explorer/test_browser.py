@@ -107,12 +107,6 @@ def test_invalid_settings_are_marked_and_the_last_forecast_stays(page: Page, exp
     assert page.locator("[aria-invalid]").count() == 0
 
 
-def test_an_invalid_address_shows_the_error_and_the_controls(page: Page, explorer: str) -> None:
-    opened(page, address(explorer, RING, "strategy.workers=7000"))
-    assert "7000 ranks" in page.inner_text("#problem")
-    assert page.get_by_label("Model", exact=True).is_visible()
-
-
 def test_all_controls_work_with_the_keyboard_alone(page: Page, explorer: str) -> None:
     opened(page, address(explorer, DEEP))
     reached = set()
@@ -132,17 +126,6 @@ def test_all_controls_work_with_the_keyboard_alone(page: Page, explorer: str) ->
     page.keyboard.press("ArrowDown")
     wait_for_full_answer(page)
     assert "training.recompute" in page.url
-
-
-def test_hovering_over_the_timeline_describes_the_box_and_zooming_works(page: Page, explorer: str) -> None:
-    opened(page, address(explorer, DEEP))
-    page.locator("#timeline").scroll_into_view_if_needed()
-    page.locator("#timeline").hover(position={"x": 165, "y": 10})
-    assert re.search(r"microbatch \d", page.inner_text("#reading"))
-    before = page.evaluate("document.getElementById('timeline').toDataURL()")
-    page.get_by_role("button", name="Zoom in").click()
-    assert page.evaluate("document.getElementById('timeline').toDataURL()") != before
-    page.get_by_role("button", name="Whole step").click()
 
 
 def wait_for_everything(page: Page) -> None:
@@ -205,14 +188,6 @@ def test_the_best_plan_is_found_and_applied(page: Page, explorer: str) -> None:
     assert throughput(page) > before
 
 
-@pytest.mark.full
-def test_a_scenario_that_no_plan_beats_is_said_to_be_as_fast(page: Page, explorer: str) -> None:
-    opened(page, address(explorer, RING))
-    page.get_by_role("button", name="Find the best plan").click()
-    page.get_by_role("button", name="Apply").first.wait_for(timeout=60_000)
-    assert "No plan is faster than this scenario" in page.inner_text("#plan-words")
-
-
 def test_scenarios_and_models_are_searched_by_typing(page: Page, explorer: str) -> None:
     opened(page, address(explorer, RING))
     scenario = page.get_by_label("Scenario", exact=True)
@@ -227,26 +202,6 @@ def test_scenarios_and_models_are_searched_by_typing(page: Page, explorer: str) 
     assert "Nothing matches" in page.inner_text("#control-model-list")
     page.keyboard.press("Escape")
     assert page.get_by_label("Model", exact=True).input_value() == "mixtral-8x7b"
-
-
-def test_strategies_that_do_not_fit_are_offered_with_what_they_need(page: Page, explorer: str) -> None:
-    opened(page, address(explorer, "llama-2-7b-fsdp-a100"))
-    before = page.url
-    page.get_by_label("Strategy", exact=True).select_option(label="Pipeline (PP) …")
-    assert "Not on 64 GPUs" in page.inner_text(".offer")
-    assert page.url == before
-    page.get_by_role("button", name="Use 32 GPUs").click()
-    wait_for_full_answer(page)
-    assert "PP32" in page.inner_text("#subject")
-
-
-def test_out_of_memory_is_the_headline_with_remedies(page: Page, explorer: str) -> None:
-    opened(page, address(explorer, "llama-2-7b-fsdp-a100", "training.zero=0", "training.recompute=none"))
-    assert page.inner_text("#headline").startswith("Out of memory: ")
-    assert page.inner_text("#numbers dt >> nth=0") == "If memory sufficed"
-    page.locator("#remedies button").first.click()
-    wait_for_full_answer(page)
-    assert "tokens/s" in page.inner_text("#headline")
 
 
 @pytest.mark.full
@@ -288,14 +243,6 @@ def test_the_theme_follows_the_system_or_the_saved_choice(page: Page, explorer: 
     page.emulate_media(color_scheme="light")
     colours.select_option("dark")
     assert page.evaluate(background) == dark
-
-
-@pytest.mark.parametrize("theme", ["light", *in_bulk("dark")])
-def test_both_themes_have_enough_contrast(page: Page, explorer: str, theme: str) -> None:
-    opened(page, address(explorer, RING))
-    page.get_by_label("Theme", exact=True).select_option(theme)
-    violations = Axe().run(page).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"]) for one in violations if one["impact"] in ("serious", "critical")] == []
 
 
 @pytest.mark.parametrize("width_px", [360, 800])

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from scaleproof.reports.explorer.controls.facts import clusters, models
 from scaleproof.reports.explorer.controls.form import controls
 from scaleproof.reports.explorer.controls.layouts import settings_between
 from scaleproof.reports.explorer.question import Question, Shelf
 from scaleproof.reports.explorer.responses.answer import scenario_of
-from scaleproof.simulator.cluster.device.kernels.products import Fp8Recipe
-from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.scenario.fields import value_at
 from tests.validator.verdicts import in_bulk
 
@@ -61,11 +58,6 @@ def test_every_control_shows_the_current_value_and_a_help_text(reference: str) -
             assert control["value"] in [option["says"] for option in control["options"]]
 
 
-def test_a_control_shows_the_option_that_was_chosen() -> None:
-    for option in by_field("resnet50-ring-p100")["batch.total"]["options"]:
-        assert by_field("resnet50-ring-p100", *option["sets"])["batch.total"]["value"] == option["says"]
-
-
 LARGE = ["megatron-175b-3d-selene", "llama-2-7b-fsdp-a100", "resnet50-servers-p100", "llama-2-7b-zero-bubble-a100"]
 
 
@@ -93,15 +85,6 @@ def test_strategies_that_cannot_use_the_gpus_say_why_and_offer_what_is_needed() 
     assert (after.strategy.kind, after.strategy.training_ranks, after.total_samples) == ("pipeline", 32, 128)
 
 
-def test_going_through_the_strategies_and_back_leaves_gpus_and_batch() -> None:
-    sets: tuple[str, ...] = ()
-    for kind in ("hybrid", "local_sgd", "gather_average", "parameter_server", "hybrid", "data_parallel"):
-        options = by_field("llama-2-7b-fsdp-a100", *sets)["strategy.kind"]["options"]
-        sets += tuple(next(one for one in options if one["says"] == kind)["sets"])
-        scenario = scenario_of(Question("llama-2-7b-fsdp-a100", sets))
-        assert (scenario.strategy.kind, scenario.strategy.training_ranks, scenario.total_samples) == (kind, 64, 128)
-
-
 def test_settings_lead_from_one_scenario_to_another() -> None:
     before = scenario_of(Question("megatron-175b-3d-selene"))
     changed = ("strategy={kind: data_parallel, workers: 256}", "batch.total=512", "training.zero=3", "framework=null")
@@ -120,36 +103,6 @@ def test_frameworks_that_support_the_scenario_are_offered_and_the_default_is_mar
     offered = {option["says"] for option in options}
     assert {"megatron-lm-2022", "nemo", "torchtitan", "ideal"} <= offered
     assert not {"pytorch-ddp", "horovod", "tensorflow-1-servers"} & offered
-
-
-def test_frameworks_without_flash_attention_are_not_offered_for_models_with_it() -> None:
-    offered = {option["says"] for option in by_field("mixtral-8x7b-experts-h100", "strategy.expert=1")["framework"]["options"]}
-    assert "megatron-lm-2022" not in offered
-    assert "megatron-core-0.12" in offered
-
-
-def test_a_named_framework_is_reset_by_a_choice_that_it_does_not_support() -> None:
-    families = {option["says"]: option["sets"] for option in by_field("horovod")["strategy.kind"]["options"]}
-    assert "framework=null" in families["parameter_server"]
-    assert "framework=null" not in families["gather_average"] or "gather_average" not in shipped("horovod").supports
-
-
-def test_8_bit_training_offers_scaling_methods() -> None:
-    assert "training.fp8_recipe" not in by_field("mixtral-8x7b-experts-h100")
-    recipes = by_field("mixtral-8x7b-experts-h100", "training.precision=fp8")["training.fp8_recipe"]
-    assert recipes["value"] == "delayed"
-    assert {option["says"] for option in recipes["options"]} == set(get_args(Fp8Recipe)) - {"mxfp8"}
-    blackwell = by_field("mixtral-8x7b-experts-h100", "cluster=dgx-b200", "training.precision=fp8")["training.fp8_recipe"]
-    assert {option["says"] for option in blackwell["options"]} == set(get_args(Fp8Recipe))
-
-
-def test_families_offer_their_own_degrees() -> None:
-    assert "strategy.servers" in by_field("resnet50-servers-p100")
-    assert "strategy.tensor" not in by_field("resnet50-hybrid-dgx1")
-    hybrid = by_field("megatron-175b-3d-selene")
-    assert {"strategy.tensor", "strategy.stages", "strategy.schedule", "strategy.sequence_parallel"} <= set(hybrid)
-    assert "strategy.expert" not in hybrid
-    assert "strategy.expert" in by_field("mixtral-8x7b-experts-h100")
 
 
 @pytest.mark.parametrize(
@@ -171,16 +124,3 @@ def test_sliders_start_at_the_scenarios_value_and_move_by_ten_percent(reference:
     assert value_at(there, field).value == pytest.approx(now, rel=0.06)
     exact = scenario_of(Question(reference, (f"{field}={slider['value']}",)))
     assert value_at(exact, field).value == pytest.approx(now, rel=1e-3)
-
-
-def test_single_machines_have_no_network_sliders() -> None:
-    assert "cluster.network.bandwidth" not in by_field("resnet50-hybrid-dgx1")
-
-
-def test_descriptions_of_shipped_parts_are_complete() -> None:
-    assert all(facts.precision in facts.precisions and facts.devices >= 1 for facts in clusters().values())
-    assert models()["megatron-175b"].scores
-    assert not models()["llama-2-7b"].scores
-    assert models()["gpt2-small"].divides(4, False)
-    assert not models()["gpt2-small"].divides(8, False)
-    assert not models()["resnet50"].divides(2, False)

@@ -24,12 +24,6 @@ def test_a_query_gives_a_scenario_and_its_settings_in_order() -> None:
     assert question.query() == f"?scenario={DEFAULT}&set=strategy.workers%3D8&set=cluster.network.bandwidth%3D100+Gbit%2Fs"
 
 
-def test_a_query_without_scenario_uses_the_first_one() -> None:
-    assert SHELF.question([]).reference == DEFAULT
-    assert Shelf("mine.yaml").question([]).reference == "mine.yaml"
-    assert SHELF.question([("look", "first")]).look == "first"
-
-
 def test_a_query_with_gpus_and_a_pinned_scenario_is_read_back() -> None:
     pinned = Question("resnet50-ring-p100", ("batch=64",), gpus=8)
     question = Question(DEFAULT, ("training.zero=2",), gpus=32, pinned=pinned)

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scaleproof.reports.explorer.responses.timeline_columns import KINDS, timeline_columns
-from scaleproof.reports.timeline.step import WEIGHT
-from scaleproof.simulator.common.spans import Phase
+from scaleproof.reports.explorer.responses.timeline_columns import timeline_columns
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
@@ -65,13 +63,3 @@ def test_runs_without_spans_have_no_timeline() -> None:
     from dataclasses import replace
 
     assert columns(replace(timed(load("resnet50-ring-p100")), spans=None)) is None
-
-
-def test_every_kind_has_a_name() -> None:
-    assert set(KINDS) == {*map(int, Phase), WEIGHT, WEIGHT + 1}
-
-
-def test_collectives_are_named_by_dimension() -> None:
-    found = columns(timed(load("llama-2-7b-fsdp-a100")))
-    assert found is not None
-    assert set(found["communications"].values()) == {"FSDP all-gather", "FSDP reduce-scatter"}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 import scaleproof
 from scaleproof.reports.pages.page import build
-from scaleproof.simulator.common.errors import InputError
 
 HEADER = "collective,gpu,n_gpus,n_nodes,gpus_per_node,instance_or_system,size_bytes,time_us_out_of_place,note\n"
 ROWS = [f"{op},H100,{ranks},{ranks // 8},8,lab,{2**power},{20 + 2**power / 1e5},\n"
@@ -39,10 +37,3 @@ def test_a_curve_without_measured_times_has_a_page_too(tmp_path: Path) -> None:
     command = ["collective", "alltoall", "--ranks", "16", "--cluster", "dgx-h100", "--size", "1MiB", "--sweep", "--factor", "4"]
     assert scaleproof.main([*command, "--out", str(tmp_path)]) == 0
     assert "<h1>Collectives on dgx-h100.</h1>" in build(tmp_path).path.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("content", ["{", json.dumps([{"system": "lab"}])])
-def test_a_file_that_cannot_be_read_is_refused_in_one_line(content: str, tmp_path: Path) -> None:
-    (tmp_path / "collectives.json").write_text(content)
-    with pytest.raises(InputError, match=r"collectives\.json: cannot be read"):
-        build(tmp_path)

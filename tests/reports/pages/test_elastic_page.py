@@ -6,11 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from scaleproof.reports.pages.page import build
 from scaleproof.simulator.analysis.elastic import elastic
-from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.load import load
 
 LOSSES = [2.0 / step for step in range(1, 41)]
@@ -42,9 +39,3 @@ def test_runs_have_a_page_with_throughput_losses_and_times(tmp_path: Path) -> No
         assert (tmp_path / f"figures/{name}-throughput.png").stat().st_size > 1000
         assert (tmp_path / f"figures/{name}-loss.svg").exists()
     assert (tmp_path / "tables/times.csv").read_text().startswith("scenario,time,predicted_s,measured_s")
-
-
-def test_files_that_cannot_be_read_are_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "events.json").write_text("{")
-    with pytest.raises(InputError, match=r"events\.json: cannot be read"):
-        build(tmp_path)

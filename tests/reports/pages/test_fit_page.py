@@ -8,8 +8,6 @@ import pytest
 
 import scaleproof
 from scaleproof.reports.pages.page import build
-from scaleproof.simulator.analysis.fit_record import FILE
-from scaleproof.simulator.common.errors import InputError
 from tests.validator.fitting.tables import LAYOUTS, REFERENCE, table
 
 # the fit takes a quarter of a minute
@@ -52,10 +50,3 @@ def test_its_tables_have_all_runs_and_constants(folder: Path) -> None:
 def test_report_writes_the_page_again(folder: Path) -> None:
     before = (folder / "index.html").read_text(encoding="utf-8")
     assert build(folder).path.read_text(encoding="utf-8") == before
-
-
-@pytest.mark.parametrize("content", ["{", "[]"])
-def test_a_file_that_cannot_be_read_is_refused_in_one_line(content: str, tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(content)
-    with pytest.raises(InputError, match=r"fit\.json: cannot be read"):
-        build(tmp_path)

@@ -8,7 +8,6 @@ import hashlib
 import html
 import json
 import re
-import shutil
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -140,14 +139,6 @@ def test_still_pictures_of_figures_are_not_empty(built_results: Path, built_stud
         assert path.stat().st_size > 5_000
 
 
-def test_embedded_tables_equal_the_csv_files(built_results: Path) -> None:
-    page = _Page(built_results / "index.html")
-    sheets = [reference for reference in page.references if reference.startswith("data:text/csv")]
-    written = {path.read_bytes() for path in (built_results / "tables").iterdir()}
-    assert {base64.b64decode(sheet.partition(",")[2]) for sheet in sheets} == written
-    assert len(written) == 3
-
-
 @pytest.mark.usefixtures("not_drawn")
 def test_rebuilding_gives_identical_files_and_no_temporary_ones(tmp_path: Path) -> None:
     write_results(tmp_path, CASES[:2])
@@ -179,13 +170,6 @@ def test_markup_in_results_is_escaped_everywhere(tmp_path: Path) -> None:
     assert html.escape(evil, quote=False)[:8] in (tmp_path / "index.html").read_text()
     for path in (tmp_path / "figures").iterdir():
         assert re.fullmatch(r"[a-z0-9-]+\.(png|svg)", path.name)
-
-
-@pytest.mark.usefixtures("not_drawn")
-def test_names_that_are_not_valid_unicode_are_written_with_replacements(tmp_path: Path) -> None:
-    write_results(tmp_path, CASES[:1])
-    edit(tmp_path, lambda plain: plain["cases"][0].update(scenario="half \ud800"))
-    assert "half ?" in _Page(build(tmp_path).path).text
 
 
 def kept_on(page: _Page, tmp_path: Path) -> list[Scenario]:
@@ -230,16 +214,6 @@ def test_an_invalid_scenario_is_shown_as_its_text(tmp_path: Path) -> None:
     write_results(tmp_path, CASES[:1])
     (tmp_path / "runs/ring-2/scenario.yaml").write_text("<script>: [")
     assert "<script>: [" in _Page(build(tmp_path).path).text
-
-
-@pytest.mark.usefixtures("not_drawn")
-def test_a_single_prediction_has_a_page(tmp_path: Path) -> None:
-    save(make_run("predicted", CASES[4]), tmp_path / "predicted")
-    text = _Page(build(tmp_path).path).text
-    assert "pipeline-2: " in text
-    assert "step time, batch 32 127 ms" in text
-    assert "Predicted against measured" not in text
-    assert not (tmp_path / "figures/accuracy.png").exists()
 
 
 def test_a_folder_without_readable_cases_gives_a_page_with_a_note(tmp_path: Path) -> None:
@@ -304,15 +278,6 @@ def test_the_exit_status_is_nonzero_without_results(swept: Path, tmp_path: Path,
     assert scaleproof.main(["report", str(tmp_path)]) == 1
     assert capsys.readouterr().out == f"{tmp_path / 'index.html'}\n"
     assert scaleproof.main(["report", str(tmp_path / "index.html")]) == 2
-
-
-@pytest.mark.usefixtures("not_drawn")
-def test_a_page_of_study_and_measurements_draws_both_in_one_figure(swept: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "both"
-    shutil.copytree(swept, folder)
-    text = _Page(build(write_results(folder, CASES[:2])).path).text
-    assert "Which is fastest where" in text
-    assert "Predicted against measured" in text
 
 
 def test_a_folder_that_cannot_be_written_gives_a_one_line_error(tmp_path: Path) -> None:

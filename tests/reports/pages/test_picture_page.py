@@ -1,4 +1,4 @@
-"""Pages of claims and of strategy maps, from the files that the commands write."""
+"""Pages of claims and of strategy maps, from the files that the commands write; and damaged files of any page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_map_with_one_border_in_each_row_says_where_it_is(tmp_path: Path) -> N
     assert re.search(r"<h1>resnet50-ring-p100: ring is fastest from [\d.]+ Gbit/s to [\d.]+ Gbit/s on, ps-all below", page)
 
 
-@pytest.mark.parametrize("name", ["claims.json", "crossover.json"])
+@pytest.mark.parametrize("name", ["claims.json", "collectives.json", "crossover.json", "events.json", "fit.json"])
 def test_files_that_cannot_be_read_are_refused_in_one_line(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("{")
     with pytest.raises(InputError, match=f"{name}: cannot be read"):

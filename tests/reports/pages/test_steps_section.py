@@ -41,8 +41,3 @@ def test_measured_steps_are_drawn_next_to_the_prediction_with_their_distance(sma
     assert "KS distance to 5 measured steps" in view.finding
     # one step up at each measured time, up to all steps
     assert max(view.marks[1].y) == pytest.approx(1.0)  # type: ignore[union-attr]
-
-
-def test_runs_without_a_distribution_have_no_such_section(small: Make) -> None:
-    plain = case(predict(small(), interval=False))
-    assert not [one for one in sections(Results((plain,))) if one.anchor == "steps"]

@@ -12,32 +12,11 @@ from hypothesis import strategies as st
 
 from scaleproof.reports.read.history import FILE, Drift, drifts, read
 from scaleproof.simulator.common.errors import InputError
-from tests.reports.histories import STEADY_S, calibrated, reconciled
+from tests.reports.histories import STEADY_S, reconciled
 
 
 def found(out: Path) -> dict[str, Drift]:
     return {one.scenario: one for one in drifts(read(out).reconciled)}
-
-
-def test_written_entries_are_read_oldest_first(tmp_path: Path) -> None:
-    reconciled(tmp_path, "ring", (0.03,), week=1)
-    reconciled(tmp_path, "ring", (0.02,))
-    calibrated(tmp_path, "50 us", "60 us")
-    history = read(tmp_path)
-    runs, quantities = history.reconciled, history.calibrated
-
-    assert list(runs["measured_s"]) == [0.02, 0.03]
-    assert list(runs["error"]) == pytest.approx([0.0, -1 / 3])
-    assert list(runs["predicted_high_s"]) == [0.022, 0.022]
-    assert str(runs["at"].iloc[0]) == "2026-10-01 08:00:00+00:00"
-    assert list(quantities["value"]) == pytest.approx([50e-6, 60e-6])
-    assert list(quantities["low"]) == pytest.approx([45e-6, 54e-6])
-
-
-def test_a_file_is_read_like_its_folder(tmp_path: Path) -> None:
-    reconciled(tmp_path, "ring", STEADY_S)
-
-    assert read(tmp_path / FILE).reconciled.equals(read(tmp_path).reconciled)
 
 
 def test_a_step_time_outside_the_noise_drifts(tmp_path: Path) -> None:
@@ -72,13 +51,6 @@ def test_a_changed_scenario_of_the_same_name_is_no_drift(tmp_path: Path) -> None
     reconciled(tmp_path, "ring", (0.04,), week=1, samples=32)
 
     assert found(tmp_path)["ring"].verdict == "steady"
-
-
-def test_drift_is_detected_for_each_host_separately(tmp_path: Path) -> None:
-    reconciled(tmp_path, "ring", STEADY_S)
-    reconciled(tmp_path, "ring", [2 * time_s for time_s in STEADY_S], host="other")
-
-    assert [(one.host, one.verdict) for one in drifts(read(tmp_path).reconciled)] == [("vm", "steady"), ("other", "steady")]
 
 
 @settings(max_examples=25, deadline=None)

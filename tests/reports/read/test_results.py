@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,39 +27,12 @@ def test_reads_all_cases_with_their_spans(eight: Path) -> None:
     assert all(run.spans is not None for case in found.compared for run in case.runs)
 
 
-def test_error_is_relative_to_the_measured_step_time(eight: Path) -> None:
-    for case, (_, _, _, _, _, error) in zip(read(eight).compared, CASES, strict=True):
-        # the slope over steps is not moved by the one slow step
-        assert case.error == pytest.approx(error, rel=1e-6)
-
-
-def test_a_failed_case_has_its_prediction_and_the_reason(eight: Path) -> None:
-    failed = read(eight).cases[-1]
-    assert failed.predicted is not None
-    assert failed.measured is None
-    assert failed.error is None
-    assert "signal 9" in str(failed.failure)
-
-
 def test_missing_folders_and_folders_without_results_give_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such folder"):
         read(tmp_path / "absent")
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="no results here; scaleproof predict"):
         read(tmp_path)
-
-
-@pytest.mark.parametrize("place", ["", "predicted"])
-def test_a_folder_of_one_run_is_read(tmp_path: Path, place: str) -> None:
-    save(make_run("predicted", CASES[0]), tmp_path / place)
-    (case,) = read(tmp_path).cases
-    assert (case.scenario, case.family, case.measured) == ("ring-2", "data_parallel", None)
-
-
-def test_adjacent_predicted_and_measured_runs_are_compared(tmp_path: Path) -> None:
-    for origin in ("predicted", "measured"):
-        save(make_run(origin, CASES[0]), tmp_path / origin)
-    assert read(tmp_path).cases[0].error == pytest.approx(CASES[0][5], rel=1e-6)
 
 
 @pytest.mark.parametrize("content", ["", '{"version": 1, "cases": [', "[1, 2]", '"text"', "\x00"])
@@ -96,14 +68,6 @@ def test_invalid_summaries_are_skipped_with_a_note(tmp_path: Path, field: str, v
     assert found.cases[0].measured is not None
     assert found.cases[1].error is not None
     assert found.notes[0].startswith(f"ring-2: predicted summary: {field}")
-
-
-def test_invalid_cases_are_skipped_with_a_note(tmp_path: Path) -> None:
-    write_results(tmp_path, CASES[:1])
-    edit(tmp_path, lambda plain: plain["cases"].insert(0, "nonsense"))
-    found = read(tmp_path)
-    assert [case.scenario for case in found.cases] == ["ring-2"]
-    assert found.notes == ("reconcile.json: case 1: not a mapping of fields; left out",)
 
 
 def test_damaged_spans_only_remove_the_timeline(tmp_path: Path) -> None:
@@ -179,11 +143,6 @@ def test_an_unreadable_scenario_is_noted(tmp_path: Path) -> None:
     (note, other) = found.notes
     assert note.startswith("runs/ring-2/scenario.yaml cannot be read (")
     assert other == "runs/ring-4/scenario.yaml cannot be read (more than 1.00 MiB); left out"
-
-
-def test_an_empty_list_of_cases_is_valid(tmp_path: Path) -> None:
-    (tmp_path / "reconcile.json").write_text(json.dumps({"version": 1, "cases": []}))
-    assert read(tmp_path).cases == ()
 
 
 def test_a_newer_version_is_noted(tmp_path: Path) -> None:

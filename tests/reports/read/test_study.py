@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from scaleproof.reports.read.dimensions import short
 from scaleproof.reports.read.study import studied
 from scaleproof.reports.read.study_folder import read
 from tests.reports.studies import SCENARIO, write_study
@@ -36,15 +35,6 @@ def test_parts_become_lines_workers_sizes_and_links_circumstances(swept: Path) -
     assert (best["line"], best["gpus"], best["choices"]) == ("ring", 8, ("40 Gbit/s",))
     assert best["rate_low"] < best["rate"] < best["rate_high"]
     assert study.choices[0] == ("40 Gbit/s",)
-
-
-def test_axes_that_vary_together_become_one(tmp_path: Path) -> None:
-    axes = {"strategy.workers": [2, 4], "cluster.nodes": [2, 4], "cluster.network.bandwidth": ["1 Gbit/s", "2 Gbit/s"]}
-    study = _study(tmp_path, axes, zip=[["strategy.workers", "cluster.nodes"]])
-    assert study.across == "GPUs"
-    assert study.lines == ["network bandwidth 2 Gbit/s", "network bandwidth 1 Gbit/s"]
-    assert not study.strategies
-    assert not study.circumstances
 
 
 def test_without_sizes_a_circumstance_is_the_x_axis(tmp_path: Path) -> None:
@@ -84,11 +74,3 @@ def test_axes_are_inferred_from_columns_where_the_study_is_missing(swept: Path, 
     assert [one.name for one in study.circumstances] == ["network bandwidth Bps"]
     # ranks not known as servers count as training
     assert study.points["gpus"].max() == 10
-
-
-def test_short_names_of_fields_omit_their_part() -> None:
-    assert [short(name) for name in ("cluster.network.bandwidth", "strategy", "batch.per_worker")] == [
-        "network bandwidth",
-        "strategy",
-        "per worker",
-    ]

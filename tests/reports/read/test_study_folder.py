@@ -82,11 +82,3 @@ def test_missing_and_mistyped_columns_are_tolerated(copy: Path) -> None:
     assert found.points["step_time_s"].isna().all()
     pd.DataFrame({"no": [1]}).to_parquet(copy / "part-000002.parquet")
     assert "part-000002.parquet cannot be read" in read(copy).notes[0]
-
-
-def test_a_folder_without_tables_has_no_points(copy: Path) -> None:
-    for part in copy.glob("part-*.parquet"):
-        part.unlink()
-    found = read(copy)
-    assert len(found.points) == 0
-    assert "0 of 12 points are complete" in found.notes[0]

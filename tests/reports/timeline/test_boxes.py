@@ -59,17 +59,3 @@ def test_boxes_that_are_not_crowded_are_unchanged() -> None:
     boxes = boxes_of([0.4, 0.1, 3.0, 0.5] * 10, [0, 1])
     for before, after in zip(boxes, merged(boxes, CELL_MS), strict=True):
         assert (before == after).all()
-
-
-def test_a_long_box_among_crowded_ones_is_unchanged() -> None:
-    boxes = boxes_of([0.01] * 30 + [5.0] + [0.01] * 30, [0])
-    few = merged(boxes, CELL_MS)
-    assert sorted(few.number.tolist()) == [1, 30, 30]
-    assert float(few.start_ms[few.number == 1][0]) == float(boxes.start_ms[30])
-
-
-def test_merged_overlapping_boxes_span_from_first_start_to_last_end() -> None:
-    several = boxes_of([0.01] * 20, [0])
-    overlapping = several._replace(start_ms=np.zeros(20), end_ms=np.full(20, 0.7))
-    few = merged(overlapping, CELL_MS)
-    assert (few.start_ms.tolist(), few.end_ms.tolist(), few.number.tolist()) == ([0.0], [0.7], [20])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -17,7 +16,6 @@ from scaleproof.reports.timeline.step import Step, typical_step
 from scaleproof.reports.timeline.timeline import draw
 from scaleproof.simulator.run.explanation import Divergence, Explanation
 from tests.reports.example import CASES, make_run
-from tests.reports.sized import size_px
 
 PIPELINE = CASES[4]
 
@@ -47,12 +45,6 @@ def plain() -> Drawn:
     return drawn
 
 
-def test_each_mark_adds_room_for_its_text(plain: Drawn) -> None:
-    marked = side_by_side(case(parting(), parting(rank=0, stage=0)))
-    assert marked is not None
-    assert size_px(marked.png)[1] > size_px(plain.png)[1]
-
-
 @pytest.mark.full
 def test_marked_pictures_are_reproducible() -> None:
     first, second = (side_by_side(case(parting())) for _ in range(2))
@@ -78,20 +70,6 @@ def test_parts_missing_in_one_timeline_are_not_marked(changes: dict[str, object]
 def test_a_picture_without_marks_equals_the_plain_one_and_is_reproducible(plain: Drawn) -> None:
     assert plain.svg.startswith(b"<?xml")
     assert side_by_side(case(parting(rank=9), parting(phase="sleep"))) == plain
-
-
-def test_the_stretch_with_the_largest_difference_is_framed() -> None:
-    above, below = steps()
-    last = (below.spans.rank == 1) & (below.spans.microbatch == 3) & (below.kind == 1)
-    slow_ms = below.end_ms + np.where(last, 9.0, 0.0)
-    places = module._places((above, below._replace(end_ms=slow_ms)), parting(microbatch=-1))
-    assert places is not None
-    assert places[1].end_ms == pytest.approx(slow_ms[last].max())
-
-
-def test_a_single_timeline_has_no_marks() -> None:
-    one = replace(case(parting()), predicted=None)
-    assert side_by_side(one) == side_by_side(replace(one, explanation=None))
 
 
 def test_marks_are_numbered_and_joined() -> None:

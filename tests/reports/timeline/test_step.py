@@ -56,37 +56,12 @@ def test_parts_of_a_split_pass_are_not_weight_gradient_passes(small: Make, strat
         assert (step.kind == step.spans.phase).all()
 
 
-def test_a_pipeline_s_step_begins_with_its_first_stage(small: Make) -> None:
-    step = step_of(predict(small("strategy={kind: pipeline, stages: 3, microbatches: 6}")))
-    passes = step.kind == Phase.FORWARD
-    assert step.start_ms[passes].min() == 0
-    assert step.spans.stage[passes][np.argmin(step.start_ms[passes])] == 0
-    # later stages wait for it from the beginning on
-    assert step.arrival_ms.min() == 0
-
-
 def test_communication_is_named_with_its_layers_and_bytes(small: Make) -> None:
     step = step_of(predict(small("strategy={kind: data_parallel, workers: 4}", "training.zero=3")))
     gathers = np.flatnonzero((step.spans.calls > 0) & (step.spans.first_layer == 1))
     words = {span_words(step.spans, int(i), int(step.kind[i])) for i in gathers}
     assert all(re.fullmatch(r"FSDP (all-gather|reduce-scatter), layer 1, [\d.]+ KiB", text) for text in words)
     assert kind_words(int(Phase.SYNCHRONISE), [step]) == "FSDP all-gather, FSDP reduce-scatter"
-
-
-def test_dualpipe_has_both_kinds_of_backward_passes(small: Make) -> None:
-    fields = "kind: pipeline, stages: 3, microbatches: 6, chunks: 2, schedule: dualpipe_v"
-    step = step_of(predict(small(f"strategy={{{fields}}}")))
-    assert (step.kind == Phase.BACKWARD).sum() == 6 * 6
-    assert 0 < (step.kind == WEIGHT).sum() < 6 * 6
-
-
-def test_stages_of_a_rank_are_distinguishable(small: Make) -> None:
-    fields = "kind: pipeline, stages: 3, microbatches: 6, chunks: 2, schedule: interleaved_1f1b"
-    step = step_of(predict(small(f"strategy={{{fields}}}")))
-    assert step.chunks == 2
-    passes = np.isin(step.kind, (Phase.FORWARD, Phase.BACKWARD))
-    assert (step.chunk == step.spans.stage // 3)[passes].all()
-    assert step_of(predict(small("strategy={kind: pipeline, stages: 3, microbatches: 6}"))).chunks == 1
 
 
 def test_asynchronous_workers_are_shown_over_several_step_times(small: Make) -> None:
@@ -98,11 +73,3 @@ def test_asynchronous_workers_are_shown_over_several_step_times(small: Make) -> 
     assert (step.start_ms >= step.arrival_ms).all()
     forward = [int(((step.kind == Phase.FORWARD) & (step.spans.rank == rank)).sum()) for rank in step.ranks[:3]]
     assert forward[0] > forward[2] > 0
-
-
-def test_facts_are_equal_for_equal_steps_only(small: Make) -> None:
-    plain = "strategy={kind: pipeline, stages: 3, microbatches: 6}"
-    facts = step_of(predict(small(plain))).facts()
-    assert facts == step_of(predict(small(plain))).facts()
-    assert facts["kinds"]["forward"][0] == 18
-    assert facts != step_of(predict(small(plain, "strategy.schedule=gpipe"))).facts()

@@ -20,7 +20,7 @@ from scaleproof.reports.read.results import Case
 from scaleproof.reports.timeline import timeline
 from scaleproof.reports.timeline.side_by_side import side_by_side
 from scaleproof.reports.timeline.step import typical_step
-from scaleproof.simulator.common.spans import Phase, Spans, Stream
+from scaleproof.simulator.common.spans import Spans
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -84,27 +84,6 @@ def test_of_many_ranks_the_first_the_slowest_and_the_last_are_drawn() -> None:
     assert [len(panel.get_yticks()) for panel in drawn(_many_ranks(40)).axes] == [16]
 
 
-def test_ranks_without_a_name_are_numbered() -> None:
-    run = make_run("measured", CASES[2])
-    assert timeline.rank_name(run, 2) == "server 0"
-    assert timeline.rank_name(replace(run, rank_names=()), 2) == "rank 2"
-
-
-def test_the_legend_lists_only_kinds_that_occur() -> None:
-    steps = [typical_step(make_run("measured", case)) for case in (CASES[0], CASES[4])]
-    labels = [{patch.get_label() for patch in timeline._legend([step])} for step in steps if step]
-    waiting = "waiting for other ranks"
-    assert labels[0] == {Phase.FORWARD.label, Phase.BACKWARD.label, "collective", Phase.OPTIMIZER.label, waiting}
-    assert labels[1] == {Phase.FORWARD.label, Phase.BACKWARD.label, Phase.RECEIVE.label, Phase.OPTIMIZER.label, waiting}
-
-
-def test_a_step_of_zero_length_is_drawn() -> None:
-    empty = _many_ranks(2)
-    assert empty.spans is not None
-    no_time = replace(empty.spans, end_s=np.zeros(2), stream=np.full(2, Stream.COMMUNICATION, dtype=np.int8))
-    assert side_by_side(_case(replace(empty, spans=no_time)))
-
-
 Make = Callable[..., Scenario]
 
 
@@ -120,20 +99,6 @@ def test_pictures_are_reproducible_and_have_a_description(small: Make) -> None:
     assert b"gradients of weights" in re.sub(rb"<!-- (.*?) -->", rb"\1", svg)
 
 
-def test_the_title_names_the_largest_share_besides_compute(small: Make) -> None:
-    scenario = small("strategy={kind: pipeline, stages: 3, microbatches: 6}")
-    step = typical_step(predict(scenario))
-    assert step is not None
-    first, second = timeline._finding(step, scenario.strategy).split("\n")
-    assert first.startswith("pipeline, 1f1b, on 3 ranks: ")
-    assert first.endswith(" a step; megatron-core-0.12, by default")
-    assert "bubble" in second
-    alone = small("strategy.workers=1", "framework=ideal")
-    step = typical_step(predict(alone))
-    assert step is not None
-    assert re.fullmatch(r"data_parallel on 1 rank: \S+ ms a step; ideal", timeline._finding(step, alone.strategy))
-
-
 def drawn(run: Run) -> Figure:
     step = typical_step(run)
     assert step is not None
@@ -144,15 +109,6 @@ def drawn(run: Run) -> Figure:
 
 def _long(period: int, small: Make) -> Figure:
     return drawn(predict(small(f"strategy={{kind: local_sgd, workers: 4, period: {period}}}")))
-
-
-def test_narrow_boxes_have_no_edge(small: Make) -> None:
-    wide, narrow = (
-        {float(width) for bars in _long(period, small).axes[0].collections for width in np.atleast_1d(bars.get_linewidth())}
-        for period in (2, 1000)
-    )
-    assert 0.4 in wide
-    assert narrow == {0.0}
 
 
 def test_the_number_of_boxes_is_bounded_and_the_axis_mentions_merging(small: Make) -> None:

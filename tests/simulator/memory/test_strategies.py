@@ -245,6 +245,8 @@ def test_buckets_add_memory_unless_gradients_are_views_of_them(small: Make) -> N
         # the softmax in place, and 16-bit logits and 32-bit ones before it
         ("megatron-core-0.12", "bf16", 4 + 4 + 2),
         ("torchtitan-2025", "bf16", 2 + 2),
+        # of one part of the samples
+        ("hf-trainer-liger", "bf16", 2 / 16),
     ],
 )
 def test_memory_of_the_loss_depends_on_the_framework(small: Make, framework: str, precision: str, each: int) -> None:

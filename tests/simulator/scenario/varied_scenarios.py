@@ -313,6 +313,9 @@ VARIED: Final[Mapping[str, Fields]] = {
         _cluster(node={"host": {"memory": "1 TB", "nvme": {"read": "1 GB/s", "write": "1 GB/s", "capacity": "1 TB"}}}),
         training={"zero": 3, "offload": ["optimizer", "parameters"], "offload_to": "nvme"},
     ),
+    "adapters": _h100(
+        training={"adapters": {"kind": "dora", "rank": 8, "targets": ["q_proj", "down_proj"]}, "base_precision": "nf4"}
+    ),
     "gather-average": _job(strategy={"kind": "gather_average", "workers": 4}),
     "local-sgd": _job(strategy={"kind": "local_sgd", "workers": 4, "period": 4, "outer": "nesterov", "overlap": True}),
     "model-parallel": _job(model="siamese-resnet50", strategy={"kind": "model_parallel", "stages": 2}),

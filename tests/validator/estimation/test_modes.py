@@ -44,7 +44,3 @@ def test_modes_are_reported_in_one_line() -> None:
 @pytest.mark.parametrize("seconds", [[], [1.0], [1.0, 2.0], [1.0, 1.0, 2.0, 2.0]])
 def test_too_few_samples_give_no_modes(seconds: list[float]) -> None:
     assert bimodal(seconds) is None
-
-
-def test_equal_times_form_one_mode() -> None:
-    assert bimodal([1e-3] * 20) is None

@@ -87,12 +87,6 @@ def test_the_cluster_changes_only_under_its_name(written: tuple[Path, Posterior]
     assert other.framework == fit.framework
 
 
-def test_the_order_of_framework_and_cluster_does_not_matter(written: tuple[Path, Posterior]) -> None:
-    overrides = [f"framework={written[0]}", "cluster=aws-p5"]
-    assert load(REFERENCE, overrides).cluster == load(REFERENCE, overrides[::-1]).cluster
-    assert load(REFERENCE, overrides).cluster.model_error != 1
-
-
 def test_later_overrides_of_the_cluster_win(written: tuple[Path, Posterior]) -> None:
     loaded = load(REFERENCE, [f"framework={written[0]}", "cluster.model_error=2"])
     assert loaded.cluster.model_error == 2

@@ -130,13 +130,6 @@ def test_times_do_not_fall_below_zero() -> None:
     assert (fitted([faster]).applied(scenario).framework.host.microbatch_s) == 0.0
 
 
-def test_posteriors_pickle(tmp_path: Path) -> None:
-    posterior = fitted(runs_of(tmp_path, TRUTH)[:1])
-    copy = pickle.loads(pickle.dumps(posterior))
-    assert copy.constants == posterior.constants
-    assert copy.applied(load(REFERENCE)) == posterior.applied(load(REFERENCE))
-
-
 def test_memory_teaches_its_factor_alone() -> None:
     scenario = load(REFERENCE)
     predicted_bytes = max(rank.allocated_bytes for rank in memory(scenario).ranks)

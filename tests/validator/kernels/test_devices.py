@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from scaleproof.simulator.common import catalog
 from scaleproof.validator.calibration.gpu_links import nominal_Bps
 from scaleproof.validator.kernels import devices
@@ -11,11 +9,6 @@ from scaleproof.validator.kernels import devices
 
 def test_every_name_that_drivers_give_is_of_a_device_that_ships() -> None:
     assert set(devices._SHIPPED.values()) <= set(catalog.names("devices"))
-
-
-@pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "H100 80GB HBM3", "h100-80gb-sxm", "H100-80GB-SXM"])
-def test_a_device_has_several_names(name: str) -> None:
-    assert devices.shipped_device(name) == "h100-80gb-sxm"
 
 
 def test_links_of_amds_gpus_are_those_of_infinity_fabric() -> None:

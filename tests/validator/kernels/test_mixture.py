@@ -58,7 +58,7 @@ def test_mixtures_take_longer_with_more_of_anything() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("gpu", GPUS[1::2])
 def test_left_out_shapes(gpu: str) -> None:
     table = all_shipped().of_gpu(gpu)
     for precision in table.precisions(MIXTURE):

@@ -72,8 +72,7 @@ def test_ranks_without_progress_are_ended() -> None:
         run_on_ranks(faults.sleep_for_ever, 2, timeout_s=5.0)
 
 
-@pytest.mark.parametrize("for_memory", [False, True])
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(("rank", "for_memory"), [(0, False), (2, True)])
 def test_kill_9_of_any_rank_is_reported(rank: int, for_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """And that the kernel killed something meanwhile because there was no memory left."""
     killed = itertools.count(step=int(for_memory))

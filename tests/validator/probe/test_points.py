@@ -44,17 +44,6 @@ def test_points_are_unchanged_by_json(point: Point) -> None:
     assert Point.of(json.loads(json.dumps(point.plain()))) == point
 
 
-def test_the_table_is_readable_by_other_libraries(tmp_path: Path) -> None:
-    points.write([SENT], tmp_path / "one.parquet")
-    (row,) = pd.read_parquet(tmp_path / "one.parquet").to_dict("records")
-    assert row["what"] == "send"
-    assert list(row["seconds"]) == [2e-5, 1e-5, 4e-5]
-
-
-def test_the_median_is_over_repetitions() -> None:
-    assert SENT.median_s == 2e-5
-
-
 def _error_of(path: Path) -> str:
     with pytest.raises(InputError) as caught:
         points.read(path)

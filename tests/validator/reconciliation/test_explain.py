@@ -14,7 +14,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.explanation import GROUPS, ErrorPart, Explanation
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.reconciliation.explain import explain, times
+from scaleproof.validator.reconciliation.explain import explain
 from scaleproof.validator.reconciliation.match import match
 from scaleproof.validator.reconciliation.parts import volume_ratio
 from tests.validator.reconciliation.runs import as_measured
@@ -228,10 +228,3 @@ def test_waiting_for_the_slowest_device_counts_as_waiting_for_ranks() -> None:
     assert [one.difference_s for one in reported.parts] == pytest.approx([0.0] * len(reported.parts), abs=1e-9)
     assert part(reported, "waiting_for_ranks").predicted_s == pytest.approx(0.5)
     assert part(reported, "forward").predicted_s == pytest.approx(1.0)
-
-
-def test_times_are_formatted_as_text() -> None:
-    assert times(1.0, 1.8) == "1.8 times as long as predicted"
-    assert times(1.0, 1.04) == "1.04 times as long as predicted"
-    assert times(1.0, 0.57) == "57 % of the predicted time"
-    assert times(0.0, 0.5) == "time, though none is predicted"

@@ -13,23 +13,11 @@ from scaleproof.simulator.cluster.quantities import Interval
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
-from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.history import FILE, append_cases, append_cluster, fingerprint, workload
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase
+from tests.reports.histories import scenario
 
-SCENARIO = Scenario.model_validate(
-    {
-        "name": "ring",
-        "model": {"kind": "mlp", "layers": 2, "inputs": 8, "hidden": 8, "outputs": 4},
-        "cluster": {
-            "name": "lab",
-            "node": {"devices": 8, "link": {"bandwidth": "2 GB/s", "latency": "50 us"}},
-            "device": {"name": "cpu", "peak": {"fp32": "50 GFLOP/s"}, "memory": "8 GiB", "memory_bandwidth": "10 GB/s"},
-        },
-        "strategy": {"kind": "data_parallel", "workers": 2},
-        "batch": {"total": 16},
-    }
-)
+SCENARIO = scenario("ring")
 
 
 def case(measured_s: float = 0.02, date: str = "2026-11-20T10:00:00+00:00") -> ReconciledCase:

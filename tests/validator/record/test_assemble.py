@@ -195,16 +195,6 @@ def test_memory_is_that_of_the_fullest_training_rank(make_scenario: MakeScenario
     assert run.memory_bytes == sizes[0]
 
 
-def test_enough_steps_give_an_interval_of_the_step_time(make_scenario: MakeScenario) -> None:
-    ends_s = [0.0, 1.0, 2.1, 3.0, 4.2, 5.1, 6.0]
-    rows = [each for step, at_s in enumerate(ends_s) for each in (row(Phase.FORWARD, at_s, at_s, step), end(step, at_s))]
-
-    run = assemble(make_scenario(RING, steps=6), [recorded(*rows)] * 2, 6)
-
-    assert run.step_time_interval_s is not None
-    assert run.step_time_interval_s[0] <= run.step_time_s <= run.step_time_interval_s[1]
-
-
 def test_a_push_precedes_the_wait_for_its_reply(make_scenario: MakeScenario) -> None:
     """The kernel took the gradients at once, and moved them while the rank seemed to wait for the parameters; the receive was
     posted before any of it."""

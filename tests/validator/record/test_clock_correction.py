@@ -74,15 +74,6 @@ def test_the_stated_error_is_at_most_the_fastest_round_trip() -> None:
     assert reading.uncertainty_s < fastest_s / 2 + 1e-3 * (round_trips[-1].back_s - round_trips[0].sent_s)
 
 
-def test_asymmetric_delays_stay_within_the_stated_error() -> None:
-    """Halfway there and back is then wrong by half of the difference, which the bounds hold."""
-    round_trips = [RoundTrip(float(sent_s), sent_s + 100.0 + 0.001, sent_s + 0.101) for sent_s in range(3)]
-
-    reading = read(round_trips)
-
-    assert abs(reading.offset_s - 100.0) <= reading.uncertainty_s
-
-
 def test_a_correction_is_linear_between_its_readings() -> None:
     correction = between(ClockReading(10.0, 5.0, 0.1), ClockReading(20.0, 6.0, 0.3))
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from scaleproof.validator.measure import measure
-from scaleproof.validator.record import provenance
-from scaleproof.validator.record.provenance import combined, warned
+from scaleproof.validator.record.provenance import combined
 from tests.validator.conftest import TINY_GPT, MakeScenario
 
 
@@ -26,13 +23,3 @@ def test_properties_that_differ_between_ranks_are_listed_for_all() -> None:
     assert combined(hosts) == {"host": "n0; n1", "torch": "2.13", "date": "0"}
     many = [{"host": str(number), "date": "0"} for number in range(100)]
     assert combined(many)["host"] == "0; 1; 2; 3; 4; 5; 6; 7; and 92 more"
-
-
-@pytest.mark.parametrize(("numbers", "text"), [([0, 1, 2, 3, 8], "0-3,8"), ([5], "5"), ([0, 2, 3], "0,2-3"), ([], "")])
-def test_lists_of_cores_are_abbreviated(numbers: list[int], text: str) -> None:
-    assert provenance._numbers(numbers) == text
-
-
-def test_empty_warnings_are_dropped() -> None:
-    assert warned(["", "too loud", "too slow"]) == {"warnings": "too loud\ntoo slow"}
-    assert warned([""]) == {}

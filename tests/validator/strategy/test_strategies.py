@@ -42,17 +42,11 @@ MORE_CASES = [
     ({**PIPELINE, "stages": 2, "schedule": "1f1b"}, "mlp", "adam"),
     ({**PARAMETER_SERVER, "servers": 1}, "gpt", "sgd"),
     ({**PARAMETER_SERVER, "workers": 4, "servers": 2}, "mlp", "momentum"),
-    ({"kind": "data_parallel", "workers": 1}, "gpt", "adam"),
     ({**RING, "workers": 4}, "gpt", "adam"),
-    ({**RING, "overlap": False}, "gpt", "adam"),
-    ({**PIPELINE, "stages": 1}, "mlp", "sgd"),
-    ({**PIPELINE, "stages": 2, "schedule": "gpipe"}, "gpt", "adam"),
     ({**PIPELINE, "stages": 3, "schedule": "gpipe"}, "mlp", "sgd"),
     ({**PIPELINE, "stages": 4, "schedule": "1f1b"}, "gpt", "sgd"),
-    ({**HYBRID, "schedule": "gpipe"}, "mlp", "sgd"),
     (RING, "gpt", "lamb"),
     ({**PIPELINE, "stages": 2, "schedule": "1f1b"}, "mlp", "adafactor"),
-    ({**HYBRID, "schedule": "1f1b"}, "mlp", "lamb"),
 ]
 
 

@@ -29,8 +29,9 @@ def scenario(input_: dict[str, Any], strategy: dict[str, Any] = RING, steps: int
     return Scenario.model_validate({name: getattr(one, name) for name in one.model_fields_set} | {"input": input_} | more)
 
 
-@pytest.mark.parametrize("strategy", [RING, *in_bulk(PIPELINE, SERVERS, PERIODS)])
-@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize(
+    ("strategy", "prefetch"), [(RING, 0), (RING, 1), *in_bulk((PIPELINE, 1), (SERVERS, 0), (SERVERS, 1), (PERIODS, 1))]
+)
 def test_ranks_wait_for_batches_about_as_long_as_predicted(strategy: dict[str, Any], prefetch: int) -> None:
     one = scenario(DECODED | STORED | {"prefetch": prefetch}, strategy)
     predicted, measured = predict(one, interval=False), measure(one)

@@ -112,11 +112,9 @@ def test_buffers_in_pinned_memory_change_no_result_and_are_waited_for_once_a_ste
     [
         (SHARED, {"optimizer": "adam"}),
         *in_bulk(
-            (WORKERS, {}),
             (WORKERS, {"zero": 1}),
             (WORKERS, {"zero": 3, "optimizer": "adam"}),
             ({"kind": "pipeline", "stages": 2, "microbatches": 4}, {"recompute": "full"}),
-            ({"kind": "model_parallel", "stages": 2}, {}),
             ({"kind": "gather_average", "workers": 2}, {"offload": ["optimizer"]}),
             ({"kind": "local_sgd", "workers": 2, "period": 2}, {"offload": ["optimizer"]}),
             ({"kind": "parameter_server", "workers": 2}, {"optimizer": "momentum"}),
@@ -140,7 +138,6 @@ def test_losses_in_16_bits_are_those_in_64_bits_up_to_rounding(
         (WORKERS, {"offload": ["optimizer", "parameters"], "zero": 3, "optimizer": "adam"}),
         (WORKERS, {"offload": ["optimizer"], "zero": 1, "optimizer": "momentum"}),
         *in_bulk(
-            (WORKERS, {"offload": ["optimizer"], "zero": 2, "optimizer": "adam"}),
             ({"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2}, {"offload": ["optimizer"], "zero": 1}),
             (SHARED, {"offload": ["optimizer"], "optimizer": "adam"}),
             ({"kind": "local_sgd", "workers": 2, "period": 2}, {"offload": ["optimizer"], "optimizer": "adam"}),

@@ -119,7 +119,7 @@ class SyncTimes:
         plan = plan if plan.averages else plan.model_copy(update={"workers": 2 * plan.expert})
         job = replace(self._layers.job(plan.shard), zero=values["zero"])
         if shard not in self._rank_layers:
-            self._rank_layers[shard] = RankLayers(job.layers, plan)
+            self._rank_layers[shard] = RankLayers(job.layers, plan, job.gathered_bytes)
         return [_pattern(self._rank_layers[shard], plan, job, cut.ranges[kind]) for kind in cut.kinds]
 
     def _groups_of(self, values: Values) -> _Groups:

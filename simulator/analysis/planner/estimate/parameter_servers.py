@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.step_times import StepTimes
 from scaleproof.simulator.memory import memory
+from scaleproof.simulator.model.layers import WHOLE
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.predict import timed
@@ -134,7 +135,7 @@ def valid_server_configurations(space: ServerSpace) -> ServerConfigurations:
 
 def _choices(space: ServerSpace) -> Iterator[ServerChoice]:
     scenario, cluster = space.scenario, space.scenario.cluster
-    layers, devices = scenario.model.build_layers(), cluster.node.devices
+    layers, devices = scenario.layers(WHOLE), cluster.node.devices
     meant = (one.meant_by(scenario.framework.selective) for one in space.recompute)
     recomputes = [one for one in meant if one.suits(layers)]
     buckets_bytes = space.buckets_bytes if space.kept["overlap"] else space.buckets_bytes[:1]

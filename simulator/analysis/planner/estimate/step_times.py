@@ -625,8 +625,8 @@ class StageSteps:
         if self.links is not None:
             longer = self._longer(self.links)
             collectives_s = [share[0] * one_s for share, one_s in zip(longer, collectives_s, strict=True)]
-        own = self.layers.base.layers
-        gathered = np.array([layer.parameters for layer in own], dtype=np.float64)
+        own, gathered_bytes = self.layers.base.layers, self.layers.base.gathered_bytes
+        gathered = np.array([layer.gathered_elements(gathered_bytes) for layer in own], dtype=np.float64)
         again = gathered * [layer.has_backward for layer in own]
         trained = np.array([layer.trained_parameters for layer in own], dtype=np.float64)
         parts = [one / one.sum() for one in (gathered, again, trained)]

@@ -115,21 +115,21 @@ def current() -> Tables:
     return _replaced.get() or shipped()
 
 
-def constants_of(facts: Nccl, transport: str, adjust: Adjust) -> TimingConstants:
-    """Constants of a cluster's collectives."""
+def constants_of(facts: Nccl, transport: str, adjust: Adjust, staged: bool = False) -> TimingConstants:
+    """Constants of a cluster's collectives. staged: whether messages inside a node pass the host's memory."""
     return (
-        _shipped_constants(facts, transport, adjust)
+        _shipped_constants(facts, transport, adjust, staged)
         if _replaced.get() is None
-        else derived(current(), facts, transport, adjust)
+        else derived(current(), facts, transport, adjust, staged)
     )
 
 
 @functools.lru_cache(maxsize=256)
-def _shipped_constants(facts: Nccl, transport: str, adjust: Adjust) -> TimingConstants:
-    return derived(shipped(), facts, transport, adjust)
+def _shipped_constants(facts: Nccl, transport: str, adjust: Adjust, staged: bool) -> TimingConstants:
+    return derived(shipped(), facts, transport, adjust, staged)
 
 
-def derived(tables: Tables, facts: Nccl, transport: str, adjust: Adjust) -> TimingConstants:
+def derived(tables: Tables, facts: Nccl, transport: str, adjust: Adjust, staged: bool = False) -> TimingConstants:
     """Constants from tables: a protocol's are those of LL times the library's ratios."""
     entries = {
         "libraries": "rccl" if facts.generation == "cdna" else "nccl",
@@ -141,7 +141,8 @@ def derived(tables: Tables, facts: Nccl, transport: str, adjust: Adjust) -> Timi
     )
     inside_s = generation["step"] * adjust.latency_inside * (library["pcie_step"] if facts.interconnect == "pcie" else 1.0)
     between_s = network["step"] * adjust.latency_between
-    rates = library["ll_rate"], generation["ll128_rate"], generation["simple_rate"]
+    through_host = library["staged_rate"] if staged else 1.0
+    rates = (library["ll_rate"], generation["ll128_rate"], generation["simple_rate"] * through_host)
     return TimingConstants(
         launch_s=generation["launch"] * adjust.launch,
         inside_step_s=(inside_s, library["ll128_step"] * inside_s, library["simple_step"] * inside_s),

@@ -14,7 +14,7 @@ from typing import Final
 from pydantic import Field
 
 from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, Product
+from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, Product, WeightPass
 
 CALLS: Final = "calls"
 BACKWARD_CALLS: Final = "backward calls"
@@ -129,6 +129,9 @@ def _move(work: Work, operator: MemoryBound, samples: float, backward: bool) -> 
     kind = _KIND_OF.get(operator.name, operator.name)
     if kind not in KINDS:
         kind = "norm" if kind.endswith("norm") else "other"
+    if isinstance(operator, WeightPass):
+        work.update({MEMORY_BACKWARD_CALLS if backward else MEMORY_CALLS: operator.kernels, kind: operator.moved})
+        return
     if not backward:
         work.update({MEMORY_CALLS: 1, kind: (operator.read + operator.written) * samples})
         return

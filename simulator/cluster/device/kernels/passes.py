@@ -11,7 +11,16 @@ from scaleproof.simulator.cluster.device.kernels.attention import flash_s
 from scaleproof.simulator.cluster.device.kernels.cpu_core import Work, backward_work, forward_work, weights_work
 from scaleproof.simulator.cluster.device.kernels.parameters import Speed
 from scaleproof.simulator.cluster.device.kernels.products import BatchedProduct, Kernel, seconds
-from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, Product, SavedActivation
+from scaleproof.simulator.model.operators import (
+    Attention,
+    Convolution,
+    Matmul,
+    MemoryBound,
+    Operator,
+    Product,
+    SavedActivation,
+    WeightPass,
+)
 
 # Bytes of an element of a dropout mask.
 MASK_BYTES: Final = 1
@@ -24,6 +33,11 @@ def _memory_s(speed: Speed, elements: float) -> float:
     return speed.kernels.launch_s + elements * speed.element_bytes / speed.reached_Bps
 
 
+def _weight_pass_s(operator: WeightPass, speed: Speed) -> Sequence[float]:
+    """Seconds of the kernels of a pass over weights."""
+    return [_memory_s(speed, operator.moved / operator.kernels)] * operator.kernels
+
+
 def dropout_s(speed: Speed, elements: float) -> float:
     """Seconds of dropout, which reads and writes each element and a mask."""
     return _memory_s(speed, elements * (2 + MASK_BYTES / speed.element_bytes))
@@ -31,7 +45,9 @@ def dropout_s(speed: Speed, elements: float) -> float:
 
 def forward_kernels(operator: Operator, samples: float, speed: Speed) -> Iterator[Kernel]:
     """Kernels of an operator's forward pass."""
-    if isinstance(operator, MemoryBound):
+    if isinstance(operator, WeightPass):
+        yield from _weight_pass_s(operator, speed)
+    elif isinstance(operator, MemoryBound):
         yield _memory_s(speed, (operator.read + operator.written) * samples)
     elif isinstance(operator, Convolution):
         yield from _convolution_s(operator, samples, speed, operator.forward(samples), ("input weights output",))
@@ -48,7 +64,9 @@ def backward_kernels(operator: Operator, samples: float, speed: Speed) -> Iterat
     """Kernels of an operator's backward pass, that of the weight gradients last. None if it needs no gradients."""
     if not operator.has_backward:
         return
-    if isinstance(operator, MemoryBound):
+    if isinstance(operator, WeightPass):
+        yield from _weight_pass_s(operator, speed)
+    elif isinstance(operator, MemoryBound):
         yield _memory_s(speed, (operator.backward_read + operator.backward_written) * samples)
     elif isinstance(operator, Convolution):
         gradients = (operator.input_gradient, "output weights input"), (operator.weight_gradient, "input output weights")
@@ -135,15 +153,23 @@ def kernel_count(operators: tuple[Operator, ...]) -> tuple[int, int]:
     """Number of kernels of the operators in the forward and in the backward pass."""
     return (
         sum(
-            1 if isinstance(o, MemoryBound | Convolution) or _is_flash(o) else len(o.forward(1)) + isinstance(o, Attention)
+            _memory_kernels(o)
+            or (1 if isinstance(o, Convolution) or _is_flash(o) else len(o.forward(1)) + isinstance(o, Attention))
             for o in operators
         ),
         sum(
-            1 if isinstance(o, MemoryBound) or _is_flash(o) else len(o.backward(1)) + isinstance(o, Attention)
+            _memory_kernels(o) or (1 if _is_flash(o) else len(o.backward(1)) + isinstance(o, Attention))
             for o in operators
             if o.has_backward
         ),
     )
+
+
+def _memory_kernels(operator: Operator) -> int:
+    """Kernels of a memory-bound operator in each pass that has it; 0 for another operator."""
+    if isinstance(operator, WeightPass):
+        return operator.kernels
+    return 1 if isinstance(operator, MemoryBound) else 0
 
 
 def _is_flash(operator: Operator) -> bool:

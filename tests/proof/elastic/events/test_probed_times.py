@@ -10,7 +10,7 @@ import pytest
 from scaleproof.proof.elastic.events.probed_times import SupervisorTimes, TorchrunTimes
 from scaleproof.proof.elastic.job import Job
 from scaleproof.proof.elastic.launching import ProcessTimes
-from scaleproof.proof.elastic.rendezvous import CACHED_S, PUT_OFF_S, Settings
+from scaleproof.proof.elastic.rendezvous import Settings
 from scaleproof.proof.elastic.undisturbed import Pieces
 from scaleproof.simulator.analysis.elastic.pauses import ChangeKind, Pause, Regroup
 from scaleproof.simulator.predict import predict
@@ -45,23 +45,11 @@ def test_a_full_group_is_formed_without_a_last_call() -> None:
     assert full.low_s <= full.all_s <= full.high_s
 
 
-def test_only_the_first_round_is_left_with_a_delay() -> None:
-    first, later = pause("join", 3, (0.0,)), pause("join", 3, (0.0,), number=1)
-    assert later.formed_s < first.formed_s <= later.formed_s + PUT_OFF_S
-
-
 def test_more_processes_start_more_slowly_and_all_restore() -> None:
     starts_s = [pause("failure", left).start_s for left in (2, 3, 4)]
     assert starts_s == sorted(starts_s)
     assert pause("join", 3, (0.0,)).start_s == pytest.approx(PIECES.start_s + PIECES.meet_s - PIECES.restore_s)
     assert {pause(kind, 3).restore_s for kind in ("failure", "leave", "join")} == {PIECES.restore_s}
-
-
-def test_more_agents_see_a_waiting_host_earlier() -> None:
-    seen_s = [TIMES.seen_s(hosts) for hosts in (1, 2, 4, 16)]
-    assert seen_s == sorted(seen_s, reverse=True)
-    assert 0 < seen_s[-1] < seen_s[0] < CACHED_S
-    assert TIMES.requests_s == pytest.approx(5.0 + PUT_OFF_S / 2)
 
 
 def test_a_crash_is_detected_when_its_agent_polls_and_costs_no_heartbeats() -> None:

@@ -92,12 +92,6 @@ def test_bars_add_up_to_the_step_and_never_go_below_zero() -> None:
     assert total_ms == pytest.approx(32.4 * 1.031)
 
 
-def test_the_number_of_bars_is_limited() -> None:
-    bars = result_charts.bars(_cases(*[CASES[0]] * 30))
-    heights = [chart.height_px for chart in (run_charts.breakdown(bars[:n]) for n in (2, 48, 60)) if chart]
-    assert heights[0] < heights[1] == heights[2]
-
-
 def test_memory_is_drawn_against_the_capacity_of_a_rank() -> None:
     gib = 2.0**30
     run = replace(

@@ -45,13 +45,6 @@ def test_measured_points_are_drawn_above_curves(study: StudyTable) -> None:
     assert (list(measured.x), list(measured.y)) == ([2], pytest.approx([32 / 0.0324]))
 
 
-def test_efficiency_has_a_share_axis(study: StudyTable) -> None:
-    chart = study_curves.efficiency(study)
-    assert all(0 < share <= 1.001 for share in _line(chart, "servers").y)
-    assert chart is not None
-    assert chart.views[0].y.percent
-
-
 def test_memory_is_drawn_against_capacity(study: StudyTable) -> None:
     chart = study_curves.memory(study)
     assert list(_line(chart, "capacity of a rank").y) == pytest.approx([8, 8, 8], rel=0.2)

@@ -53,9 +53,3 @@ def test_no_point_dominates_the_pareto_front(study: StudyTable) -> None:
         others = [(x, y) for mark in view.marks if isinstance(mark, Line) for x, y in zip(mark.x, mark.y, strict=True)]
         for x, y in zip(front.x, front.y, strict=True):
             assert not any(a < x and b < y for a, b in others)
-
-
-def test_a_study_of_one_point_has_no_maps(study: StudyTable) -> None:
-    one = replace(study, points=study.points[:1])
-    assert study_maps.crossover(one) is None
-    assert study_maps.pareto(one) == []

@@ -49,14 +49,6 @@ def test_cpu_clusters_default_to_the_gloo_framework() -> None:
     assert "framework" not in cluster_from_points(POINTS, facts(on="cluster"))[0], "a GPU each"
 
 
-def test_the_file_has_comments_on_its_parts(tmp_path: Path) -> None:
-    write(cluster_from_points(POINTS, facts())[0], tmp_path / "lab.yaml")
-    text = (tmp_path / "lab.yaml").read_text()
-    assert text.startswith("# Measured by `scaleproof calibrate`")
-    assert text.index("\nnetwork:") < text.index("\nuncertainty:") < text.index("\nprovenance:")
-    assert not points_path(tmp_path / "lab.yaml").exists()
-
-
 def test_unprobed_quantities_keep_their_described_values() -> None:
     cluster, _ = cluster_from_points(sums(4, 4, 1e-3, 30e6), facts())
     assert cluster["network"] == BASE["network"]
@@ -69,14 +61,6 @@ def test_nominal_numbers_survive_a_second_calibration() -> None:
     again, _ = cluster_from_points(POINTS, facts(once))
     assert again["uncertainty"]["network.bandwidth"]["nominal"] == "500 Mbit/s"
     Cluster.model_validate(again)
-
-
-def test_a_described_topology_is_kept() -> None:
-    topology = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2}
-    base = BASE | {"network": BASE["network"] | {"topology": topology}}
-    points = [*sends([(0, 1), (2, 3)]), *sends([(0, 2), (1, 3)], "across")]
-    found = cluster_from_points(points, facts(base))[0]["network"]["topology"]
-    assert topology.items() <= found.items()
 
 
 def test_too_few_sizes_and_failed_probes_are_reported_and_the_rest_is_used() -> None:

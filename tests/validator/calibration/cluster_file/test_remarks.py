@@ -80,19 +80,7 @@ def test_skipped_and_failed_points_are_noted() -> None:
     assert failed([*POINTS, skipped, broken]) == ["products in fp8 skipped: needs a newer GPU", "overlap failed: no"]
 
 
-def test_the_table_prints_results_from_the_file() -> None:
-    cluster = {"node": {}, "device": {"peak": {"fp32": "1 GFLOP/s"}}, "provenance": remarks(POINTS)}
-    assert "  update: sgd of 4 gradients 2 ns per parameter" in table(cluster).splitlines()
-
-
 def test_a_sum_whose_size_does_not_count_has_no_bandwidth() -> None:
     sums = [{"ranks": 2, "latency": "5 us", "bandwidth": rate} for rate in ("1e+06 GB/s", "2 GB/s")]
     lines = table({"node": {}, "device": {"peak": {}}, "collectives": {"measured": sums}}).splitlines()
     assert lines[-2:] == ["  all_reduce over 2 ranks: 5 us for any size", "  all_reduce over 2 ranks: 5 us + size / 2 GB/s"]
-
-
-def test_update_times_are_compared_at_a_common_size_in_fixed_order() -> None:
-    sgd = [_point("update", "sgd of 1 gradient", size, size * 1e-9, workers=1) for size in (1000, 1e6)]
-    adam = [_point("update", "adam of 1 gradient", 1000, 4e-6, workers=1)]
-    reported = "adam of 1 gradient 4 ns, sgd of 1 gradient 1 ns per parameter"
-    assert remarks([*sgd, *adam])["update"] == remarks([*adam, *sgd])["update"] == reported

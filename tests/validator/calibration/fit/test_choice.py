@@ -52,16 +52,6 @@ def test_a_change_of_protocol_selects_the_piecewise_model(law: Callable[[np.ndar
     assert times_chosen(PIECEWISE, law) >= 0.85 * TRIALS
 
 
-def test_the_break_is_located_between_the_right_sizes() -> None:
-    chosen, _ = choose(drawn(jump, 3, noise=0.005), MODELS, "messages")
-    assert chosen.shape.breaks[0] == 1024
-
-
-def test_models_are_selected_correctly_without_noise() -> None:
-    assert choose(drawn(alpha_beta, 0, noise=0), MODELS, "messages")[0].model == ALPHA_BETA
-    assert choose(drawn(jump, 0, noise=0), MODELS, "messages")[0].model == PIECEWISE
-
-
 def test_overhead_is_identified_only_with_streams() -> None:
     chosen, errors = choose(with_stream(1e-5, 1), MODELS, "messages")
     assert chosen.model == LOGGP

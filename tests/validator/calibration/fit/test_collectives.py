@@ -25,13 +25,6 @@ def test_each_operation_and_group_has_its_own_line() -> None:
     assert section.intervals["collectives"]["measurements"] == 3 * len(SIZES[3:]) * 9
 
 
-def test_predictions_equal_measured_times() -> None:
-    section = measured(sums(4, 4, 1e-3, 30e6))
-    cluster = Cluster.model_validate(BASE | {"collectives": section.fields, "uncertainty": section.intervals})
-    cost = collective_cost("all_reduce", 2**20, Group.of(range(4), 1), cluster)
-    assert cost.seconds == pytest.approx(1e-3 + 2**20 / 30e6, rel=0.02)
-
-
 def test_groups_with_too_few_sizes_are_skipped_and_reported() -> None:
     section = measured([*sums(4, 4, 1e-3, 30e6), *sums(2, 2, 1e-3, 30e6)[:2]])
     assert [one["ranks"] for one in section.fields["measured"]] == [4]

@@ -87,14 +87,6 @@ def test_outlier_sizes_are_excluded_and_reported() -> None:
     assert fitted.latency_s == pytest.approx(LATENCY_S, rel=0.05)
 
 
-def test_sizes_without_times_are_reported_and_the_rest_is_fitted() -> None:
-    seconds = drawn(2)
-    seconds[3] = []
-    fitted = fit_curve(SIZES, seconds)
-    assert [(outlier.index, outlier.why) for outlier in fitted.outliers] == [(3, "nothing was measured")]
-    assert fitted.measurements == 11 * 50
-
-
 def test_an_overhead_is_found_in_a_stream() -> None:
     moving = [max(1e-5, size * PER_BYTE_S) for size in SIZES]
     gaps = [[s] * 5 if size < 1e5 else [] for s, size in zip(moving, SIZES, strict=True)]
@@ -115,10 +107,6 @@ def width(fitted: FittedCurve) -> float:
 def test_fewer_sizes_give_wider_intervals() -> None:
     assert width(fit_curve(SIZES[::4], drawn(5, SIZES[::4]), LINE)) > width(fit_curve(SIZES, drawn(5), LINE))
     assert width(fit_curve(SIZES, drawn(5))) < 1.25
-
-
-def test_a_rate_hidden_by_noise_has_a_wide_interval() -> None:
-    assert width(fit_curve([4, 16, 64, 256], drawn(1, [4, 16, 64, 256], spread=0.1), LINE)) > 1.25**2
 
 
 @pytest.mark.parametrize(

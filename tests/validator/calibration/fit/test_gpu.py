@@ -259,11 +259,6 @@ def test_unequal_parts_do_not_change_what_equal_ones_show(tmp_path: Path) -> Non
     assert after.provenance["collective"].endswith("take 2.00 times as long (2 ranks on 1 node)")
 
 
-def test_scenarios_on_it_train_with_what_was_measured(tmp_path: Path) -> None:
-    cluster = read_back([], tmp_path, facts())
-    assert (cluster.name, cluster.framework) == ("NVIDIA H200", "pytorch-ddp")
-
-
 def test_collectives_of_gpus_update_the_constants_of_those_not_measured(tmp_path: Path) -> None:
     """A measured group is predicted as measured; other operations follow the slower links that it shows."""
     ranks = tuple(range(8))

@@ -23,12 +23,6 @@ def _protocols(size: float) -> float:
     return min(10e-6 + size / 5e9, 15e-6 + size / 50e9, 40e-6 + size / 200e9)
 
 
-def test_a_line_needs_one_piece() -> None:
-    (piece,) = measured_curve([SizeTime(size, 30e-6 + size / 200e9) for size in SIZES])
-    assert piece.latency_s == pytest.approx(30e-6, rel=1e-3)
-    assert 1 / piece.seconds_per_byte == pytest.approx(200e9, rel=1e-3)
-
-
 def test_several_protocols_are_followed_within_the_tolerance() -> None:
     medians = [SizeTime(size, _protocols(size)) for size in SIZES]
     curve = measured_curve(medians)

@@ -58,12 +58,3 @@ def test_protocols_apply_beyond_their_break() -> None:
 def test_stream_rate_is_the_minimum_of_host_and_link() -> None:
     seconds, _ = curve(Shape(has_overhead=True), rows(streamed=True), np.array([1e-3, 1e-9, 1e-5]))
     assert seconds == pytest.approx(np.maximum(1e-5, SIZES * 1e-9))
-
-
-def test_start_values_are_positive_and_near_the_solution() -> None:
-    shape = Shape((1024.0,))
-    at = np.array([1e-5, 4e-5, 2e-9, 1e-9])
-    measured = MeasuredRows(np.arange(12), SIZES, curve(shape, rows(), at)[0], np.zeros(12, dtype=bool))
-    start = np.exp(shape.start(measured))
-    assert (start > 0).all()
-    assert curve(shape, measured, start)[0] == pytest.approx(measured.seconds, rel=0.05)

@@ -47,12 +47,6 @@ def test_the_median_of_contradictory_times_is_kept_on_request_only(tmp_path: Pat
     assert any("they contradict one another; the median is used, as --median says" in line for line in found.notes.lines())
 
 
-def test_times_that_agree_are_merged(tmp_path: Path) -> None:
-    found = nccl_tests.read([_log(tmp_path, _text(), "a.log"), _log(tmp_path, _text(1.2e-5), "b.log")])
-    assert {len(point.seconds) for point in found.points} == {4}
-    assert not found.notes.lines()
-
-
 @pytest.mark.parametrize(
     ("line", "version"),
     [
@@ -139,13 +133,6 @@ def test_wrong_results_are_noted_with_their_line(tmp_path: Path) -> None:
     path = _log(tmp_path, "\n".join(lines))
     (note,) = nccl_tests.read([path]).notes.lines()
     assert note == f"{path}:{first + 1}: 3 results of this size were wrong; its time is used, find the cause"
-
-
-@pytest.mark.parametrize("sizes", [range(2**20, 2**24, 2**20), [3 * 10**n for n in range(3, 9)]])
-def test_sizes_of_any_step_are_read(sizes: list[int], tmp_path: Path) -> None:
-    """-i steps by a number of bytes, -f by a factor."""
-    found = nccl_tests.read([_log(tmp_path, nccl_log("all_reduce", NODE, 1e-5, 1e11, sizes=list(sizes)))])
-    assert [point.size for point in found.points] == list(sizes)
 
 
 def test_rccl_tests_are_read(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
@@ -17,7 +15,6 @@ from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.cluster_file import files
 from scaleproof.validator.calibration.imports import cluster, nccl_tests, topo
 from scaleproof.validator.calibration.imports.reading import ImportResult
-from scaleproof.validator.probe import points
 from tests.validator.calibration.imports.logs import FILES, SIZES, nccl_log
 
 NODE = ["one"] * 8
@@ -48,16 +45,6 @@ def test_predictions_equal_the_times_of_the_log(op: Op, tmp_path: Path) -> None:
         assert predicted.seconds == pytest.approx(1.01 * (30e-6 + size / 200e9), rel=0.03)
 
 
-def test_groups_across_nodes_are_fitted_separately(tmp_path: Path) -> None:
-    logs = nccl_log("all_reduce", NODE, 20e-6, 250e9), nccl_log("all_reduce", TWO, 50e-6, 100e9)
-    made = _written(tmp_path, _found(tmp_path, *logs))
-    assert (made.nodes, made.node.devices, made.device.name) == (2, 8, "H100-80GB-SXM")
-    for ranks, rate_Bps in ((8, 250e9), (16, 100e9)):
-        assert collective_cost("all_reduce", 2**30, Group.of(ranks, 8), made).seconds == pytest.approx(
-            2**30 / rate_Bps, rel=0.03
-        )
-
-
 def test_without_a_base_links_follow_from_data_sheets_and_ring_times(tmp_path: Path) -> None:
     made = _written(tmp_path, _found(tmp_path, nccl_log("all_reduce", TWO, 50e-6, 100e9)))
     assert made.node.link is not None
@@ -77,19 +64,6 @@ def test_sendrecv_logs_give_link_numbers_with_intervals(tmp_path: Path) -> None:
     assert made.provenance["network"].endswith("times 8 cards")
     assert made.node.link is not None
     assert made.node.link.bandwidth_Bps == pytest.approx(450e9)
-
-
-def test_intervals_of_collectives_contain_the_log(tmp_path: Path) -> None:
-    made = _written(tmp_path, _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9)))
-    interval = made.uncertainty["collectives"]
-    assert interval.measurements == 2 * len(SIZES)
-    assert float(interval.low.split()[0]) < 100 < float(interval.high.split()[0]) < 106
-
-
-def test_points_are_saved_next_to_the_file(tmp_path: Path) -> None:
-    found = _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9))
-    _written(tmp_path, found)
-    assert points.read(tmp_path / "made.points.parquet") == found.points
 
 
 def test_a_base_keeps_numbers_that_were_not_measured(tmp_path: Path) -> None:
@@ -135,50 +109,16 @@ def test_few_sizes_do_not_replace_a_fit_of_many(tmp_path: Path) -> None:
     assert any("1 sizes do not replace the base's own measurements" in line for line in few.notes.lines())
 
 
-def test_large_sizes_alone_do_not_replace_a_fit_with_latency(tmp_path: Path) -> None:
-    _written(tmp_path, _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9)))
-    large = _found(tmp_path, nccl_log("all_reduce", NODE, 200e-6, 190e9, sizes=[2**29, 2**30, 2**31]))
-    made = _written(tmp_path, large, base=str(tmp_path / "made.yaml"))
-    assert made.collectives.measured[-1].latency_s == pytest.approx(30e-6, rel=0.05)
-    assert any("3 sizes of 512 MiB or more, without latency, do not replace" in line for line in large.notes.lines())
-
-
 def test_an_unknown_gpu_needs_a_base(tmp_path: Path) -> None:
     log = nccl_log("all_reduce", NODE, 30e-6, 200e9, gpu="GPU of tomorrow")
     with pytest.raises(InputError, match="'GPU of tomorrow' is not a shipped device; give --cluster"):
         _written(tmp_path, _found(tmp_path, log))
 
 
-def test_few_sizes_are_used_and_reported(tmp_path: Path) -> None:
-    found = _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9, sizes=[2**10, 2**28]))
-    made = _written(tmp_path, found)
-    assert made.collectives.measured[0].bandwidth_Bps == pytest.approx(200e9, rel=0.05)
-    assert "2 sizes, too few for an interval" in found.notes.lines()[0]
-
-
 def test_sizes_without_bandwidth_information_are_skipped_and_reported(tmp_path: Path) -> None:
     found = _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9, sizes=[8, 64, 512, 1024]))
     assert not cluster.measured_collectives(found.points, found.notes)
     assert "times are all latency, so the bandwidth is unknown" in found.notes.lines()[-1]
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.floats(5e-6, 1e-4), st.floats(1e9, 5e11), st.integers(0, 5))
-def test_lines_of_any_slope_are_found(latency_s: float, Bps: float, first: int) -> None:
-    medians = [(float(2**i), latency_s + 2**i / Bps) for i in range(3 + first, 34)]
-    chosen = cluster.informative(medians)
-    assert len(chosen) >= 3
-    assert chosen == sorted(set(chosen))
-    # the ends stay
-    assert {0, len(medians) - 1} <= set(chosen)
-
-
-def test_a_topology_matrix_gives_a_node(tmp_path: Path) -> None:
-    found, matrix = topo.read(FILES / "dgx-1.txt")
-    made = _written(tmp_path, found, node=topo.node(matrix, found))
-    assert (made.device.name, made.node.devices, made.node.cards) == ("V100-32GB-SXM2", 8, 2)
-    assert collective_cost("all_reduce", 2**28, Group.of(8, 8), made).seconds > 0
-    assert not (tmp_path / "made.points.parquet").exists()
 
 
 def test_a_topology_matrix_keeps_measured_numbers(tmp_path: Path) -> None:

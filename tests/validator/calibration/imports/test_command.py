@@ -40,17 +40,6 @@ def traces(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_a_log_is_converted_to_a_cluster_file_and_a_table(
-    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert _run("nccl-tests", log, "--out", tmp_path / "out" / "made.yaml") == 0
-    reported = capsys.readouterr()
-    assert "all_reduce  8 on 1" in reported.out
-    assert "made.points.parquet" in reported.out
-    assert not reported.err
-    assert load_cluster(tmp_path / "out" / "made.yaml").collectives.measured
-
-
 def test_the_table_keeps_the_times_of_earlier_imports(log: Path, traces: list[Path], tmp_path: Path) -> None:
     made = tmp_path / "made.yaml"
     assert _run("nccl-tests", log, "--out", made) == 0
@@ -114,11 +103,6 @@ def test_annotated_layers_become_measured_layers_of_the_device(tmp_path: Path) -
     (measured,) = load_cluster(made).device.measured_layers
     assert measured.signature == "mlp.linear(1024x1024)"
     assert measured.passes_s(8) == (pytest.approx(16e-6), pytest.approx(24e-6))
-
-
-def test_without_a_model_the_step_is_printed(traces: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run("kineto", *traces) == 0
-    assert "--set 'training.measured_step={samples: N, time: 800 us}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -43,16 +43,6 @@ def test_prefixes_of_launchers_are_ignored(prefix: str, tmp_path: Path) -> None:
     assert prefixed.points == plain.points
 
 
-def test_several_tests_and_logs_are_combined(tmp_path: Path) -> None:
-    both = nccl_log("all_reduce", NODE, 1e-5, 1e11) + nccl_log("sendrecv", ["one", "two"], 1e-5, 2e10)
-    found = nccl_tests.read(
-        [_log(tmp_path, both, "a.log"), _log(tmp_path, nccl_log("all_reduce", NODE, 1.2e-5, 1e11), "b.log")]
-    )
-    groups = {(point.what, point.group) for point in found.points}
-    assert groups == {("all_reduce", "8 ranks on 1 nodes"), ("sendrecv", "2 ranks on 2 nodes")}
-    assert {len(point.seconds) for point in found.points if point.what == "all_reduce"} == {4}
-
-
 def test_columns_of_older_releases_are_read(tmp_path: Path) -> None:
     found = nccl_tests.read([FILES / "old.log"])
     assert [point.what for point in found.points] == ["all_gather"] * 3
@@ -118,12 +108,6 @@ def test_the_name_of_a_file_gives_the_collective(name: str, tmp_path: Path) -> N
     assert op.replace("_", "") in name.replace("_", "").replace("-", "")
 
 
-def test_tests_of_unknown_collectives_are_skipped(tmp_path: Path) -> None:
-    text = nccl_log("all_gather", NODE, 1e-5, 1e11).replace("all_gather_perf", "hypercube_perf")
-    with pytest.raises(InputError, match="unknown collective"):
-        nccl_tests.read([_log(tmp_path, text)])
-
-
 def test_a_table_without_times_is_reported(tmp_path: Path) -> None:
     text = nccl_log("all_reduce", NODE, 1e-5, 1e11)
     found = nccl_tests.read([_log(tmp_path, text.replace("time", "span"))])
@@ -168,17 +152,3 @@ def test_no_line_of_a_log_gives_a_traceback(tmp_path_factory: pytest.TempPathFac
     path = tmp_path_factory.getbasetemp() / "any.log"
     path.write_text(nccl_log("all_reduce", NODE, 1e-5, 1e11) + line, encoding="utf-8", errors="replace")
     assert len(nccl_tests.read([path]).points) >= len(SIZES)
-
-
-def test_a_log_of_one_gpu_without_a_test_name_is_refused_in_words(tmp_path: Path) -> None:
-    log = tmp_path / "old.txt"
-    log.write_text(
-        "# nThread 1 nGpus 1 minBytes 1048576 maxBytes 4194304 step: 4(factor) warmup iters: 5 iters: 20\n"
-        "# Using devices\n"
-        "#   Rank  0 Pid  12345 on   node1 device  0 [0x00] Tesla V100-SXM2-16GB\n"
-        "#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error\n"
-        "     1048576        262144   float     sum     4.10  255.77    0.00  0e+00     0.31  3421.1    0.00  0e+00\n"
-        "     4194304       1048576   float     sum    12.10  346.77    0.00  0e+00     0.31 13421.1    0.00  0e+00\n"
-    )
-    with pytest.raises(InputError, match="a collective of one rank, which moves no data; table left out"):
-        nccl_tests.read([log])

@@ -7,7 +7,6 @@ import pytest
 
 import scaleproof
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.calibration.gpu_links import links_of, nominal_Bps
 from scaleproof.validator.calibration.imports import topo
 from tests.validator.calibration.imports.logs import FILES
 
@@ -28,11 +27,6 @@ def _matrix(folder: Path, rows: list[list[str]]) -> Path:
 
 def _all(kind: str, gpus: int) -> list[list[str]]:
     return [["X" if one == other else kind for other in range(gpus)] for one in range(gpus)]
-
-
-def test_nvswitch_gives_the_bandwidth_of_all_links_to_any_gpu() -> None:
-    node = _node(FILES / "dgx-h100.txt", "h100-80gb-sxm")
-    assert node == {"devices": 4, "cards": 4, "link": {"bandwidth": "450 GB/s", "latency": "5 us"}}
 
 
 def test_network_cards_without_a_gpu_are_reported() -> None:
@@ -124,14 +118,6 @@ def test_files_without_a_matrix_give_a_one_line_error(text: str, tmp_path: Path)
     with pytest.raises(InputError, match="expected the matrix that `nvidia-smi topo -m` prints") as error:
         topo.read(path)
     assert "\n" not in str(error.value)
-
-
-def test_similar_gpu_names_are_distinguished() -> None:
-    assert nominal_Bps("NVIDIA H100 80GB HBM3") == pytest.approx(450e9)
-    assert nominal_Bps("NVIDIA H100 PCIe") == pytest.approx(63e9)
-    assert nominal_Bps("h100-80gb-sxm") == pytest.approx(450e9)
-    assert nominal_Bps("NVIDIA A10G") == pytest.approx(31.5e9)
-    assert links_of("TPU-v4") is None
 
 
 def test_control_characters_are_escaped_in_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

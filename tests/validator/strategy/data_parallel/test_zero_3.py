@@ -98,10 +98,8 @@ def test_every_layer_is_gathered_for_each_pass_and_its_gradients_reduce_scattere
         {**WORKERS, "microbatches": 2, "scatter": "step"},
         *in_bulk(
             {**WORKERS, "microbatches": 2, "reshard": False},
-            {**WORKERS, "microbatches": 2},
             STAGED,
             {**STAGED, "prefetch": 0, "scatter": "step"},
-            {**STAGED, "reshard": False},
         ),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -25,8 +27,8 @@ from scaleproof.validator.strategy.layout.mesh import mesh_sizes
 from scaleproof.validator.strategy.model_parallel.context import own_positions
 from tests.validator import conftest, faults_hybrid
 from tests.validator.conftest import TINY_GPT, MakeScenario
-from tests.validator.verdicts import at_night, in_bulk
 from tests.validator.verdicts import deviation_of as deviation
+from tests.validator.verdicts import in_bulk
 
 EXPERTS = {"count": 4, "active": 2, "feedforward": 24}
 MIXED = TINY_GPT | {"experts": EXPERTS}
@@ -39,7 +41,6 @@ GATHERED = {"context": 2, "context_by": "all_gather"}
 ULYSSES = {"context": 2, "context_by": "ulysses"}
 EXPERT = {"workers": 2, "expert": 2}
 STAGED = {"stages": 2, "microbatches": 2}
-VEE = {"stages": 2, "chunks": 2, "microbatches": 4, "schedule": "zb_v", "overlap_sends": True}
 FOLDED = {**SEQUENCE, "expert_tensor": 1}
 Case = tuple[dict[str, Any], dict[str, Any], str]
 CASES: list[Case] = [
@@ -50,15 +51,11 @@ CASES: list[Case] = [
 ]
 MORE_CASES: list[Case] = [
     ({**FOLDED, "workers": 2, "expert": 4}, MIXED, "adam"),
-    ({**STAGED, **FOLDED, "expert": 2}, MIXED, "sgd"),
-    (TENSOR, TINY_GPT, "adam"),
     ({**EXPERT, "microbatches": 2}, FEW, "adam"),
-    (GATHERED, TINY_GPT, "sgd"),
     ({**STAGED, **EXPERT, "context": 2, "schedule": "zb_h1", "overlap": False, "overlap_sends": True}, MIXED, "sgd"),
     # the last rank has fewer words
     ({"tensor": 4}, TINY_GPT | {"heads": 4, "vocabulary": 30}, "momentum"),
     ({"context": 4}, TINY_GPT, "adam"),
-    (ULYSSES, TINY_GPT, "adam"),
     ({**STAGED, **ASYNCHRONOUS, "tensor": 4}, TINY_GPT | {"heads": 4, "vocabulary": 30}, "adam"),
     ({**SEQUENCE, "workers": 2, "microbatches": 2, "overlap": True, "bucket": "4 KiB"}, TINY_GPT, "sgd"),
     ({**EXPERT, **TENSOR}, TINY_GPT | {"experts": {**EXPERTS, "shared": 1}}, "adam"),
@@ -69,29 +66,6 @@ MORE_CASES: list[Case] = [
         "sgd",
     ),
 ]
-RARE_CASES: list[Case] = [
-    (FOLDED, MIXED, "adam"),
-    ({**FOLDED, **GATHERED, "expert": 4}, MIXED, "sgd"),
-    ({**FOLDED, **GATHERED, "workers": 2, "expert": 4, "order": ["context", "workers", "tensor", "stages"]}, MIXED, "sgd"),
-    ({**STAGED, **SEQUENCE, **ULYSSES}, TINY_GPT | {"heads": 4}, "sgd"),
-    ({**EXPERT, **ULYSSES, "context": 4}, MIXED | {"heads": 4}, "sgd"),
-    ({**SEQUENCE, "microbatches": 2}, TINY_GPT, "sgd"),
-    ({**STAGED, "workers": 2, "overlap": True, "bucket": "4 KiB"}, TINY_GPT, "adam"),
-    ({**EXPERT, "workers": 4, "microbatches": 2}, TINY_GPT | {"experts": {**EXPERTS, "shared": 1, "dense_layers": 2}}, "sgd"),
-    (SEQUENCE, MIXED, "sgd"),
-    ({**STAGED, **EXPERT}, FEW, "sgd"),
-    ({**SEQUENCE, "workers": 2, "microbatches": 2}, FEW, "adam"),
-    ({**STAGED, **TENSOR, "workers": 2}, TINY_GPT, "adam"),
-    (
-        {**STAGED, **TENSOR, "context": 2, "split_sends": True, "schedule": "zb_h1", "overlap": False, "overlap_sends": True},
-        TINY_GPT,
-        "sgd",
-    ),
-    ({**VEE, **TENSOR, "split_sends": True}, TINY_GPT | {"layers": 8}, "sgd"),
-    ({**STAGED, **SEQUENCE, "workers": 2, "schedule": "gpipe"}, TINY_GPT, "sgd"),
-    ({**STAGED, **EXPERT, "context": 2}, MIXED, "adam"),
-    ({**STAGED, **SEQUENCE, "schedule": "zb_h1", "overlap": False, "overlap_sends": True}, TINY_GPT, "sgd"),
-]
 
 
 def run_of(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str, Any] | None = None, **training: Any) -> Run:
@@ -100,13 +74,22 @@ def run_of(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[st
     )
 
 
+def shared_run(strategy: dict[str, Any], model: dict[str, Any]) -> Run:
+    """The verified run of a strategy, measured once for all its tests."""
+    return _measured_once(json.dumps([strategy, model]))
+
+
+@cache
+def _measured_once(strategy_and_model: str) -> Run:
+    strategy, model = json.loads(strategy_and_model)
+    return run_of(conftest.make, strategy, model)
+
+
 @pytest.mark.parametrize(
     "strategy",
     in_bulk(
         {**STAGED, "workers": 2, "compression": {"kind": "power_sgd", "rank": 1}},
-        {**STAGED, "workers": 2, "compression": {"kind": "top_k", "share": 0.1}, "overlap": True},
         {**TENSOR, "workers": 2, "compression": {"kind": "fp16"}, "algorithm": "ring"},
-        {**STAGED, "workers": 2, "algorithm": "ring"},
     ),
 )
 def test_compressed_gradients_equal_those_of_one_process(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
@@ -122,7 +105,7 @@ def test_compressed_gradients_equal_those_of_one_process(strategy: dict[str, Any
     ],
 )
 def test_tokens_are_rounded_on_their_way_to_experts(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
-    rounded, whole = run_of(make_scenario, strategy, MIXED), run_of(make_scenario, EXPERT, MIXED)
+    rounded, whole = run_of(make_scenario, strategy, MIXED), shared_run(EXPERT, MIXED)
 
     assert deviation(rounded) < 1e-9
     assert rounded.losses != pytest.approx(whole.losses, rel=1e-9)
@@ -147,7 +130,7 @@ def cluster_with_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conftest, "CLUSTER", conftest.CLUSTER | {"nodes": 3, "network": network})
 
 
-@pytest.mark.parametrize(("strategy", "model", "optimizer"), [*CASES, *in_bulk(*MORE_CASES), *at_night(*RARE_CASES)])
+@pytest.mark.parametrize(("strategy", "model", "optimizer"), [*CASES, *in_bulk(*MORE_CASES)])
 def test_parameters_equal_those_of_one_process(
     strategy: dict[str, Any], model: dict[str, Any], optimizer: str, make_scenario: MakeScenario
 ) -> None:
@@ -162,7 +145,6 @@ def test_parameters_equal_those_of_one_process(
             (faults_hybrid.average_different_experts, EXPERT, MIXED),
             (faults_hybrid.keep_experts_separate, {**FOLDED, "workers": 2, "expert": 2}, MIXED),
             (faults_hybrid.keep_a_stage, {**STAGED, **TENSOR}, TINY_GPT),
-            (faults_hybrid.average_nothing, {"context": 2}, TINY_GPT),
             (faults_hybrid.keep_parts_separate, SEQUENCE, TINY_GPT),
             (faults_hybrid.sum_no_other_parts, ASYNCHRONOUS, TINY_GPT),
             (faults_hybrid.keep_gradients_of_own_summand, TENSOR, TINY_GPT),
@@ -225,25 +207,6 @@ def test_verification_detects_an_omitted_push(
     assert deviation(run_of(make_scenario, {"workers": 2, "servers": 1})) > 1e-3
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("strategy", [*in_bulk(SEQUENCE, {"context": 4}), {**STAGED, **TENSOR, "workers": 2}])
-def test_losses_equal_those_of_one_worker(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
-    alone = measure(make_scenario({"kind": "data_parallel", "workers": 1}, precision="fp64"))
-
-    assert run_of(make_scenario, strategy).losses == pytest.approx(alone.losses, rel=1e-9)
-
-
-@pytest.mark.full
-def test_spans_of_a_rank_do_not_overlap(make_scenario: MakeScenario) -> None:
-    spans = run_of(make_scenario, {**STAGED, **SEQUENCE}).spans
-
-    assert spans is not None
-    for rank in range(4):
-        own = spans.where((spans.stream == Stream.MAIN) & (spans.rank == rank) & (spans.step == 1))
-        assert (own.arrival_s[1:] >= own.end_s[:-1] - 1e-9).all(), rank
-        assert {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SYNCHRONISE} <= set(map(Phase, own.phase.tolist()))
-
-
 def test_gradient_synchronisation_overlaps_with_the_last_pass(make_scenario: MakeScenario) -> None:
     spans = run_of(make_scenario, {"workers": 2, "overlap": True, "bucket": "4 KiB", "microbatches": 2}).spans
 
@@ -259,10 +222,7 @@ def test_gradient_synchronisation_overlaps_with_the_last_pass(make_scenario: Mak
 @pytest.mark.parametrize(
     "strategy",
     [
-        *in_bulk(
-            {**STAGED, "workers": 2, "overlap": True, "order": ["stages", "tensor", "context", "workers"]},
-            {**STAGED, **SEQUENCE, "context": 2},
-        ),
+        *in_bulk({**STAGED, "workers": 2, "overlap": True, "order": ["stages", "tensor", "context", "workers"]}),
         {**STAGED, **TENSOR, "schedule": "zb_h1", "overlap_sends": True, "overlap": False},
     ],
 )
@@ -318,18 +278,17 @@ def test_emulated_exchanges_equal_the_simulators(strategy: dict[str, Any], make_
 def test_exchanges_equal_the_simulators(
     strategy: dict[str, Any], model: dict[str, Any], sums: int, make_scenario: MakeScenario
 ) -> None:
-    measured, predicted = (
-        exchanged_bytes(run_of(make_scenario, strategy, model)),
-        predicted_bytes(make_scenario, strategy, model),
-    )
+    run = shared_run(strategy, model)
+    measured, predicted = exchanged_bytes(run), predicted_bytes(make_scenario, strategy, model)
 
+    assert deviation(run) < 1e-9
     assert predicted - measured == Counter()
     assert (measured - predicted).total() == sums
 
 
 @pytest.mark.full
-def test_products_overlap_with_tokens_in_transit(make_scenario: MakeScenario) -> None:
-    spans = run_of(make_scenario, ASYNCHRONOUS).spans
+def test_products_overlap_with_tokens_in_transit() -> None:
+    spans = shared_run(ASYNCHRONOUS, TINY_GPT).spans
 
     assert spans is not None
     own = spans.where((spans.rank == 0) & (spans.step == 2))

@@ -26,7 +26,6 @@ def paced(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str
     return scenario.model_copy(update={"compute": "paced"})
 
 
-@pytest.mark.parametrize("precision", ["fp64", "fp32"])
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -39,8 +38,8 @@ def paced(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str
         {**SEQUENCE, "overlap_tensor": True, "microbatches": 2},
     ],
 )
-def test_emulated_exchanges_pass_verification(strategy: dict[str, Any], precision: str, make_scenario: MakeScenario) -> None:
-    verified = measure(paced(make_scenario, strategy, precision=precision), watch=MeasureOptions(verify=True)).verified
+def test_emulated_exchanges_pass_verification(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+    verified = measure(paced(make_scenario, strategy, precision="fp64"), watch=MeasureOptions(verify=True)).verified
 
     assert verified is not None
     assert verified.deviation <= verified.tolerance

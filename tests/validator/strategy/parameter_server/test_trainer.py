@@ -107,8 +107,8 @@ def test_parameters_equal_those_of_one_process(
     ("strategy", "kind", "optimizer", "compute"),
     [
         *((*case, "real") for case in CASES[4:9:4]),
-        *in_bulk(*((*case, "real") for case in CASES[::2]), *((one, "gpt", "sgd", "real") for one in SPARSE_CASES)),
-        *at_night(*((*case, "real") for case in CASES[1::2]), *((*case, "paced") for case in CASES[::5])),
+        *in_bulk(*((*case, "real") for case in CASES[1::5]), *((one, "gpt", "sgd", "real") for one in SPARSE_CASES[::2])),
+        *at_night(*((*case, "real") for case in CASES), *((*case, "paced") for case in CASES[::5])),
     ],
 )
 def test_parameters_in_16_bits_equal_those_in_64_bits_up_to_rounding(
@@ -122,7 +122,7 @@ def test_parameters_in_16_bits_equal_those_in_64_bits_up_to_rounding(
     assert run.verified.is_right
 
 
-@pytest.mark.parametrize("strategy", [{**BASE, **OVERLAPPED}, *in_bulk(BASE, ASYNCHRONOUS, STALE, BACKUPS)])
+@pytest.mark.parametrize("strategy", [{**BASE, **OVERLAPPED}, *in_bulk(ASYNCHRONOUS, BACKUPS)])
 def test_updates_with_infinite_gradients_are_left_out(
     strategy: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +144,7 @@ def test_updates_that_only_one_server_leaves_out_are_not_verified(
         verified(make_scenario(BASE, batch=12, precision="fp16"))
 
 
-@pytest.mark.parametrize("strategy", [BACKUPS, *in_bulk({**BASE, **OVERLAPPED}, {**ASYNCHRONOUS, **OVERLAPPED})])
+@pytest.mark.parametrize("strategy", [BACKUPS, *in_bulk({**ASYNCHRONOUS, **OVERLAPPED})])
 def test_separate_groups_per_direction_train_correctly(
     strategy: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,12 +233,11 @@ def test_backup_mode_drops_pushes_of_the_slow_worker(make_scenario: MakeScenario
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("strategy", [STALE, *in_bulk(ASYNCHRONOUS, BACKUPS)])
-def test_training_reduces_the_loss(strategy: dict[str, Any], make_scenario: MakeScenario, tmp_path: Path) -> None:
+def test_training_reduces_the_loss(make_scenario: MakeScenario, tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"to be or not to be, that is the question. " * 10)
     training = {"data": str(tmp_path / "text"), "precision": "fp64", "optimizer": "adam", "learning_rate": 0.01}
 
-    run = measure(make_scenario(strategy, batch=12, steps=60, **training))
+    run = measure(make_scenario(STALE, batch=12, steps=60, **training))
 
     # by chance 3.5; workers that wait for nobody may already be ahead of it
     assert run.losses[0] > 2
@@ -246,7 +245,7 @@ def test_training_reduces_the_loss(strategy: dict[str, Any], make_scenario: Make
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("strategy", [ASYNCHRONOUS, *in_bulk(BASE, BACKUPS)])
+@pytest.mark.parametrize("strategy", [ASYNCHRONOUS, *in_bulk(BASE)])
 def test_steps_measured_before_a_worker_died_are_kept(
     strategy: dict[str, Any], make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,18 +295,6 @@ def test_overlapped_pushes_have_the_simulators_sizes(precision: str, element_byt
 
 
 @pytest.mark.full
-def test_workers_of_a_node_sum_before_pushing(make_scenario: MakeScenario) -> None:
-    run = measure(in_nodes(make_scenario({**BASE, "two_level": True}, batch=12)))
-
-    spans = run.spans
-    assert spans is not None
-    talking = spans.where((spans.phase == Phase.SEND) & (spans.rank < 3))
-    assert set(talking.rank.tolist()) == {0, 2}, "one of each node talks to the servers"
-    sums = spans.where((spans.phase == Phase.SYNCHRONISE) & (spans.stream == Stream.COMMUNICATION) & (spans.step == 1))
-    assert sums.rank.tolist() == [0, 0, 1, 1], "a worker that is alone on its node sums nothing"
-
-
-@pytest.mark.full
 def test_a_node_sums_and_pushes_each_bucket_during_the_backward_pass(make_scenario: MakeScenario) -> None:
     scenario = in_nodes(make_scenario({**BASE, **OVERLAPPED, "two_level": True}, batch=12))
     spans = measure(scenario).spans
@@ -350,8 +337,10 @@ def test_profiles_of_units_of_work_are_refused(make_scenario: MakeScenario, tmp_
         measure(make_scenario({**ASYNCHRONOUS, **SHARED}, batch=12), watch=MeasureOptions(folder=tmp_path, profile=True))
 
 
-@pytest.mark.parametrize("compute", ["real", *in_bulk("paced")])
-@pytest.mark.parametrize("strategy", [*SPARSE_CASES[:1], *in_bulk(*SPARSE_CASES[1:])])
+@pytest.mark.parametrize(
+    ("strategy", "compute"),
+    [(SPARSE, "real"), *in_bulk((SPARSE, "paced"), *((one, "real") for one in SPARSE_CASES[1:]))],
+)
 def test_touched_rows_train_like_whole_tables(
     strategy: dict[str, Any], compute: str, make_scenario: MakeScenario, models: dict[str, Any]
 ) -> None:

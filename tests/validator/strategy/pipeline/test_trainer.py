@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,11 +85,6 @@ OF_EACH_SCHEDULE = list({case.schedule: case for case in CASES}.values())
 ALL = [*OF_EACH_SCHEDULE, *at_night(*(case for case in CASES if case not in OF_EACH_SCHEDULE))]
 
 
-@cache
-def run_of(case: Case) -> Run:
-    return measure(case.scenario(), watch=MeasureOptions(verify=True))
-
-
 def passes(run: Run, rank: int, step: int) -> list[tuple[bool, int, int]]:
     """Whether forward, stage and microbatch of what a rank passed, in the order in which it began."""
     spans = main_of(run, rank)
@@ -112,37 +106,24 @@ def expected(case: Case, rank: int) -> list[tuple[bool, int, int]]:
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-def test_parameters_equal_those_of_one_process(case: Case) -> None:
-    verified = run_of(case).verified
+def test_schedules_train_like_one_process_in_the_simulators_order(case: Case) -> None:
+    """Passes run in its order, spans of a rank do not overlap, and messages cross between ranks alone."""
+    run = measure(case.scenario(), watch=MeasureOptions(verify=True))
 
-    assert verified is not None
-    assert verified.deviation < 1e-9
-
-
-@pytest.mark.parametrize("case", ALL, ids=str)
-def test_passes_run_in_the_simulators_order(case: Case) -> None:
-    run = run_of(case)
-
+    assert run.verified is not None
+    assert run.verified.deviation < 1e-9
     for rank in range(case.stages):
-        for step in (1, 5):
-            assert passes(run, rank, step) == expected(case, rank)
-
-
-@pytest.mark.parametrize("case", ALL, ids=str)
-def test_spans_of_a_rank_do_not_overlap(case: Case) -> None:
-    run = run_of(case)
-
-    for rank in range(case.stages):
+        assert all(passes(run, rank, step) == expected(case, rank) for step in (1, 5))
         own = main_of(run, rank)
         assert (own.arrival_s[1:] >= own.end_s[:-1] - 1e-9).all()
         assert (own.arrival_s <= own.start_s).all()
         assert (own.start_s <= own.end_s).all()
+    check_messages(case, run)
 
 
-@pytest.mark.parametrize("case", ALL, ids=str)
-def test_messages_are_sent_only_between_ranks(case: Case) -> None:
+def check_messages(case: Case, run: Run) -> None:
     """There and back between stages that are neighbours on different ranks; where one rank has both it hands over."""
-    run, one = run_of(case), case.scenario()
+    one = case.scenario()
     plan, last = one.strategy.plan, case.stages * case.chunks - 1
     home = {stage: rank for rank, own in enumerate(plan.stage_of) for stage in own}
     size_bytes = 2 * float(one.model.build_layers()[0].output_elements) * 8
