@@ -123,7 +123,9 @@ def states_of(
     parameters = shared(part.parameters, 3)
     frozen_bytes = (parameters - shared(part.trained, 3)) * MASTER_BYTES
     base_bytes = np.where(zero >= 3, part.base_bytes / replicas[0], part.base_bytes)
-    each_bytes = state_bytes(training.precision, training.master, training.state_bits)
+    each_bytes: float = max(size, MASTER_BYTES) if training.master else size
+    if training.state_bits is not None:
+        each_bytes = state_bytes(training.precision, training.master, training.state_bits)
     if training.state_bits == 8:
         each_bytes += (MASTER_BYTES - each_bytes) * part.small / max(1, part.trained)
     averages_bytes = 0 if training.ema is None else ELEMENT_BYTES[training.ema]
