@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from scaleproof import main
-from scaleproof.commands.text.plan import describe
+from scaleproof.commands.text.sections import described
 from scaleproof.reports.descriptions.plan_sentences import risk
+from scaleproof.reports.descriptions.plans import describe
 from scaleproof.simulator.analysis.planner.estimate import every, memory_bytes
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
 from scaleproof.simulator.analysis.planner.record import record_of
@@ -149,7 +150,7 @@ def test_plan_uncertainty_follows_from_the_clusters_uncertainty() -> None:
 def test_the_plan_is_printed_as_text_and_json() -> None:
     found = planned()
     record = record_of(found, "0")
-    text, data = describe([record]), record.to_dict()
+    text, data = described(describe([record])), record.to_dict()
     assert "optimal: no configuration that fits is faster (by bounds, replay and prediction)" in text
     assert "CP 1, EP 1" in text
     assert {"configurations", "estimate_seconds", "replayed", "best", "front", "too_large"} <= data.keys()
@@ -159,7 +160,7 @@ def test_the_plan_is_printed_as_text_and_json() -> None:
 def test_the_plan_names_its_frameworks() -> None:
     found = planned()
     record = record_of(found, "0")
-    text = describe([record])
+    text = described(describe([record]))
     assert record.framework_is_default
     assert set(record.frameworks) == {"pytorch-ddp", "torchtitan", "deepspeed-zero", "pytorch-fsdp2"}
     assert {row.configuration["framework"] for row in record.best} <= set(record.frameworks)
@@ -253,7 +254,7 @@ def test_costs_include_server_machines() -> None:
 def test_the_best_servers_are_reported_as_scenario_fields() -> None:
     found = served("strategy.overlap=true")
     record = record_of(found, "0")
-    text = describe([record])
+    text = described(describe([record]))
     assert "(by bounds, replay and prediction)" in text
     assert "a step by number of dedicated servers (estimated): " in text
     result = yaml.safe_load("\n".join(record.fields))
@@ -298,7 +299,7 @@ def test_the_best_plan_fits_surely_and_a_faster_risky_one_is_named() -> None:
     assert sentence.startswith("No. 1 would be ")
     assert " % faster as DP" in sentence
     assert "which fits with a probability of " in sentence
-    assert sentence in " ".join(describe([record]).split())
+    assert sentence in " ".join(described(describe([record])).split())
     assert planned().riskier is None
 
 
