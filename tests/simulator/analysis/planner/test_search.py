@@ -40,9 +40,10 @@ def small(*overrides: str) -> Scenario:
 
 def test_named_schedules_are_planned() -> None:
     """1F1B comes along, which ranks have that are alone in their pipelines."""
-    found = plan(small(), 8, top=2, schedules=("zb_v",)).configurations
+    few = small("batch=8")
+    found = plan(few, 8, top=2, schedules=("zb_v",)).configurations
     assert {found.row(row)["schedule"] for row in range(len(found))} == {"1f1b", "zb_v"}
-    assert len(plan(small(), 8, top=1, schedules=("all",)).configurations) > len(planned().configurations)
+    assert len(plan(few, 8, top=1, schedules=("all",)).configurations) > len(plan(few, 8, top=1).configurations)
     with pytest.raises(InputError, match="--schedules zb_1p: give all, or some of 1f1b,interleaved_1f1b"):
         plan(small(), 8, schedules=("zb_1p",))
 
@@ -331,3 +332,9 @@ def test_where_nothing_fits_states_are_offloaded() -> None:
     assert (planned.training.zero, planned.training.offload) == (3, ("optimizer", "parameters"))
     with pytest.raises(InputError, match=r"with optimizer and parameters on hosts; give more ranks"):
         plan(load("llama-2-70b", ("cluster=aws-g5", "batch=1")), 1)
+
+
+def test_the_best_configurations_are_returned_as_a_table() -> None:
+    table = planned().to_frame()
+    assert table["step_time_s"].is_monotonic_increasing
+    assert (table["workers"] * table["stages"] * table["tensor"] * table["context"] == 8).all()
