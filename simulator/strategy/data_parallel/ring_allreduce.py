@@ -180,9 +180,12 @@ class GradientSync:
         """Adds each replica's optimizer step, and afterwards the gather of sharded parameters unless the next step overlaps
         it."""
         context, plan, label = self.context, self.plan, self._label(rank)
-        seconds = self._optimizer_seconds(rank)
         members = self._members(rank)
-        rows = [context.builder.compute(member, Phase.OPTIMIZER, seconds, sums, label) for member in members]
+        seconds = [self._optimizer_seconds(rank, replica.kinds[rank]) for replica in self.replicas]
+        rows = [
+            context.builder.compute(member, Phase.OPTIMIZER, own, sums, label)
+            for member, own in zip(members, seconds, strict=True)
+        ]
         if plan.gathering(self.job.zero) == "after update":
             stages = [context.ranges[stage] for stage in plan.stage_of[rank]]
             moved = [(collective, layers) for layers in stages for collective in zero.gathers_of(context, layers)]
@@ -190,8 +193,8 @@ class GradientSync:
             for member in members:
                 context.builder.wait(member, Phase.SYNCHRONISE, gathers, label)
 
-    def _optimizer_seconds(self, rank: int) -> Callable[[JobCosts], float]:
-        """Function for the seconds of the optimizer's step over a rank's own shard of the parameters."""
+    def _optimizer_seconds(self, rank: int, kind: int) -> Callable[[JobCosts], float]:
+        """Function for the seconds of the optimizer's step over a rank's own shard of the parameters, on a kind of nodes."""
         context, plan = self.context, self.plan
         stages = [context.ranges[stage] for stage in plan.stage_of[rank]]
         parameters, ranks = context.rank_layers.by_group(*stages, trained=True), self._group_size(rank, "replicas")
@@ -199,7 +202,7 @@ class GradientSync:
         tensors = [tensor for stage in stages for i in stage for tensor in context.rank_layers.layers[i].tensors]
 
         def seconds(costs: JobCosts) -> float:
-            job = costs.job
+            job = costs.job_with(costs.job.samples_per_worker, kind)
             work_s = job.optimizer_s(updated) + job.gradient_host_s(len(tensors), ranks) + job.broadcasts_s(len(tensors), ranks)
             work_s += compression_s(plan, job, tensors, ranks)
             if plan.stages == 1 and ranks > 1:
