@@ -236,7 +236,9 @@ def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel 
         run,
         memory_bytes_per_rank=use.worst.total_bytes,
         memory_bytes=use.worst.holders_bytes,
-        memory_by_stage=tuple(StageMemory(rank.name, rank.total_bytes, rank.holders_bytes) for rank in use.ranks),
+        memory_by_stage=tuple(
+            StageMemory(rank.name, rank.total_bytes, rank.holders_bytes, rank.capacity_bytes) for rank in use.ranks
+        ),
         capacity_bytes=use.capacity_bytes,
         fits=use.fits,
         memory_interval_bytes=error and error.interval(use.worst.total_bytes),

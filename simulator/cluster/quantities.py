@@ -165,7 +165,7 @@ _COMPUTED: Final = ("peak_flops", "memory_bandwidth_Bps", "layer_overhead_s", "k
 # simulation of training leaves things out.
 _QUANTITIES: Final = (
     Quantity(
-        "device", tuple(f"device.{name}" for name in _COMPUTED), *_SHARE, 0.10,
+        "device", (*(f"device.{name}" for name in _COMPUTED), "kinds"), *_SHARE, 0.10,
         prior_of=lambda cluster: kernels_deviation(cluster.device.kernels_state),
     ),
     Quantity(

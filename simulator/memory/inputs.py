@@ -57,7 +57,8 @@ class MemoryInputs:
     they are sharded.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, samples_per_worker: int | None = None) -> None:
+        """samples_per_worker: the largest share of the samples of a step if None."""
         strategy = scenario.strategy
         self.scenario, self.software, self.strategy = scenario, scenario.framework.memory, strategy
         self.job, self.servers = job_of(scenario), strategy.servers
@@ -70,7 +71,8 @@ class MemoryInputs:
         self.fragmentation = _FRAGMENTATION if self.is_gpu else 0.0
         self._known: dict[tuple[object, ...], Any] = {}
         plan = strategy.plan
-        self.samples_per_worker = max(plan.shares) if plan.shares else scenario.total_samples // plan.workers
+        most = max(plan.shares) if plan.shares else scenario.total_samples // plan.workers
+        self.samples_per_worker = most if samples_per_worker is None else samples_per_worker
         samples = self.samples_per_worker / plan.microbatches
         self._set(plan, scenario.training, scenario.training.zero, samples, plan.microbatches, plan.bucket_bytes)
 

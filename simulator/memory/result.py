@@ -22,11 +22,13 @@ OUTSIDE: Final = ("library", "context")
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Peak bytes of ranks of one kind by holder. name: such as "stage 3". host_bytes: offloaded to host memory."""
+    """Peak bytes of ranks of one kind by holder. name: such as "stage 3". host_bytes: offloaded to host memory. capacity_bytes:
+    of its device, where devices differ."""
 
     name: str
     holders_bytes: Mapping[str, float]
     host_bytes: float = 0.0
+    capacity_bytes: float | None = None
 
     @property
     def total_bytes(self) -> float:
@@ -77,7 +79,8 @@ class MemoryUse:
     """Memory of all ranks of a scenario.
 
     ranks: kinds of training ranks, by stage. servers: the fullest parameter server, in host memory. capacity_bytes: of a
-    device, or a process's share of its machine. host: of a node, for what is offloaded; None if nothing is.
+    device (where devices differ, of that whose rank needs the most of it), or a process's share of its machine. host: of a
+    node, for what is offloaded; None if nothing is.
     """
 
     ranks: tuple[RankMemory, ...]
@@ -87,8 +90,8 @@ class MemoryUse:
 
     @property
     def worst(self) -> RankMemory:
-        """The kind of training rank that needs the most memory."""
-        return max(self.ranks, key=lambda rank: rank.total_bytes)
+        """The kind of training rank that needs the most of its device's memory."""
+        return max(self.ranks, key=lambda rank: rank.total_bytes / (rank.capacity_bytes or self.capacity_bytes))
 
     def reported_bytes(self, software: MemoryBehaviour) -> float:
         """Bytes that the logs of the software print: a figure of the fullest rank, or of the first."""

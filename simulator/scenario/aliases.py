@@ -32,6 +32,7 @@ FIELDS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("micro_batch_size",): ("strategy", "micro_batch_size"),
     ("strategy", "mbs"): ("strategy", "micro_batch_size"),
     ("batch", "mbs"): ("strategy", "micro_batch_size"),
+    ("batch", "shares"): ("strategy", "shares"),
     ("strategy", "zero"): ("training", "zero"),
     ("precision",): ("training", "precision"),
     ("optimizer",): ("training", "optimizer"),

@@ -310,6 +310,9 @@ def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection
     if scenario.unevenness.wants_mean:
         message = "plans need ranks and links that do not change over time; leave noise, throttled, tail and tenants out"
         raise FieldError(("unevenness",), message)
+    if scenario.cluster.kinds:
+        message = "plans need equal devices on all nodes; give one kind of nodes, or compare scenarios by predict or sweep"
+        raise FieldError(("cluster", "nodes"), message)
     node = scenario.cluster.node
     if objective in ("cost", "tokens-per-dollar") and not scenario.cluster.has_costs:
         message = f"missing from the cluster, and {objective} needs it; give a price such as 2.50 USD/GPU-hour"

@@ -245,9 +245,12 @@ class GradientSync:
             sums = self._add_whole_matrices(rank, sums)
         if "optimizer" in self.job.offload:
             copies.update(self._updated(rank), sums, label)
-        seconds = self._optimizer_seconds(rank)
         members = self._members(rank)
-        rows = [context.builder.compute(member, Phase.OPTIMIZER, seconds, sums, label) for member in members]
+        seconds = [self._optimizer_seconds(rank, replica.kinds[rank]) for replica in self.replicas]
+        rows = [
+            context.builder.compute(member, Phase.OPTIMIZER, own, sums, label)
+            for member, own in zip(members, seconds, strict=True)
+        ]
         if plan.gathering(self.job.zero) == "after update":
             stages = [context.ranges[stage] for stage in plan.stage_of[rank]]
             moved = [(collective, layers) for layers in stages for collective in zero.gathers_of(context, layers)]
@@ -255,15 +258,15 @@ class GradientSync:
             for member in members:
                 context.builder.wait(member, Phase.SYNCHRONISE, gathers, label)
 
-    def _optimizer_seconds(self, rank: int) -> Callable[[JobCosts], float]:
-        """Function for the seconds of the optimizer's step over a rank's own shard of the parameters."""
+    def _optimizer_seconds(self, rank: int, kind: int) -> Callable[[JobCosts], float]:
+        """Function for the seconds of the optimizer's step over a rank's own shard of the parameters, on a kind of nodes."""
         context, plan = self.context, self.plan
         ranks, updated = self._group_size(rank, "replicas"), self._updated(rank)
         layers = [context.rank_layers.layers[i] for stage in plan.stage_of[rank] for i in context.ranges[stage]]
         tensors = [tensor for layer in layers for tensor in layer.tensors]
 
         def seconds(costs: JobCosts) -> float:
-            job = costs.job
+            job = costs.job_with(costs.job.samples_per_worker, kind)
             work_s = job.gradient_host_s(len(tensors), ranks) + job.broadcasts_s(len(tensors), ranks)
             if "optimizer" not in job.offload:
                 work_s += job.device_optimizer_s(updated) + job.orthogonalising_s(layers) / (ranks if job.zero else 1)
