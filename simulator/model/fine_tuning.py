@@ -109,7 +109,7 @@ class FineTuning(NamedTuple):
 def trained_part(layers: Sequence[Layer], tuning: FineTuning) -> tuple[Layer, ...]:
     """The layers as they are trained; identical parts for layers with equal signatures. Raises FieldError for layers to freeze
     that the model does not have, and where nothing is left to train."""
-    frozen, owners = _frozen(layers, tuning), owners_of(layers)
+    frozen, owners = frozen_layers(layers, tuning), owners_of(layers)
     untrained = frozenset(tensor for number in frozen for tensor in layers[number].tensors)
     reaches, known, result = dict[str, bool](), dict[tuple[object, ...], Layer](), list[Layer]()
     for number, (layer, read) in enumerate(zip(layers, inputs_of(layers), strict=True)):
@@ -125,7 +125,7 @@ def trained_part(layers: Sequence[Layer], tuning: FineTuning) -> tuple[Layer, ..
     return tuple(result)
 
 
-def _frozen(layers: Sequence[Layer], tuning: FineTuning) -> set[int]:
+def frozen_layers(layers: Sequence[Layer], tuning: FineTuning) -> set[int]:
     """Numbers of the frozen layers: with adapters all except those that are trained in full."""
     if tuning.adapters is None:
         return _named(layers, tuning.freeze, ("training", "freeze"))

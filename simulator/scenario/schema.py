@@ -156,9 +156,13 @@ class Scenario(Spec):
     def layers(self, shard: Shard) -> Sequence[Layer]:
         """The layers of a rank of the sharded model, as they are trained; identical objects for equal models. Raises FieldError
         if it cannot be sharded, or trained, so."""
+        return _layers(self.model, shard, self.training.has_wide_stream, self.tuning)
+
+    @property
+    def tuning(self) -> FineTuning | None:
+        """What is trained of the model; None if all of it is."""
         # the software of GPT-2 and its kin has one product for queries, keys and values
-        tuning = self.training.fine_tuning(is_fused=isinstance(self.model, Gpt))
-        return _layers(self.model, shard, self.training.has_wide_stream, tuning)
+        return self.training.fine_tuning(is_fused=isinstance(self.model, Gpt))
 
     def copied(self, **update: Any) -> Self:
         """A copy with other parts, which are not validated, and with their default framework unless the scenario names one.

@@ -7,9 +7,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
+from scaleproof.simulator.cluster.device.device import storage_precision
 from scaleproof.simulator.cluster.network.topology import Switch
 from scaleproof.simulator.model import T5, Siamese, Traced
-from scaleproof.simulator.model.layers import WHOLE, kind_of
+from scaleproof.simulator.model.layers import WHOLE, Layer, kind_of
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.model.transformer.vision_language import VisionLanguage
 from scaleproof.simulator.parallelism import ParameterServer
@@ -17,6 +18,8 @@ from scaleproof.simulator.parallelism.compression import PowerSgd, TopK
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import V_SHAPED
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.plan_costs import cut
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.launch.refusal import Refusal
 from scaleproof.validator.train.capabilities import (
     ALGORITHMS,
@@ -30,6 +33,8 @@ from scaleproof.validator.train.capabilities import (
 )
 
 _UNMEASURED: Final = "predicted but not measured"
+# Strategies whose ranks may train a part of a model.
+_TRAINS_PARTS: Final = ("data_parallel", "pipeline", "hybrid")
 _PRODUCTS: Final = {"fp8": "8-bit", "fp4": "4-bit"}
 
 
@@ -268,13 +273,51 @@ def _precision(scenario: Scenario) -> Iterator[Refusal]:
     ]  # fmt: skip
 
 
+def _fine_tuning(scenario: Scenario) -> Iterator[Refusal]:
+    """Frozen layers and adapters."""
+    training, plan, model, kind = scenario.training, scenario.strategy.plan, scenario.model, scenario.strategy.kind
+    adapters, is_real, stored = training.adapters, scenario.compute == "real", storage_precision(training.precision)
+    if scenario.tuning is None:
+        return
+    field = "training.freeze" if adapters is None else "training.adapters"
+    yield from [
+        (training.base_precision not in (None, stored), f"training.base_precision: {training.base_precision} is {_UNMEASURED}",
+         "ranks compute with frozen parameters in the training precision", f"give {stored}, or leave it out"),
+        (adapters is not None and adapters.precision not in (None, stored), f"training.adapters.precision is {_UNMEASURED}",
+         "ranks train adapters in the training precision", f"give {stored}, or leave it out"),
+        (kind not in _TRAINS_PARTS or plan.servers, f"{field} by the strategy {kind} is {_UNMEASURED}",
+         "its ranks exchange all parameters of a model", f"give {', '.join(_TRAINS_PARTS)}, without servers"),
+        (plan.shard != WHOLE or plan.context > 1, f"{field} of divided layers is {_UNMEASURED}",
+         "ranks do not divide adapters", "leave tensor, context and expert out"),
+        (splits_backward(plan), f"{field} with strategy.schedule is {_UNMEASURED}",
+         "torch computes gradients of all weights of a stage in passes of their own", "give gpipe, 1f1b or interleaved_1f1b"),
+        (plan.stages > 1 and isinstance(model, Siamese | T5), f"{field} of stages of a {kind_of(model)} is {_UNMEASURED}",
+         "some activations that stages exchange have no gradients", "leave stages out"),
+        (plan.stages > 1 and not all(any(layer.tensors for layer in stage) for stage in _stage_layers(scenario)),
+         f"{field} of whole stages is {_UNMEASURED}", "each stage of torch.distributed.pipelining has a backward pass",
+         "train a layer of each stage, or give fewer stages"),
+        (adapters is not None and adapters.modules_to_save and training.zero == 3,
+         f"training.adapters.modules_to_save with training.zero=3 is {_UNMEASURED}",
+         "ranks gather no frozen copies of layers that are trained", "give zero 2, or leave it out"),
+        (is_real and adapters is not None and (getattr(model, "experts", None) is not None or isinstance(model, Siamese)),
+         f"training.adapters of a {kind_of(model)} with experts or towers is {_UNMEASURED}", "",
+         "set compute=paced to measure"),
+        (is_real and adapters is not None and training.recompute.products is not None,
+         f"training.adapters with training.recompute: products is {_UNMEASURED}",
+         "torch would count the products of adapters, too", "give modules or full, or set compute=paced"),
+    ]  # fmt: skip
+
+
+def _stage_layers(scenario: Scenario) -> list[Sequence[Layer]]:
+    """The layers of each stage, as they are trained."""
+    job = job_of(scenario)
+    return [job.layers[part.start : part.stop] for part in cut(job, scenario.strategy.plan)]
+
+
 def _states(scenario: Scenario) -> Iterator[Refusal]:
-    """Parameters that are trained, optimizers, their states, offloading and compression."""
+    """Optimizers, their states, offloading and compression."""
     training, plan, optimizer = scenario.training, scenario.strategy.plan, scenario.training.optimizer
     yield from [
-        *((getattr(training, field), f"training.{field} is {_UNMEASURED}", "ranks train all parameters of a model",
-           "give a python: model whose requires_grad says what is trained")
-          for field in ("adapters", "freeze")),
         (optimizer not in OPTIMIZERS and (training.zero > 0 or plan.tensor > 1 or scenario.strategy.servers > 0),
          f"training.optimizer: {optimizer} with divided parameters is {_UNMEASURED}",
          "its update of an element depends on the whole tensor, of which ranks that shard have a part",
@@ -371,6 +414,6 @@ def _data(scenario: Scenario) -> Iterator[Refusal]:
 
 # Refusals by topic, the most important first.
 _TABLE: Final[Sequence[Callable[[Scenario], Iterator[Refusal]]]] = (
-    _model, _kind, _kernels, _synchronisation, _stages, _experts, _hybrids, _sparse_rows, _precision, _states, _perturbations,
-    _real_ranks, _data,
+    _model, _kind, _kernels, _synchronisation, _stages, _experts, _hybrids, _sparse_rows, _precision, _fine_tuning, _states,
+    _perturbations, _real_ranks, _data,
 )  # fmt: skip

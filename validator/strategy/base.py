@@ -111,16 +111,18 @@ class Context:
         return loss if self.scaler is None else self.scaler.scale(loss)
 
     def optimizer(self, parameters: Iterable[nn.Parameter], updated: int | None = None) -> torch.optim.Optimizer:
-        """The scenario's optimizer over `parameters`, with its states in the precision and memory that the scenario gives.
+        """The scenario's optimizer over those of `parameters` that are trained, with its states in the precision and memory that
+        the scenario gives.
 
         updated: number of parameters that an update changes, for its emulated duration; None for all.
         """
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
         is_offloaded = "optimizer" in self.scenario.training.offload
         if self.scaler is None and not is_offloaded:
-            optimizer = self.model.optimizer(parameters)
+            optimizer = self.model.optimizer(trained)
         else:
             device = torch.device("cpu") if is_offloaded else self.device
-            optimizer = MasterOptimizer(parameters, self.model.optimizer, self.updated_dtype, device, self.scaler)
+            optimizer = MasterOptimizer(trained, self.model.optimizer, self.updated_dtype, device, self.scaler)
         if self.pace is not None:
             self.pace.slow_down(optimizer, updated)
         return optimizer

@@ -97,17 +97,25 @@ class EmulatedLayer(nn.Module):
     """The small layer that emulates layer `number`: reads the first columns of each input (samples, …) → (samples, output).
 
     experts: numbers of the tensors of experts that other ranks do not have; their gradients are zeros, so that all ranks keep
-    the same ones.
+    the same ones. frozen: number of parameters that are gathered with the tensors, but not trained.
     """
 
     def __init__(
-        self, layer: Layer, number: int, is_last: bool, width: int, pace: Pace | None, experts: range = range(0)
+        self,
+        layer: Layer,
+        number: int,
+        is_last: bool,
+        width: int,
+        pace: Pace | None,
+        experts: range = range(0),
+        frozen: int = 0,
     ) -> None:
         super().__init__()
         self.experts = experts
         self.number, self.width, self.pace = number, width, pace
         self.output = width if is_last else layer.output_elements
         self.tensors = nn.ParameterList(nn.Parameter(_padded(elements, width)) for elements in layer.tensors)
+        self.frozen = nn.Parameter(_padded(frozen, width), requires_grad=False) if frozen else None
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """The layer's output after the emulated duration of its forward pass."""
@@ -238,14 +246,16 @@ def build(scenario: Scenario, numbers: Iterable[int], pace: Pace | None) -> list
     Initial parameters depend only on the seed and the number. They are fp32 on the CPU. Layers that share weights have the same
     parameters, as in `models.build`.
     """
-    layers = with_shared_tensors(scenario.model.build_layers(scenario.strategy.plan.shard))
+    layers = with_shared_tensors(scenario.layers(scenario.strategy.plan.shard))
     width = small_width(layers)
 
     def seeded(number: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(scenario.training.seed * 1_000_003 + number)
             experts = _tensors_of_experts(scenario, layers[number])
-            return EmulatedLayer(layers[number], number, number == len(layers) - 1, width, pace, experts)
+            # only sharded ones are gathered
+            frozen = layers[number].frozen_parameters if scenario.training.zero == 3 else 0
+            return EmulatedLayer(layers[number], number, number == len(layers) - 1, width, pace, experts, frozen)
 
     modules = {number: seeded(number) for number in numbers}
     tie(modules, ties(scenario), seeded)
@@ -271,7 +281,7 @@ def with_shared_tensors(layers: Sequence[Layer]) -> list[Layer]:
 
 def ties(scenario: Scenario) -> list[Tie]:
     """The weights that emulated layers share."""
-    layers = scenario.model.build_layers(scenario.strategy.plan.shard)
+    layers = scenario.layers(scenario.strategy.plan.shard)
     return [
         Tie(layer, f"tensors.{place}", owner, f"tensors.{place}")
         for layer, owner in owners_of(layers).items()

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import (
 )
 
 from scaleproof.simulator.memory.activations import segments
-from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.layers import WHOLE, Layer
 from scaleproof.simulator.model.operators import Exchange
 from scaleproof.simulator.model.recompute import Recompute, again
 from scaleproof.simulator.scenario.schema import Scenario
@@ -171,7 +171,7 @@ def prepare(scenario: Scenario, layers: Mapping[int, nn.Module]) -> dict[range, 
     if scenario.compute == "paced" or recompute.kind == "none":
         return {}
     if recompute.products is not None:
-        stage = [scenario.model.build_layers()[number] for number in layers]
+        stage = [scenario.layers(WHOLE)[number] for number in layers]
         chosen = [number for number, is_chosen in zip(layers, recompute.concerned(stage), strict=True) if is_chosen]
         return {range(number, number + 1): _keep_products(layers[number]) for number in chosen}
     if recompute.kind == "selective":
@@ -216,7 +216,7 @@ def _run_sections(layer: nn.Module, run: Sections) -> None:
 
 
 def _segments(scenario: Scenario, layers: Mapping[int, nn.Module], recompute: Recompute) -> Iterator[range]:
-    specs = scenario.model.build_layers(scenario.strategy.plan.shard)
+    specs = scenario.layers(scenario.strategy.plan.shard)
     stage = [specs[number] for number in layers]
     rows = zip(segments(stage, recompute).tolist(), recompute.concerned(stage), layers, strict=True)
     for (_, is_recomputed), group in itertools.groupby(rows, key=lambda row: row[:2]):

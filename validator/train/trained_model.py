@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from scaleproof.simulator.cluster.device.device import Optimizer
 from scaleproof.simulator.model import ModelSpec, Traced
+from scaleproof.simulator.model.fine_tuning import FineTuning
 from scaleproof.simulator.model.tracing.user_function import UserModel
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.train import emulated_compute
@@ -26,10 +27,13 @@ from scaleproof.validator.train.recompute import prepare
 
 
 class RealModel:
-    """The torch modules of a model. samples: number in a microbatch; None to train a user's module as it is, undivided."""
+    """The torch modules of a model. samples: number in a microbatch; None to train a user's module as it is, undivided.
+    tuning: what is trained of the model; None for all of it, or what a user's module says."""
 
-    def __init__(self, spec: ModelSpec, seed: int, dtype: torch.dtype, samples: int | None) -> None:
-        self._spec, self._seed = spec, seed
+    def __init__(
+        self, spec: ModelSpec, seed: int, dtype: torch.dtype, samples: int | None, tuning: FineTuning | None = None
+    ) -> None:
+        self._spec, self._seed, self._tuning = spec, seed, tuning
         self._user: UserModel | None = None
         self._layers: list[nn.Module] | None = None
         self.prelude: nn.Module | None = None
@@ -52,7 +56,7 @@ class RealModel:
         """The layers with these numbers and their initial parameters on the CPU, in fp32 or, of a user's module, in `dtype`."""
         if self._layers is not None:
             return [self._layers[number] for number in numbers]
-        return models.build(self._spec, numbers, self._seed)
+        return models.build(self._spec, numbers, self._seed, self._tuning)
 
     def loss(self, outputs: Values, targets: Tensor) -> Tensor:
         """The mean loss over samples."""
@@ -101,7 +105,7 @@ class TrainedModel:
         if scenario.compute == "paced":
             return EmulatedModel(scenario, self.pace)
         samples = scenario.samples_per_worker // scenario.strategy.plan.microbatches if trains_by_layers(scenario) else None
-        return RealModel(scenario.model, training.seed, DTYPES[training.precision], samples)
+        return RealModel(scenario.model, training.seed, DTYPES[training.precision], samples, scenario.tuning)
 
     @property
     def numbers(self) -> range:

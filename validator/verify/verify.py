@@ -35,6 +35,7 @@ def _refusals(scenario: Scenario) -> Iterator[tuple[object, str, str]]:
     """What cannot be verified: whether it applies, the reason, and what to do instead."""
     training, model, plan, is_real = scenario.training, scenario.model, scenario.strategy.plan, scenario.compute == "real"
     capacity = getattr(getattr(model, "experts", None), "capacity", None)
+    drops = training.adapters is not None and training.adapters.dropout > 0
     rounds = plan.dispatch_precision or plan.combine_precision
     is_compressed, is_fp16 = plan.compression is not None, training.precision == "fp16"
     is_divided = plan.context > 1 or plan.expert > 1 or plan.folds > 1 or plan.sequence_parallel
@@ -44,8 +45,8 @@ def _refusals(scenario: Scenario) -> Iterator[tuple[object, str, str]]:
         (is_fp16 and (training.zero or is_compressed),
          "in fp16 shards of copies in 32 bits are not gathered, nor compressed gradients scaled",
          "leave training.zero and compression out"),
-        (is_real and any(has_operator(model, words) for words in ("dropout", "mask")),
-         "masks of dropout differ between ranks", "leave dropout out of the model"),
+        (is_real and (drops or any(has_operator(model, words) for words in ("dropout", "mask"))),
+         "masks of dropout differ between ranks", "leave dropout out of the model and of adapters"),
         (is_real and capacity is not None and plan.context * plan.folds > 1,
          "ranks that share tokens drop others than one process does",
          "leave out model.experts.capacity, or strategy.context and expert_tensor"),

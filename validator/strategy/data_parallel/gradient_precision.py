@@ -54,7 +54,7 @@ class Accumulator:
         self._sums: dict[nn.Parameter, Tensor] = {}
         self._hooks: list[Any] = []
         if precision.accumulated != precision.computed:
-            self._hooks = [p.register_post_accumulate_grad_hook(self._add) for p in parameters]  # type: ignore[no-untyped-call]
+            self._hooks = [p.register_post_accumulate_grad_hook(self._add) for p in parameters if p.requires_grad]  # type: ignore[no-untyped-call]
             if optimizer is not None:
                 self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self._assign_gradients()))
 

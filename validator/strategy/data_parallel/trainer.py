@@ -21,6 +21,7 @@ from scaleproof.validator.strategy.data_parallel.zero import ShardedWorker
 from scaleproof.validator.strategy.data_parallel.zero_3 import FullySharded
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.train.data import Batch
+from scaleproof.validator.train.models.fine_tuning import trained_parameters
 
 
 def create(context: Context, strategy: DataParallel) -> Trainer:
@@ -40,7 +41,7 @@ class OwnBuckets(MicrobatchedReplica):
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, strategy)
         arguments = (
-            self.module.parameters(),
+            trained_parameters(self.module),
             self.recorder,
             strategy.plan.bucket_limits_bytes,
             weight_of(context),
@@ -70,10 +71,10 @@ class Ddp(MicrobatchedReplica):
         super().__init__(context, strategy)
         self.weight = weight_of(context)
         self.bucket_sum = bucket_sum_of(context, Team.everybody())
-        self.number = {id(parameter): place for place, parameter in enumerate(self.module.parameters())}
+        self.number = {id(parameter): place for place, parameter in enumerate(trained_parameters(self.module))}
         self.computed: Any = None
-        # autograd reaches the first layer last; its hooks run before those of DistributedDataParallel
-        first = next(own for own in (list(layer.parameters()) for layer in self.layers.values()) if own)
+        # autograd reaches the first trained layer last; its hooks run before those of DistributedDataParallel
+        first = next(own for own in map(trained_parameters, self.layers.values()) if own)
         self.hooks: list[Any] = [
             parameter.register_post_accumulate_grad_hook(self._note_computed)  # type: ignore[no-untyped-call]
             for parameter in first

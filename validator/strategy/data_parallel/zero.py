@@ -29,6 +29,7 @@ from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.flat import pack, views
 from scaleproof.validator.strategy.layout.mesh import divided
 from scaleproof.validator.strategy.layout.team import Team
+from scaleproof.validator.train.models.fine_tuning import trained_parameters
 
 # Names of the teams that shard, and of those with the same shard.
 SHARDING: Final = ("shard", "replica")
@@ -48,7 +49,7 @@ class ShardedWorker(MicrobatchedReplica):
             Team.of(teams, name) for teams, name in zip(divided([range(plan.workers)], plan.sharing), SHARDING, strict=True)
         )
         sharding = Sharding(context, SumThread(context.device), self.accumulator, weight_of(context), plan.bucket_limits_bytes)
-        self.states = sharding.states([list(self.module.parameters())], shard, groups)
+        self.states = sharding.states([trained_parameters(self.module)], shard, groups)
         self.optimizer = context.optimizer(self.states.shards)
 
     def update(self) -> None:

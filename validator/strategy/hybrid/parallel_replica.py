@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from torch import nn
 
+from scaleproof.simulator.model.layers import WHOLE
 from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.strategy.base import Context
@@ -18,15 +19,16 @@ from scaleproof.validator.strategy.layout.mesh import divided, expert_teams, tea
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.model_parallel.expert import ShardedExperts
 from scaleproof.validator.train.emulated_compute import EmulatedLayer
+from scaleproof.validator.train.models.fine_tuning import trained_parameters
 
 # Limits of the buckets of gradients that are summed whole.
 _WHOLE: Final = (math.inf, math.inf)
 
 
 def parameter_numbers(scenario: Scenario, layers: Mapping[int, nn.Module]) -> dict[nn.Parameter, int]:
-    """The number of each parameter of some layers among those of the whole model."""
-    first = [*accumulate((len(layer.tensors) for layer in scenario.model.build_layers()), initial=0)]
-    return {p: first[number] + place for number, layer in layers.items() for place, p in enumerate(layer.parameters())}
+    """The number of each trained parameter of some layers among those of the whole model."""
+    first = [*accumulate((len(layer.tensors) for layer in scenario.layers(WHOLE)), initial=0)]
+    return {p: first[number] + place for number, layer in layers.items() for place, p in enumerate(trained_parameters(layer))}
 
 
 def experts_of(module: nn.Module) -> set[nn.Parameter]:
@@ -65,7 +67,7 @@ class ParallelReplica(Replica):
         Gradients of which each tensor-parallel rank computes a part are summed over these ranks as well.
         """
         parts, experts = self.summands(self.module), experts_of(self.module)
-        stages = [list(stage.submod.parameters()) for stage in self.stages]
+        stages = [trained_parameters(stage.submod) for stage in self.stages]
         for kind, one in enumerate(self.kinds()):
             yield one._replace(stages=[[p for p in stage if (p in parts) + 2 * (p in experts) == kind] for stage in stages])
 

@@ -48,7 +48,9 @@ class SharedWeights:
                         next(layers[number].get_parameter(name) for number, name in names if number in layers)
                         for names in shared
                     ]
-                    self._sums.append((Collectives(recorder, Team.numbered(group, sorted(ranks), "copies")), own))
+                    trained = [parameter for parameter in own if parameter.requires_grad]
+                    if trained:
+                        self._sums.append((Collectives(recorder, Team.numbered(group, sorted(ranks), "copies")), trained))
 
     def sum(self) -> None:
         """Replaces each copy's gradient by the sum over all copies."""

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from scaleproof.simulator.model import T5, AlexNet, Bert, Gpt, InceptionV3, Llama, Mlp, ModelSpec, ResNet, Siamese, Traced, Vgg
+from scaleproof.simulator.model.fine_tuning import FineTuning
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.validator.train.models import convolutional, encoders, resnet, siamese, transformer
+from scaleproof.validator.train.models.fine_tuning import freeze
 from scaleproof.validator.train.models.transformer import cross_entropy
 from scaleproof.validator.train.models.wiring import Tie, Wiring, wiring_of
 
@@ -31,14 +33,26 @@ class Family(NamedTuple):
     wiring: Callable[[Any], Wiring] = lambda spec: wiring_of(spec.build_layers())
 
 
-def build(model: ModelSpec, numbers: Iterable[int], seed: int) -> list[nn.Module]:
+def build(model: ModelSpec, numbers: Iterable[int], seed: int, tuning: FineTuning | None = None) -> list[nn.Module]:
     """The layers of `model` with the given numbers, as in `model.build_layers()`.
 
     A layer's initial parameters depend only on the seed and its number, so that all ranks build equal ones. They are fp32 on
     the CPU. Layers that share weights have the same parameters; those of a layer that is not built are a copy.
+    tuning: what is trained of them; all if None.
     """
-    modules = {number: _seeded(model, number, seed) for number in numbers}
-    tie(modules, family_of(model).ties(model), lambda owner: _seeded(model, owner, seed))
+    layers = model.build_layers() if tuning is not None else ()
+
+    def seeded(number: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            # so that no two runs with small seeds share a layer
+            torch.manual_seed(seed * 1_000_003 + number)
+            module = family_of(model).layer(model, number)
+            if tuning is not None:
+                freeze(module, layers, number, tuning)
+            return module
+
+    modules = {number: seeded(number) for number in numbers}
+    tie(modules, family_of(model).ties(model), seeded)
     return list(modules.values())
 
 
@@ -69,13 +83,6 @@ def tie_within(modules: Mapping[int, nn.Module], ties: Sequence[Tie]) -> None:
 def family_of(model: ModelSpec) -> Family:
     """How `model` is trained."""
     return next(family for spec, family in FAMILIES.items() if isinstance(model, spec))
-
-
-def _seeded(model: ModelSpec, index: int, seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        # so that no two runs with small seeds share a layer
-        torch.manual_seed(seed * 1_000_003 + index)
-        return family_of(model).layer(model, index)
 
 
 def _mlp_layer(spec: Mlp, index: int) -> nn.Module:

@@ -16,6 +16,7 @@ from scaleproof.validator.record.steps import total_steps
 from scaleproof.validator.strategy.base import name_parameters
 from scaleproof.validator.train.data import Batch, share_of
 from scaleproof.validator.train.layer_graph import LayerGraph
+from scaleproof.validator.train.models.fine_tuning import trained_parameters
 from scaleproof.validator.train.models.models import DTYPES
 from scaleproof.validator.train.trained_model import TrainedModel
 
@@ -45,7 +46,7 @@ class SingleProcess:
         if _ROUNDS.get():
             _round_up(layers.values())
         whole = LayerGraph(layers, model.modules.wiring, {}, model.modules.prelude, model.modules.derived)
-        return cls(scenario, model, layers, whole, model.optimizer(whole.parameters()))
+        return cls(scenario, model, layers, whole, model.optimizer(trained_parameters(whole)))
 
     def loss(self, part: Batch) -> Tensor:
         """The mean loss over samples."""
