@@ -371,11 +371,16 @@ class Job:
     def host_optimizer_s(self, parameters: Amount, ranks: int) -> Amount:
         """Seconds of the optimizer's step on a host, and of the copy of parameters to the device, for each of `ranks` ranks,
         which share nodes; of that copy alone if the step overlaps with the next one's passes."""
-        host, on_node = required_host(self.cluster), min(self.cluster.node.devices, ranks)
-        each_s = 0.0 if "parameters" in self.offload else self.held_bytes / self.host_link_Bps(ranks)
-        if not self.delays_update:
-            each_s += on_node / host.updated_per_s(*self.host_update_bytes)
-        result: Amount = each_s * parameters
+        copied_s = 0.0 if "parameters" in self.offload else self.held_bytes / self.host_link_Bps(ranks)
+        update_s: Amount = 0.0 * parameters if self.delays_update else self.host_update_s(parameters, ranks)
+        result: Amount = copied_s * parameters + update_s
+        return result
+
+    def host_update_s(self, parameters: Amount, ranks: int) -> Amount:
+        """Seconds in which a host updates the `parameters` parameters of each of `ranks` ranks, which share nodes, without
+        copies."""
+        on_node = min(self.cluster.node.devices, ranks)
+        result: Amount = parameters * (on_node / required_host(self.cluster).updated_per_s(*self.host_update_bytes))
         return result
 
     def host_link_Bps(self, ranks: int) -> float:

@@ -327,6 +327,9 @@ def _states(scenario: Scenario) -> Iterator[Refusal]:
         *((value, f"training.{field} is {_UNMEASURED}", "", "leave it out to measure") for field, value in (
             ("state_bits", training.state_bits), ("ema", training.ema), ("clip_gradients", training.clip_gradients),
             ("delay_update", training.delay_update), ("offload_to: nvme", training.offload_to == "nvme"))),
+        ("parameters" in training.offload and scenario.compute == "paced",
+         f"training.offload of parameters with compute: paced is {_UNMEASURED}",
+         "copies of parameters to devices before they are gathered are not emulated", "give [optimizer], or set compute=real"),
         ("activations" in training.offload, f"training.offload of activations is {_UNMEASURED}", "",
          "leave them out to measure"),
         (training.offload == ("parameters",), f"training.offload of parameters alone is {_UNMEASURED}",

@@ -16,11 +16,13 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.parallelism import GatherAverage, LocalSgd
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.launch.rank import barrier
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.train.data import Batch, worker_batches
 from scaleproof.validator.train.emulated_compute import Pace
-from scaleproof.validator.train.master_copies import MasterOptimizer, StaticScaler
+from scaleproof.validator.train.host_link import HostLink
+from scaleproof.validator.train.master_copies import MasterOptimizer, StaticScaler, part_of
 from scaleproof.validator.train.models.models import DTYPES, tie_within
 from scaleproof.validator.train.perturbed import RankPerturbations
 from scaleproof.validator.train.trained_model import TrainedModel
@@ -111,8 +113,8 @@ class Context:
         return loss if self.scaler is None else self.scaler.scale(loss)
 
     def optimizer(self, parameters: Iterable[nn.Parameter], updated: int | None = None) -> torch.optim.Optimizer:
-        """The scenario's optimizer over those of `parameters` that are trained, with its states in the precision and memory that
-        the scenario gives.
+        """The scenario's optimizer over those of `parameters` that are trained, with its states in the precision and memory
+        that the scenario gives.
 
         updated: number of parameters that an update changes, for its emulated duration; None for all.
         """
@@ -123,9 +125,21 @@ class Context:
         else:
             device = torch.device("cpu") if is_offloaded else self.device
             optimizer = MasterOptimizer(trained, self.model.optimizer, self.updated_dtype, device, self.scaler)
+        elements = updated or sum(part_of(parameter).numel() for parameter in trained)
+        if self.host_link is not None:
+            self.host_link.begin_updates(optimizer, elements)
         if self.pace is not None:
             self.pace.slow_down(optimizer, updated)
+        if self.host_link is not None:
+            self.host_link.end_updates(optimizer, elements)
         return optimizer
+
+    @cached_property
+    def host_link(self) -> HostLink | None:
+        """The emulated link to the host that has the optimizer's states; None without such states, and for GPUs, which have a
+        link."""
+        is_emulated = "optimizer" in self.scenario.training.offload and self.device.type == "cpu"
+        return HostLink(job_of(self.scenario)) if is_emulated else None
 
 
 class Trainer(ABC):

@@ -77,9 +77,11 @@ class Pace:
 
     def slow_down(self, optimizer: torch.optim.Optimizer, updated: int | None = None) -> None:
         """Makes each step of the optimizer last as long as predicted for its number of parameters, or for those `updated`, with
-        the compression of their gradients."""
+        the compression of their gradients; without copies to hosts, which a `HostLink` emulates."""
         tensors = [p.numel() for group in optimizer.param_groups for p in group["params"]]
-        work_s = self._job.optimizer_s(updated or sum(tensors))
+        job, elements = self._job, updated or sum(tensors)
+        is_offloaded = "optimizer" in job.offload
+        work_s = job.host_update_s(elements, job.ranks) if is_offloaded else job.device_optimizer_s(elements)
         step_s = work_s + compression_s(self._plan, self._job, tensors, self._plan.workers)
         began: list[float] = []
         optimizer.register_step_pre_hook(lambda *_: began.append(time.perf_counter()))

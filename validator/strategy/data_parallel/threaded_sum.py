@@ -19,6 +19,7 @@ from scaleproof.validator.strategy.data_parallel.ring_allreduce import Ring
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.streams import own_stream
 from scaleproof.validator.strategy.layout.team import Team
+from scaleproof.validator.train.host_link import HostLink
 
 # Algorithms of an allreduce that are implemented here; None is the library's choice.
 ALGORITHMS: Final[dict[str | None, type[Collectives]]] = {None: Collectives, "ring": Ring}
@@ -31,9 +32,37 @@ def bucket_sum_of(context: Context, team: Team, stage: int = -1, thread: SumThre
     """The way in which the scenario's strategy sums its buckets over the team. thread: a new one if None and it needs one."""
     plan, recorder = context.scenario.strategy.plan, context.recorder
     if plan.compression is None and plan.algorithm is None:
-        return Allreduce(Collectives(recorder, team, stage))
+        return sent(context, Allreduce(Collectives(recorder, team, stage)))
     method = method_of(plan.compression, paced=context.pace is not None)
-    return ThreadedSum(thread or SumThread(context.device), method, ALGORITHMS[plan.algorithm](recorder, team, stage))
+    collectives = ALGORITHMS[plan.algorithm](recorder, team, stage)
+    return sent(context, ThreadedSum(thread or SumThread(context.device), method, collectives))
+
+
+def sent(context: Context, bucket_sum: BucketSum, parts: int = 1) -> BucketSum:
+    """The way in which buckets are summed; over an emulated link, a rank then sends the gradients to its host. parts: into
+    which ranks divide a bucket, of which each sends one."""
+    return bucket_sum if context.host_link is None else SentSum(bucket_sum, context.host_link, parts)
+
+
+class SentSum(BucketSum):
+    """Sums buckets, and sends one of equal parts of each to the host as soon as it is summed."""
+
+    def __init__(self, inner: BucketSum, link: HostLink, parts: int) -> None:
+        self._inner, self._link, self._parts = inner, link, parts
+
+    def begin(self, bucket: Bucket) -> Future[Tensor]:
+        """Starts to sum a bucket; its part is sent after that."""
+
+        def send(summed: Future[Tensor]) -> Tensor:
+            self._link.send(bucket.flat.numel() // self._parts)
+            return summed.value()
+
+        sending: Future[Tensor] = self._inner.begin(bucket).then(send)
+        return sending
+
+    def close(self) -> None:
+        """Ends the way in which buckets are summed."""
+        self._inner.close()
 
 
 class SumThread:

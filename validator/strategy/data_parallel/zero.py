@@ -24,7 +24,7 @@ from scaleproof.validator.strategy.data_parallel.buckets import Bucket, BucketSu
 from scaleproof.validator.strategy.data_parallel.compression import SumMethod
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator
 from scaleproof.validator.strategy.data_parallel.microbatched import MicrobatchedReplica, weight_of
-from scaleproof.validator.strategy.data_parallel.threaded_sum import ALGORITHMS, SumThread, ThreadedSum
+from scaleproof.validator.strategy.data_parallel.threaded_sum import ALGORITHMS, SumThread, ThreadedSum, sent
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.flat import pack, views
 from scaleproof.validator.strategy.layout.mesh import divided
@@ -119,7 +119,7 @@ class Sharding(NamedTuple):
         recorder, plan = self.context.recorder, self.context.scenario.strategy.plan
         gathers = Collectives(recorder, shard, self.stage)
         over_groups = ALGORITHMS[plan.algorithm](recorder, groups, self.stage) if groups.size > 1 else None
-        bucket_sum = ThreadedSum(self.thread, ReduceScatter(over_groups), gathers)
+        bucket_sum = sent(self.context, ThreadedSum(self.thread, ReduceScatter(over_groups), gathers), shard.size)
         timing = ScatterTiming.of(self.context.scenario)
         return ShardedStates(stages, gathers, bucket_sum, self.accumulator, self.weight, self.limits_bytes, timing)
 

@@ -29,6 +29,7 @@ from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.mesh import divided
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.train.data import Batch
+from scaleproof.validator.train.models.fine_tuning import trained_parameters
 
 
 class FullySharded(MicrobatchedReplica):
@@ -89,7 +90,7 @@ class LayerSharder:
         key = shard.number, groups.number
         if key not in self._collectives:
             teams = (Collectives(self._context.recorder, team, self._stage) for team in (shard, groups))
-            self._collectives[key] = _ShardCollective(self._context.recorder, self._waits, *teams)
+            self._collectives[key] = _ShardCollective(self._context, self._waits, *teams)
         mesh, keeps = self._mesh(shard), not self._plan.reshard
         fully_shard(module, mesh=mesh, reshard_after_forward=not keeps, mp_policy=self._policy, offload_policy=self._offload)
         self._collectives[key].attach(cast(FSDPModule, module), self._divisor)
@@ -100,8 +101,11 @@ class LayerSharder:
         parameters of the next `prefetch` layers ahead. layers: of each layer the sharded modules."""
         fully_shard(root, mesh=self._mesh(shard))
         ahead = self._plan.prefetch
+        # of the first stage, frozen layers below all trained ones have no backward pass
+        trained = (number for number, modules in enumerate(layers) if any(map(trained_parameters, modules)))
+        first = next(trained, 0) if self._stage <= 0 else 0
         for number, modules in enumerate(layers):
-            following, previous = layers[number + 1 :][:ahead], layers[:number][::-1][:ahead]
+            following, previous = layers[number + 1 :][:ahead], layers[first : max(first, number)][::-1][:ahead]
             modules[0].set_modules_to_forward_prefetch(list(chain(*following)))
             # for an empty list torch would choose a layer, in pipelines one of another microbatch; this one is there already
             modules[0].set_modules_to_backward_prefetch(list(chain(*previous)) or [modules[0]])
@@ -205,8 +209,9 @@ class _ShardCollective:
     waits: those of a GPU's stream of computation; None on a CPU, which waits itself.
     """
 
-    def __init__(self, recorder: Recorder, waits: _StreamWaits | None, shard: Collectives, replica: Collectives) -> None:
-        self.recorder, self.shard, self.replica = recorder, shard, replica
+    def __init__(self, context: Context, waits: _StreamWaits | None, shard: Collectives, replica: Collectives) -> None:
+        self.recorder, self.shard, self.replica = context.recorder, shard, replica
+        self._link = context.host_link
         self.waits = waits
 
     def attach(self, module: FSDPModule, divisor: int) -> None:
@@ -243,6 +248,8 @@ class _ShardCollective:
         self._finish(self.shard.begin_scatter(output, whole), begin, end)
         if self.waits is not None:
             self.waits.note_scatter()
+        if self._link is not None:
+            self._link.send(output.numel())
 
     def sum_over_groups(self, scattered: Tensor) -> None:
         """Sums gradients over the groups after each group has scattered its own."""

@@ -9,6 +9,8 @@ import torch
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model.layers import WHOLE
+from scaleproof.simulator.predict import predict
+from scaleproof.validator.measure import measure
 from scaleproof.validator.preflight.checks import check_trainable
 from scaleproof.validator.train.models.fine_tuning import trained_parameters
 from scaleproof.validator.train.trained_model import TrainedModel
@@ -16,7 +18,7 @@ from scaleproof.validator.verify.reference import full_batch
 from scaleproof.validator.verify.reference.single_process import SingleProcess
 from tests.validator.conftest import MLP, TINY_GPT, MakeScenario
 from tests.validator.train.models.test_families import BERT, COMPRESSED, GEMMA, LLAMA, NEOX, PHI, T5, TIED
-from tests.validator.verdicts import deviation, in_bulk, paced
+from tests.validator.verdicts import collectives, deviation, in_bulk, paced
 
 LORA = {"rank": 2, "alpha": 4}
 DORA = LORA | {"kind": "dora", "targets": ["q_proj", "v_proj", "down_proj"]}
@@ -123,3 +125,14 @@ def test_what_ranks_cannot_train_in_part_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         check_trainable(make_scenario(strategy, LLAMA, **training))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("training", [{"adapters": LORA}, {"freeze": ["embedding", "block0"]}], ids=["adapters", "frozen"])
+@pytest.mark.parametrize(("zero", "ranks"), [(0, 1), (3, 2)])
+def test_messages_are_the_predicted_ones(zero: int, ranks: int, training: dict[str, Any], make_scenario: MakeScenario) -> None:
+    scenario = paced(make_scenario(WORKERS, LLAMA, steps=2, zero=zero, **training))
+
+    # a rank sends its part of what two gather or scatter, and as much as it has of what they sum
+    sent = collectives(predict(scenario))
+    assert collectives(measure(scenario)) == {ranks * size_bytes: count for size_bytes, count in sent.items()}
