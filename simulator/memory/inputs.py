@@ -57,6 +57,7 @@ class MemoryInputs:
     """
 
     def __init__(self, scenario: Scenario) -> None:
+        scenario = scenario.longest
         strategy = scenario.strategy
         self.scenario, self.software, self.strategy = scenario, scenario.framework.memory, strategy
         self.job, self.servers = job_of(scenario), strategy.servers

@@ -189,7 +189,7 @@ def test_emulated_runs_have_no_mfu_energy_or_cost(small: Make) -> None:
         predict(scenario), compute="paced", model_flops=None, hardware_flops=None, peak_flops=None, energy_J=None, cost_USD=None
     )
     run = accounted(bare, scenario)
-    assert run.tokens == tokens_per_sample(scenario.model) * run.samples
+    assert run.tokens == scenario.tokens_per_sample * run.samples
     assert (run.mfu, run.hfu, run.energy_J, run.cost_USD) == (None, None, None, None)
     assert accounted(replace(bare, compute="real"), scenario).cost_USD is not None
 
