@@ -20,7 +20,7 @@ from scaleproof.simulator.analysis.crossover.crossover import SIMILAR, TOLERANCE
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.parallelism.parameter_server import ParameterServer
 from scaleproof.simulator.parallelism.replicas import DataParallel
-from scaleproof.simulator.predict import timed
+from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.conftest import SMALL
@@ -265,3 +265,11 @@ def test_the_command_prints_a_map_and_writes_tables_and_a_picture(
     assert result["x"]["unit"] == "B/s"
     assert len(result["points"]) == 6
     assert [one["above"] for one in result["borders"]] == ["ring"]
+
+
+def test_points_of_the_scenarios_own_strategy_equal_predict(path: Path) -> None:
+    """The scenario's own strategy at what the scenario says is what `predict` says of it."""
+    found = crossover(path, "cluster.network.bandwidth", "workers=4", ["scenario"], 3)
+    (middle,) = [point for point in found.points if point.x == pytest.approx(1.25e9)]
+    run = predict(load(path))
+    assert (middle.samples_per_s, middle.fits) == (pytest.approx(run.samples_per_s), run.fits)
