@@ -116,14 +116,15 @@ class _Output:
         self._exit_code = 0
 
     def done(self, scenario: Scenario, run: Run, note: str = "") -> None:
-        from scaleproof.commands.text.run import describe
+        from scaleproof.commands.text.sections import described
+        from scaleproof.reports.descriptions.runs import describe
         from scaleproof.validator.results import is_right
 
         self._plain.append(run.to_dict())
         if self._prints and not self._json:
             if self._is_single:
                 verdict = f"\n  {'verified':<13}  parameters are {_deviation(run)}" if run.verified else ""
-                print(f"{describe(run)}{verdict}", flush=True)
+                print(f"{described(describe(run))}{verdict}", flush=True)
             else:
                 self._print_row(run, note)
         if run.verified is not None and not run.verified.is_decided:

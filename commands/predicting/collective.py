@@ -79,8 +79,7 @@ def _predicted(options: argparse.Namespace) -> int:
     print(_table(times))
     if options.out:
         points = predicted_curve(op, group, cluster, sizes, options.algorithm)
-        size = {"ranks": group.size, "nodes": group.nodes}
-        curve = CollectiveCurve(system=name, op=op, **size, detail=options.algorithm or "", points=points)
+        curve = CollectiveCurve(name, op, group.size, group.nodes, options.algorithm or "", points)
         _write(Collectives(curves=(curve,)), options.out)
     return 0
 

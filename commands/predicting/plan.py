@@ -44,8 +44,9 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.plan import describe
-    from scaleproof.commands.text.run import describe_totals
+    from scaleproof.commands.text.sections import described, facts_text
+    from scaleproof.reports.descriptions.plans import describe
+    from scaleproof.reports.descriptions.runs import totals as describe_totals
     from scaleproof.simulator.analysis.planner.sizes import plan_sizes
     from scaleproof.simulator.frameworks import shipped
     from scaleproof.simulator.scenario.load import load
@@ -80,8 +81,10 @@ def _plan(options: argparse.Namespace) -> int:
             if not plan.problem
         }
         data["training"] = [{"gpus": gpus, **one.to_dict()} for gpus, one in totals.items()]
-    whole = "".join(f"\n\n{gpus:,} GPUs\n{describe_totals(one)}" for gpus, one in totals.items())
-    return print_result(options, lambda: data, lambda: describe(plans) + whole + page)
+    found = describe(plans)
+    answer = [found.finding] if len(plans) > 1 else []
+    whole = [line for gpus, one in totals.items() for line in ("", f"{gpus:,} GPUs", *facts_text([describe_totals(one)]))]
+    return print_result(options, lambda: data, lambda: "\n".join([described(found, answer), *whole]) + page)
 
 
 def _page(folder: Path) -> str:

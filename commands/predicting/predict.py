@@ -47,7 +47,8 @@ def write(scenario: Scenario, run: Run, folder: Path) -> None:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.run import describe
+    from scaleproof.commands.text.sections import described
+    from scaleproof.reports.descriptions.runs import describe
     from scaleproof.simulator.predict import predict
     from scaleproof.simulator.uncertainty.error_model import RAW
 
@@ -64,34 +65,34 @@ def _predict(options: argparse.Namespace) -> int:
     print_result(
         options,
         lambda: run.to_dict() | {name: value for data, _ in details for name, value in data.items()},
-        lambda: "".join([describe(run), *(text for _, text in details)]),
+        lambda: "\n".join([described(describe(run)), *(line for _, lines in details for line in lines)]),
     )
     return ExitCode.OUT_OF_MEMORY if run.fits is False and not options.allow_oom else ExitCode.DONE
 
 
-def _details(options: argparse.Namespace, scenario: Scenario, run: Run) -> Iterator[tuple[dict[str, Any], str]]:
-    """What options request in addition to the run, as plain data and as text."""
-    if options.steps:
-        from scaleproof.commands.text.run import describe_steps
+def _details(options: argparse.Namespace, scenario: Scenario, run: Run) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """What options request in addition to the run, as plain data and as lines of text."""
+    from scaleproof.commands.text.sections import facts_text, section_lines
+    from scaleproof.reports.descriptions import runs
 
+    if options.steps:
         # the run has the data
-        yield {}, f"\n{describe_steps(run)}"
+        yield {}, facts_text([runs.steps(run)])
     if options.memory:
-        from scaleproof.commands.text.memory import describe_allocator
+        from scaleproof.reports.descriptions import allocator as descriptions
         from scaleproof.simulator.memory.allocator import allocator_use
 
         fixed, expandable = (allocator_use(scenario, expandable=segments) for segments in (False, True))
         allocator = {"fixed_segments": fixed.plain(), "expandable_segments": expandable.plain()}
-        yield {"allocator": allocator}, f"\n{describe_allocator(fixed, expandable)}"
+        yield {"allocator": allocator}, facts_text([descriptions.describe(fixed, expandable)])
     if options.tokens:
-        from scaleproof.commands.text.run import describe_totals
         from scaleproof.simulator.run.totals import TrainingTotals
 
         totals = TrainingTotals.of_run(run, options.tokens, scenario.cluster.electricity.carbon_kg_per_J)
-        yield {"training": totals.to_dict()}, f"\n{describe_totals(totals)}"
+        yield {"training": totals.to_dict()}, facts_text([runs.totals(totals)])
     if options.evidence:
-        from scaleproof.commands.text.run import describe_evidence
+        from scaleproof.reports.descriptions.evidence import describe, summary
         from scaleproof.simulator.analysis.evidence import evidence
 
         found = evidence(scenario)
-        yield {"evidence": found.to_dict()}, f"\n\n{describe_evidence(found)}"
+        yield {"evidence": found.to_dict()}, ["", f"evidence: {summary(found)}", *section_lines(describe(found))]

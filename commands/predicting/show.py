@@ -28,7 +28,7 @@ def _show(options: argparse.Namespace) -> int:
     from scaleproof.simulator.common.catalog import PUBLISHED
 
     if options.name.startswith(PUBLISHED):
-        from scaleproof.simulator.published.training_runs import text_of
+        from scaleproof.simulator.published.runs import text_of
 
         sys.stdout.write(text_of(options.name))
         return 0

@@ -14,7 +14,7 @@ ROW_COLUMNS: Final = (
     "id", "set", "of", "predicted", "measured", "error", "low", "high", "assumed", "framework", "scenario",
 )  # fmt: skip
 # What a row measures. Kernels have totals of their own, since devices are fitted to them.
-Quantity = Literal["speed", "memory", "fit", "kernel", "spread"]
+Quantity = Literal["speed", "memory", "fit", "ratio", "kernel", "spread"]
 
 
 class Options(NamedTuple):

@@ -157,6 +157,11 @@ TABLES: Final = (
         of="kernel",
     ),
     Table(
+        "fine_tuning",
+        frozenset({"method", "rank", "targets", "base_precision", "step_is", "memory_kind"}),
+        "scaleproof.proof.published.fine_tuning",
+    ),
+    Table(
         "step_time_quantiles",
         frozenset({"benchmark", "accelerators", "nodes", "global_batch", "steps", "p50", "p95"}),
         "scaleproof.proof.published.step_time_quantiles",

@@ -16,6 +16,7 @@ from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.published.training_runs import RowScenario, row_scenario
+from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import (
     case_of_memory,
     case_of_scenario,
@@ -92,7 +93,9 @@ def _predictions(row: Row, options: Options, learned: Mapping[str, Posterior]) -
             return
         usage = memory(description.scenario)
         skipped = _not_timed(row, usage.fits)
-        predicted_s, interval_s, uncertainty = (math.nan, None, None) if skipped else step_s(description, options, name)
+        predicted_s, interval_s, uncertainty = (
+            (math.nan, None, None) if skipped else step_s(description.scenario, options, name)
+        )
         measured_s = math.nan if skipped else _positive(row["step_time_s"])
         measured_bytes = _positive(row["memory_GiB"]) * 2**30 if row.get("memory_GiB") else math.nan
     except ScaleproofError as error:
@@ -127,12 +130,11 @@ def _predictions(row: Row, options: Options, learned: Mapping[str, Posterior]) -
 
 
 def step_s(
-    description: RowScenario,
+    scenario: Scenario,
     options: Options = Options(),  # noqa: B008 (it never changes)
     source: str = "",
 ) -> tuple[float, tuple[float, float] | None, Uncertainty | None]:
     """Seconds of a steady step as in `predict`, and the 90 % interval with what it depends on. source: of the row."""
-    scenario = description.scenario
     run, interval = timed(scenario), spread(scenario, options.errors(source))
     ends_s = interval.low * run.step_time_s, interval.high * run.step_time_s + most_s(scenario)
     known = Uncertainty(

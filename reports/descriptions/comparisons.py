@@ -27,7 +27,7 @@ def describe(found: Comparison) -> Description:
     unfit = [f"{label}: {out_of_memory(run)}" for label, run in runs.items() if run.fits is False]
     problem = "; ".join([*unfit, "compared as if memory sufficed"] if unfit else [])
     summary = [headlines[1], *_unequal_terms(found), *([] if found.changed else ["nothing changed"])]
-    return Description(headlines[0], _finding(found), summary, sections=list(_sections(found, runs)), problem=problem)
+    return Description(headlines[0], finding(found), summary, sections=list(_sections(found, runs)), problem=problem)
 
 
 def _headline(run: Run) -> str:
@@ -52,7 +52,7 @@ def _sections(found: Comparison, runs: dict[str, Run]) -> Iterator[Section]:
         ]
         yield Section("Changes", "Changed fields", tables=[Table(columns, "what changed", most_rows=_MOST_CHANGES)])
     baseline = [f"scaling efficiencies of both are relative to {found.baseline}"] if found.baseline else []
-    yield Section("Effects", "Their effects", tables=[_differences("what it did", map(_effect, found.effects), baseline)])
+    yield Section("Effects", "Their effects", tables=[_differences("what it did", map(effect_texts, found.effects), baseline)])
     least_s = [_MIN_SHARE * run.step_time_s for run in runs.values()]
     parts = [part for part in found.parts if part.a_s >= least_s[0] or part.b_s >= least_s[1]]
     yield Section(
@@ -61,12 +61,13 @@ def _sections(found: Comparison, runs: dict[str, Run]) -> Iterator[Section]:
         tables=[_differences("where the time goes", map(_part, parts))],
         charts=lambda: [run_charts.breakdown([run_charts.Bar(label, run.scenario, run) for label, run in runs.items()])],
     )
-    remarks = [f"{kind} {label}: {text}" for label, run in runs.items() for kind, text in _remarks(run)]
-    yield Section("Verdict", "Which is better", brief=[_finding(found)], notes=[*_costs(found), *_to_target(found), *remarks])
-
-
-def _remarks(run: Run) -> list[tuple[str, str]]:
-    return [*(("note on", text) for text in run.notes), *(("warning for", text) for text in run.warnings)]
+    remarks = [
+        f"{kind} {label}: {text}"
+        for label, run in runs.items()
+        for kind, texts in (("note on", run.notes), ("warning for", run.warnings))
+        for text in texts
+    ]
+    yield Section("Verdict", "Which is better", brief=[finding(found)], notes=[*_costs(found), *_to_target(found), *remarks])
 
 
 def _differences(heading: str, rows: Iterator[tuple[str, ...]], below: Sequence[str] = ()) -> Table:
@@ -77,7 +78,8 @@ def _differences(heading: str, rows: Iterator[tuple[str, ...]], below: Sequence[
     return Table(columns, heading, below=below)
 
 
-def _effect(effect: Effect) -> tuple[str, ...]:
+def effect_texts(effect: Effect) -> tuple[str, ...]:
+    """The name, the values of A and B, the change and its 90 % interval."""
     # the whole row has factors if the change is large
     is_large = max(1 + (change or 0.0) for change in (effect.change, effect.high)) >= _LARGE_FACTOR
     form: Callable[[float], str] = _factor if is_large else format_change
@@ -97,7 +99,8 @@ def _part(part: BreakdownDifference) -> tuple[str, ...]:
     return part.name.replace("_", " "), *sides, format_change_s(part.change_s), between
 
 
-def _finding(found: Comparison) -> str:
+def finding(found: Comparison) -> str:
+    """Which scenario is faster, and how surely."""
     fast = "as fast" if f"{found.ratio:.3g}" == "1" else f"{found.ratio:.3g} times as fast"
     low, high = found.throughput_ratio_interval
     return f"B is {fast} as A (90 % interval {low:.3g}-{high:.3g}); {found.speedup.words()}"

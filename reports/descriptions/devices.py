@@ -16,11 +16,8 @@ _SAME: Final = 0.97
 
 def describe(found: DeviceRecord) -> Description:
     """The description of a device."""
-    facts = [
-        Column("what", [fact.what for fact in found.facts], is_text=True),
-        Column("is", [fact.value for fact in found.facts], is_text=True),
-        Column("from", [fact.origin for fact in found.facts], is_text=True),
-    ]
+    rows = zip(*((fact.what, fact.value, fact.origin) for fact in found.facts), strict=True)
+    facts = [Column(head, cells, is_text=True) for head, cells in zip(("what", "is", "from"), rows, strict=True)]
     products = "matrix products m = n = k in a short burst, FLOP/s and share of the peak"
     attention = f"causal attention forward over {TOKENS:,} tokens, {HEADS} heads of {WIDTH}, by tokens of a sequence"
     sections = [Section("Facts", "What is known", tables=[Table(facts)]), _rates("Products", products, found.products)]

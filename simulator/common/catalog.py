@@ -22,6 +22,14 @@ _FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "scenario": SCENARIO_FOLDERS, **{part: (folder,) for part, folder in PARTS.items()},
     "device": ("devices",), "study": ("studies",), "claim": ("claims",),
 }  # fmt: skip
+# Words for training software that ships under another name, in letters and digits.
+WORDS: Final = {
+    "accelerate": "hf-trainer", "axolotl": "hf-trainer", "huggingface": "hf-trainer", "llamafactory": "hf-trainer",
+    "transformers": "hf-trainer", "ddp": "pytorch-ddp", "lightning": "pytorch-ddp", "pytorch": "pytorch-ddp",
+    "pytorchlightning": "pytorch-ddp", "fsdp1": "pytorch-fsdp1", "fsdp": "pytorch-fsdp2", "fsdp2": "pytorch-fsdp2",
+    "deepspeed": "deepspeed-zero", "megatron": "megatron-core-0.12", "megatroncore": "megatron-core-0.12",
+    "megatronlm": "megatron-core-0.12", "maxtext": "jax-maxtext",
+}  # fmt: skip
 # keys whose value describes a file
 _SUMMARY_KEYS: Final = ("description", "claim")
 # The command for each kind of file, for who gives the file to another one.
@@ -101,6 +109,8 @@ def _existing(path: Path, reference: str) -> Path:
 def _shipped(kind: str, folders: Sequence[str], reference: str) -> Path:
     """The shipped file of a name, or the only one whose name differs in case and punctuation alone. Raises NotFoundError."""
     files = _files(folders)
+    if PARTS["framework"] in folders:
+        reference = WORDS.get(letters(reference), reference)
     same = [reference] if reference in files else [name for name in files if letters(name) == letters(reference)]
     if len(same) != 1:
         raise NotFoundError(_unknown(kind, reference, list(files)))

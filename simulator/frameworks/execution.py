@@ -300,6 +300,8 @@ class Execution:
         host, names = self.framework.host, {operator.name for operator in layer.operators}
         if any(isinstance(operator, Attention) for operator in layer.operators):
             launches = host.block + host.mixture if "router" in names else host.block
+            if self.work.autocast:
+                launches = launches + self.framework.autocast.block
         elif names & _ENDS:
             launches = host.ends
         else:

@@ -134,6 +134,7 @@ class Autocast(Spec):
         {}, description="moved per element that an operator writes, in addition to what training without it moves"
     )
     parameter_bytes: PerPass = Field(PerPass(), description="the same per parameter and microbatch")
+    block: PerPass = Field(PerPass(), description="kernels of a transformer block in addition to those without it")
 
     @property
     def is_known(self) -> bool:
@@ -191,11 +192,16 @@ class Loss(Spec):
 
     wide: bool = Field(True, description="copies have 32 bits where logits have 16")
     more: int = Field(2, ge=0, le=100, description="copies at the peak, in addition to the one kept for the backward pass")
+    chunks: Count = Field(
+        1, description="parts of the samples whose logits, loss and gradients are computed one after the other, and not kept"
+    )
 
-    def logit_bytes(self, element_bytes: int) -> tuple[int, int]:
+    def logit_bytes(self, element_bytes: int) -> tuple[int, float]:
         """Bytes per logit that are kept for the backward pass, and bytes allocated in addition at the peak."""
         copy = max(_WIDE_BYTES, element_bytes) if self.wide else element_bytes
         own = element_bytes if copy > element_bytes else 0
+        if self.chunks > 1:
+            return 0, (copy + self.more * copy + own) / self.chunks
         return copy, self.more * copy + own
 
 

@@ -18,6 +18,7 @@ from scaleproof.simulator.model.recompute import Recompute, again
 READ: Final = "input"
 _LOGITS: Final = ("logits", "probabilities")
 _LOSS: Final = "loss"
+_HEAD: Final = "head"
 # Ring attention: parts of keys and values that are in use and being received, with their gradients in the backward pass.
 _RING_PARTS: Final = 4
 # All-gathered keys and values, with their gradients.
@@ -128,7 +129,8 @@ def peak_candidates(layer: Layer, size: int, is_last: bool, loss: Loss) -> Itera
         yield 0.0, 0
         return
     looked_up = layer.trained_parameters if not any(operator.trained_weights for operator in layer.operators) else 0
-    yield float(layer.output_elements), looked_up
+    chunks = loss.chunks if layer.operators and layer.operators[-1].name == _LOSS else 1
+    yield layer.output_elements / chunks, looked_up
     again = 0
     if not is_last and layer.operators and isinstance(last := layer.operators[-1], MemoryBound):
         again = max(0, min(last.backward_read - last.written, layer.output_elements))
@@ -139,6 +141,8 @@ def peak_candidates(layer: Layer, size: int, is_last: bool, loss: Loss) -> Itera
         working: float = operator.gradient_elements
         if is_loss:
             working *= loss.logit_bytes(size)[1] / size / 2
+        elif operator.name == _HEAD:
+            working /= chunks
         yield working + again, weights
         again = 0
         if weights:

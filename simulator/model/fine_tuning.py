@@ -36,6 +36,9 @@ _BLOCK_BYTES: Final = {"nf4": 0.5 + 4 / 64, "int8": 1.0, "fp8": 1.0}
 _TWICE_BYTES: Final = {**_BLOCK_BYTES, "nf4": 0.5 + 1 / 64 + 4 / (64 * 256)}
 # Kernels that dequantise weights: at first, scales of 8 bits are dequantised and a mean is added (bitsandbytes/functional.py).
 _TWICE_KERNELS: Final = 3
+# bitsandbytes' products keep what they read although no gradient of weights needs it (autograd/_functions.py: MatMul4Bit,
+# MatMul8bitLt).
+_KEEPS_INPUTS: Final = frozenset({"nf4", "int8"})
 _WIDE_BYTES: Final = 4
 # Operators that look weights up.
 _LOOK_UPS: Final = frozenset({"embedding", "add embedding"})
@@ -302,8 +305,13 @@ class _Changed:
         return not products or any(map(self._is_kept_by, products))
 
     def _is_kept_by(self, place: int) -> bool:
-        """Whether an adapter of the operator keeps what the operator reads."""
-        return not self.tuning.copies and any(isinstance(one, Matmul) and one.weight_gradient for one in self.operators[place])
+        """Whether an adapter of the operator, or its quantised product, keeps what the operator reads."""
+        products = [one for one in self.operators[place] if isinstance(one, Matmul)]
+        if self.tuning.base in _KEEPS_INPUTS and any(
+            one.input_gradient and self.tuning.quantised_bytes(one) is not None for one in products if ADDED not in one.name
+        ):
+            return True
+        return not self.tuning.copies and any(one.weight_gradient for one in products)
 
     @property
     def _is_flash(self) -> bool:

@@ -17,8 +17,8 @@ Row = Mapping[str, str]
 
 # End of the names of compressed tables.
 _COMPRESSED: Final = ".gz"
-# The table whose rows are scenarios.
-_TRAINING: Final = "transformer_training.csv"
+# The tables whose rows are scenarios.
+_RUNS: Final = ("transformer_training.csv", "fine_tuning.csv")
 # Of a table: a million rows, more than anybody has measured.
 _MAX_BYTES: Final = 64 * 2**20
 
@@ -95,11 +95,11 @@ def find_row(reference: str) -> Row:
     rows = _training_rows()
     if number not in rows:
         close = difflib.get_close_matches(number, rows, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"ids are in scenarios/published/{_TRAINING}"
+        hint = f"did you mean {' or '.join(close)}?" if close else f"ids are in scenarios/published/{' and '.join(_RUNS)}"
         raise NotFoundError(f"no published training run has the id {number!r}; {hint}")
     return rows[number]
 
 
 @functools.cache
 def _training_rows() -> dict[str, Cells]:
-    return {row["id"]: row for row in read_table(folder() / _TRAINING)[1]}
+    return {row["id"]: row for table in _RUNS for row in read_table(folder() / table)[1]}

@@ -14,8 +14,7 @@ from scaleproof.simulator.common.errors import FieldError, InputError, Scaleproo
 from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.published.clusters import cluster_of
-from scaleproof.simulator.published.tables import Row, find_row, folder
-from scaleproof.simulator.scenario.dump import dump
+from scaleproof.simulator.published.tables import Row, folder
 from scaleproof.simulator.scenario.schema import Scenario
 
 # What a blank is taken for: what most of the tables' runs have. Precision and vocabulary are the framework's, and a microbatch
@@ -76,18 +75,6 @@ def software_of(row: Row) -> Mapping[str, Any] | None:
         if entry.get("precision", precision) == precision:
             return entry
     return None
-
-
-def text_of(reference: str) -> str:
-    """YAML of the scenario of `published:ROW-ID`. Raises NotFoundError for an unknown id, InputError for a row without run."""
-    row = find_row(reference)
-    found = row_scenario(row)
-    lines = [f"# {row['model']} on {row['gpus']} {row['gpu']}, {row['software']}; {row['source']}"]
-    if row["step_time_s"]:
-        lines.append(f"# measured: {row['step_time_s']} s a step")
-    if found.assumed:
-        lines.append(f"# not stated by the source, and assumed: {', '.join(found.assumed)}")
-    return "\n".join([*lines, dump(found.scenario, by_name=True)])
 
 
 class _Reader:

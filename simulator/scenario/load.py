@@ -35,7 +35,7 @@ Reference = str | Path | Mapping[str, Any]
 Overrides = Mapping[str, Any] | Sequence[str] | str
 _EXAMPLE: Final = "{'strategy.workers': 8}"
 # The module that makes the YAML of a published training run, whose microbatch may be the largest that fits.
-_PUBLISHED_RUNS: Final = "scaleproof.simulator.published.training_runs"
+_PUBLISHED_RUNS: Final = "scaleproof.simulator.published.runs"
 # Fields of a scenario that is given by its model alone; overrides must add those of `_NEEDED`, here with an example.
 _AROUND_A_MODEL: Final = {"strategy": {"kind": "hybrid"}, "training": {"precision": "bf16", "optimizer": "adam"}}
 _NEEDED: Final = {"cluster": "dgx-h100", "batch": "512"}

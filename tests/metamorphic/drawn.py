@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.load import load
+from tests.validator.verdicts import at_night, in_bulk
 
 Fields = dict[str, Any]
 
@@ -16,9 +17,15 @@ CLUSTERS: Final = (
     "gb200-nvl72", "gce", "gcp-n1-v100", "p100-25gbe", "rtx-pro-6000-server", "selene-a100",
 )  # fmt: skip
 CONVNETS: Final = ("alexnet", "inception-v3", "resnet50", "vgg16")
+# Blocks of seeds, so that few scenarios are drawn before a commit and many at night.
+BLOCKS: Final = (0, *in_bulk(*range(1, 4)), *at_night(*range(4, 10)))
 _MOST_RANKS: Final = 64
 # Of ten drawn scenarios about seven are valid.
 _MOST_TRIES: Final = 200
+
+
+def seeds(block: int, scenarios: int) -> range:
+    return range(block * scenarios, (block + 1) * scenarios)
 
 
 def drawn(seed: int, *kinds: str, **changes: Any) -> Fields:

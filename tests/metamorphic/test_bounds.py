@@ -9,11 +9,9 @@ import pytest
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.scenario.load import load
-from tests.metamorphic.drawn import CONVNETS, drawn
-from tests.validator.verdicts import in_bulk
+from tests.metamorphic.drawn import BLOCKS, CONVNETS, drawn, seeds
 
 SCENARIOS: Final = 10
-BLOCKS: Final = (0, *in_bulk(*range(1, 8)))
 # Strategies whose workers each train on samples of their own.
 REPLICAS: Final = ("data_parallel", "gather_average", "local_sgd", "parameter_server")
 
@@ -21,7 +19,7 @@ REPLICAS: Final = ("data_parallel", "gather_average", "local_sgd", "parameter_se
 @pytest.mark.parametrize("block", BLOCKS)
 def test_parts_add_up_to_the_step_and_utilisation_is_a_share(block: int) -> None:
     """HFU counts recomputation, MFU does not. Winograd's algorithm multiplies less often than is counted."""
-    for seed in range(block * SCENARIOS, (block + 1) * SCENARIOS):
+    for seed in seeds(block, SCENARIOS):
         fields = drawn(seed)
         scenario = load(fields)
         run = accounted(timed(scenario), scenario)
@@ -36,7 +34,7 @@ def test_parts_add_up_to_the_step_and_utilisation_is_a_share(block: int) -> None
 @pytest.mark.parametrize("block", BLOCKS)
 def test_workers_are_at_most_as_fast_as_that_number_of_single_workers(block: int) -> None:
     """But for ZeRO, with which workers share the optimizer's update."""
-    for seed in range(block * SCENARIOS, (block + 1) * SCENARIOS):
+    for seed in seeds(block, SCENARIOS):
         fields = drawn(seed, *REPLICAS)
         fields["training"]["zero"] = 0
         scenario = load(fields)

@@ -16,7 +16,7 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_cluster
-from tests.metamorphic.drawn import drawn
+from tests.metamorphic.drawn import BLOCKS, drawn, seeds
 from tests.validator.verdicts import in_bulk
 
 NAMES: Final = catalog.names("clusters")
@@ -32,7 +32,6 @@ MOST_FALL: Final = 0.4
 # Channels of NCCL have speeds from a list, so that one per cent less bandwidth may be a fifth less for a collective.
 MOST_STEP_CHANGE: Final = 0.1
 SCENARIOS: Final = 10
-BLOCKS: Final = (0, *in_bulk(*range(1, 8)))
 
 
 @cache
@@ -54,7 +53,7 @@ def test_time_of_a_collective_follows_its_size(name: str) -> None:
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_step_follows_bandwidths(block: int) -> None:
-    for seed in range(block * SCENARIOS, (block + 1) * SCENARIOS):
+    for seed in seeds(block, SCENARIOS):
         fields = drawn(seed)
         scenario = load(fields)
         before_s = timed(scenario).step_time_s

@@ -12,11 +12,9 @@ from scaleproof.simulator.analysis.compare import compare
 from scaleproof.simulator.common.units import format_Bps
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
-from tests.metamorphic.drawn import Fields, drawn, is_valid
-from tests.validator.verdicts import in_bulk
+from tests.metamorphic.drawn import BLOCKS, Fields, drawn, is_valid, seeds
 
 SCENARIOS: Final = 5
-BLOCKS: Final = (0, *in_bulk(*range(1, 8)))
 EXACT: Final = 1e-9
 # A bucket that holds all gradients.
 _ALL: Final = "1 TB"
@@ -27,13 +25,9 @@ def step_s(fields: Fields) -> float:
     return timed(load(fields)).step_time_s
 
 
-def seeds(block: int) -> range:
-    return range(block * SCENARIOS, (block + 1) * SCENARIOS)
-
-
 @pytest.mark.parametrize("block", BLOCKS)
 def test_one_worker_of_any_strategy_is_one_worker(block: int) -> None:
-    for seed in seeds(block):
+    for seed in seeds(block, SCENARIOS):
         fields = drawn(seed, "data_parallel", framework="ideal", batch={"per_worker": 4}, strategy={"kind": "data_parallel"})
         training = fields["training"] | {"zero": 0, "recompute": "none"}
         fields["training"] = training
@@ -44,18 +38,11 @@ def test_one_worker_of_any_strategy_is_one_worker(block: int) -> None:
             assert step_s(fields | {"training": training | {"zero": zero}}) == pytest.approx(alone_s, rel=EXACT), (zero, fields)
 
 
+@pytest.mark.parametrize("kind", ["data_parallel", "pipeline"])
 @pytest.mark.parametrize("block", BLOCKS)
-def test_a_hybrid_of_workers_alone_is_data_parallelism(block: int) -> None:
-    for seed in seeds(block):
-        fields = drawn(seed, "data_parallel")
-        hybrid = fields | {"strategy": fields["strategy"] | {"kind": "hybrid"}}
-        assert step_s(hybrid) == pytest.approx(step_s(fields), rel=EXACT), fields
-
-
-@pytest.mark.parametrize("block", BLOCKS)
-def test_a_hybrid_of_stages_alone_is_a_pipeline(block: int) -> None:
-    for seed in seeds(block):
-        fields = drawn(seed, "pipeline")
+def test_a_hybrid_of_workers_or_stages_alone_is_that_strategy(block: int, kind: str) -> None:
+    for seed in seeds(block, SCENARIOS):
+        fields = drawn(seed, kind)
         hybrid = fields | {"strategy": fields["strategy"] | {"kind": "hybrid"}}
         assert step_s(hybrid) == pytest.approx(step_s(fields), rel=EXACT), fields
 
@@ -63,7 +50,7 @@ def test_a_hybrid_of_stages_alone_is_a_pipeline(block: int) -> None:
 @pytest.mark.parametrize("block", BLOCKS)
 def test_local_sgd_of_one_step_is_one_sum_after_the_pass(block: int) -> None:
     """It averages parameters instead of gradients, which are of equal size."""
-    for seed in seeds(block):
+    for seed in seeds(block, SCENARIOS):
         fields = drawn(seed, "local_sgd", framework="ideal")
         workers = fields["strategy"]["workers"]
         after = {"kind": "data_parallel", "workers": workers, "overlap": False, "bucket": _ALL, "first_bucket": _ALL}
@@ -73,7 +60,7 @@ def test_local_sgd_of_one_step_is_one_sum_after_the_pass(block: int) -> None:
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_twice_the_microbatches_take_twice_the_compute(block: int) -> None:
-    for seed in seeds(block):
+    for seed in seeds(block, SCENARIOS):
         fields = drawn(seed, "data_parallel", framework="ideal")
         fields["training"] |= {"zero": 0}
         number, samples = fields["strategy"]["microbatches"], fields["batch"]["per_worker"]
@@ -96,7 +83,7 @@ def test_zero_1_moves_the_bytes_of_an_allreduce(block: int) -> None:
     an allreduce where those are faster, so that hosts of one device, joined by a plain link, are compared."""
     network = {"bandwidth": "10 Gbit/s", "latency": "20 us"}
     device = {"name": "mine", "peak": {"fp32": "10 TFLOP/s"}, "memory": "80 GiB", "memory_bandwidth": "1 TB/s"}
-    for seed in seeds(block):
+    for seed in seeds(block, SCENARIOS):
         fields = drawn(seed, "data_parallel")
         fields |= {"cluster": {"nodes": 32, "node": {}, "network": network, "device": device}, "framework": "ideal"}
         workers = fields["strategy"]["workers"]
@@ -112,7 +99,7 @@ def test_zero_1_moves_the_bytes_of_an_allreduce(block: int) -> None:
 @pytest.mark.parametrize("block", BLOCKS)
 def test_servers_of_one_worker_have_no_one_to_wait_for(block: int) -> None:
     """Asynchronous and stale servers update with each push, where synchronous ones first add it to a sum."""
-    for seed in seeds(block):
+    for seed in seeds(block, SCENARIOS):
         fields = drawn(seed, "parameter_server")
         strategy = {name: value for name, value in fields["strategy"].items() if name != "bound"} | {"workers": 1}
         modes = ({"mode": "asynchronous"}, {"mode": "stale_synchronous", "bound": 0}, {"mode": "synchronous"})
@@ -140,7 +127,7 @@ def _respelled(value: Any, source: random.Random) -> Any:
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_units_and_order_of_fields_change_nothing(block: int) -> None:
-    for seed in seeds(block):
+    for seed in seeds(block, SCENARIOS):
         fields = drawn(seed)
         respelled = _respelled(fields, random.Random(seed))
         assert step_s(respelled) == pytest.approx(step_s(fields), rel=EXACT), fields
@@ -148,7 +135,7 @@ def test_units_and_order_of_fields_change_nothing(block: int) -> None:
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_repetition_total_batch_and_idle_nodes_change_nothing(block: int) -> None:
-    for seed in seeds(block):
+    for seed in seeds(block, SCENARIOS):
         fields = drawn(seed)
         scenario, expected_s = load(fields), step_s(fields)
         assert step_s(fields) == expected_s
@@ -160,7 +147,7 @@ def test_repetition_total_batch_and_idle_nodes_change_nothing(block: int) -> Non
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_sweeps_and_comparisons_report_what_is_predicted(block: int) -> None:
-    for seed in seeds(block)[:3]:
+    for seed in seeds(block, SCENARIOS)[:3]:
         fields = drawn(seed)
         cluster = load(fields).cluster
         if cluster.network is None:

@@ -8,11 +8,9 @@ import pytest
 
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.scenario.load import load
-from tests.metamorphic.drawn import Fields, drawn, is_valid
-from tests.validator.verdicts import in_bulk
+from tests.metamorphic.drawn import BLOCKS, Fields, drawn, is_valid, seeds
 
 SCENARIOS: Final = 20
-BLOCKS: Final = (0, *in_bulk(*range(1, 8)))
 # Each group of ranks has a communicator with buffers of its own.
 COMMUNICATORS: Final = "library"
 STATES: Final = ("parameters", "gradients", "master_parameters", "optimizer_states")
@@ -32,7 +30,7 @@ def state_bytes(fields: Fields, overrides: dict[str, Any] | None = None) -> floa
 
 def models(block: int, *kinds: str) -> list[Fields]:
     """Drawn scenarios of transformers, whose size is a field."""
-    drawn_ones = (drawn(seed, *kinds) for seed in range(block * SCENARIOS, (block + 1) * SCENARIOS))
+    drawn_ones = (drawn(seed, *kinds) for seed in seeds(block, SCENARIOS))
     return [fields for fields in drawn_ones if isinstance(fields["model"], dict)]
 
 

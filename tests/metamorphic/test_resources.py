@@ -12,16 +12,14 @@ from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
-from tests.metamorphic.drawn import drawn
+from tests.metamorphic.drawn import BLOCKS, drawn, seeds
 from tests.metamorphic.explained import bound
-from tests.validator.verdicts import at_night, in_bulk
 
 # The last leaves communication and the host's work alone.
 FACTORS: Final = (1.03, 1.5, 4.0, 100.0)
 TOLERANCE: Final = 1e-3
 # Scenarios of a test, of which few run in the quick suite.
 SCENARIOS: Final = 10
-BLOCKS: Final = (0, *in_bulk(*range(1, 6)), *at_night(*range(6, 10)))
 
 Faster = Callable[[Cluster, float], Cluster]
 
@@ -76,7 +74,7 @@ def slowdowns(scenario: Scenario, resource: str) -> dict[float, float]:
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_more_of_a_resource_makes_no_step_slower(resource: str, block: int) -> None:
-    for seed in range(block * SCENARIOS, (block + 1) * SCENARIOS):
+    for seed in seeds(block, SCENARIOS):
         fields = drawn(seed)
         growth = slowdowns(load(fields), resource)
         assert max(growth.values(), default=0.0) <= bound("more of a resource", fields, TOLERANCE), (seed, growth, fields)

@@ -35,9 +35,24 @@ ONLY_COMPUTE = (
 EVEN = "model={kind: gpt, layers: 24, hidden: 8192, heads: 4, vocabulary: 1, sequence: 8}"
 
 
+def hybrid(**fields: object) -> str:
+    """An override that makes the strategy a hybrid."""
+    return f"strategy={{kind: hybrid, {', '.join(f'{name}: {value}' for name, value in fields.items())}}}"
+
+
 def compiled(scenario: Scenario) -> Program:
     """The program of one step, with the scenario's perturbations."""
     return compile_step(scenario.strategy, job_of(scenario, unevenness=scenario.unevenness))
+
+
+def size_bytes(scenario: Scenario) -> float:
+    """Bytes of all parameters in 32 bits."""
+    return 4.0 * scenario.model.parameters()
+
+
+def ring_bytes(ranks: int, size_bytes: float) -> float:
+    """Bytes through each rank for one round of a ring: an all-gather or a reduce-scatter."""
+    return (ranks - 1) / ranks * size_bytes
 
 
 def rank_layers(strategy: Strategy, job: Job) -> list[list[Layer]]:

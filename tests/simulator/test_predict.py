@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from scaleproof.commands.text.run import describe
+from scaleproof.commands.text.sections import described
+from scaleproof.reports.descriptions.runs import describe
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_number
@@ -58,7 +59,7 @@ def test_the_baseline_is_the_smallest_configuration_that_fits(small: Make) -> No
 def test_the_bubble_of_equal_stages_is_given_next_to_the_predicted_one(small: Make, strategy: str, share: float | None) -> None:
     run = predict(small(f"strategy={strategy}"))
     assert run.textbook_bubble == (None if share is None else pytest.approx(share))
-    assert ("if all stages were equal" in describe(run)) == (share is not None)
+    assert ("if all stages were equal" in described(describe(run))) == (share is not None)
 
 
 def test_the_smallest_baseline_reduces_tensor_parallel_ranks_then_stages(small: Make) -> None:

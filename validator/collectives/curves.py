@@ -73,12 +73,8 @@ def _curve(
     """A curve over the measured sizes, with every measured time."""
     points = predicted_curve(op, group, cluster, drawn_sizes(list(measured)), algorithm, called_s)
     of_size = {point.size_bytes: point for point in points}
-    over = tuple(
-        MeasuredSize(measured_s=time_s, predicted=of_size[size]) for size, times in sorted(measured.items()) for time_s in times
-    )
-    return CollectiveCurve(
-        system=system, op=op, ranks=group.size, nodes=group.nodes, detail=detail, points=points, measured=over
-    )
+    over = tuple(MeasuredSize(time_s, of_size[size]) for size, times in sorted(measured.items()) for time_s in times)
+    return CollectiveCurve(system, op, group.size, group.nodes, detail, points, over)
 
 
 def measured_times(path: Path) -> list[MeasuredTime]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from scaleproof.simulator.uncertainty.error_model import case_of_collective
 from scaleproof.simulator.uncertainty.linear_response import of_closed_form
 
 
-class PredictedSize(Record):
+@dataclass(frozen=True)
+class PredictedSize:
     """Predicted seconds of a size, and the ends of their 90 % interval."""
 
     size_bytes: float
@@ -25,7 +27,8 @@ class PredictedSize(Record):
     high_s: float
 
 
-class MeasuredSize(Record):
+@dataclass(frozen=True)
+class MeasuredSize:
     """Measured seconds of a size, next to the prediction."""
 
     measured_s: float
@@ -42,7 +45,8 @@ class MeasuredSize(Record):
         return self.predicted.low_s <= self.measured_s <= self.predicted.high_s
 
 
-class CollectiveCurve(Record):
+@dataclass(frozen=True)
+class CollectiveCurve:
     """A collective of one group by size. system: where it runs. detail: what else distinguishes the curve, such as the
     algorithm. points: predictions from the smallest size to the largest. measured: sizes with a measured time."""
 
@@ -50,7 +54,7 @@ class CollectiveCurve(Record):
     op: Op
     ranks: int
     nodes: int
-    detail: str = ""
+    detail: str
     points: tuple[PredictedSize, ...]
     measured: tuple[MeasuredSize, ...] = ()
 
@@ -99,8 +103,7 @@ def _predicted(
 
     interval = of_closed_form(seconds, cluster, case_of_collective(size_bytes, group.nodes, cluster))
     predicted_s = seconds(cluster)
-    low_s, high_s = interval.low * predicted_s, interval.high * predicted_s
-    return PredictedSize(size_bytes=size_bytes, seconds=predicted_s, low_s=low_s, high_s=high_s)
+    return PredictedSize(size_bytes, predicted_s, interval.low * predicted_s, interval.high * predicted_s)
 
 
 def drawn_sizes(sizes: Sequence[float]) -> list[float]:

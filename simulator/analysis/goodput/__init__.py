@@ -109,12 +109,7 @@ def goodput(scenario: Scenario, days: float = DAYS, samples: int = SAMPLES, seed
         interval_s=interval_s,
         is_optimum=job.is_optimum,
         choices=tuple(
-            CheckpointChoice(
-                rule=rule,
-                interval_s=tried_s,
-                expected=ratio(times, tried_s),
-                simulated=float(history.useful(tried_s).mean()),
-            )
+            CheckpointChoice(rule, tried_s, ratio(times, tried_s), float(history.useful(tried_s).mean()))
             for rule, tried_s in intervals_s.items()
         ),
         halved=_halved(job, step_s, interval_s, run_s),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from scaleproof.simulator.analysis.goodput.rates import CheckpointCost
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class CheckpointChoice(Record):
+@dataclass(frozen=True)
+class CheckpointChoice:
     """A checkpoint interval by some rule, and its effective training time ratio in closed form and simulated."""
 
     rule: str

@@ -9,15 +9,21 @@ from typing import Any
 
 import pytest
 
-from scaleproof.commands.text.run import describe
+from scaleproof.commands.text.sections import described
+from scaleproof.reports.descriptions import runs
 from scaleproof.reports.descriptions.runs import out_of_memory
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.bottleneck import bound, limit
 from scaleproof.simulator.run.records import Distribution
+from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 
 Make = Callable[..., Scenario]
 HYBRID = "strategy={kind: hybrid, workers: 2, stages: 3, microbatches: 6}"
+
+
+def describe(run: Run) -> str:
+    return described(runs.describe(run))
 
 
 def rows(text: str) -> dict[str, list[str]]:

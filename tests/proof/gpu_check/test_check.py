@@ -90,7 +90,7 @@ def test_the_page_compares_runs_and_is_marked_as_dry_run(dry: Path) -> None:
     page = (dry / "index.html").read_text()
     cases = json.loads((dry / "reconcile.json").read_text())["cases"]
     assert DRY in page
-    assert {case["family"] for case in cases} == {"data_parallel", "parameter_server", "pipeline"}
+    assert {case["family"] for case in cases} >= {"data_parallel", "parameter_server", "pipeline"}
     assert all(case["measured"] and case["scenario"] in page for case in cases)
 
 

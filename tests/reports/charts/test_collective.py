@@ -4,15 +4,12 @@ from scaleproof.reports.charts.chart import Band, Line
 from scaleproof.reports.charts.collective import collective_chart
 from scaleproof.simulator.analysis.collective.curves import CollectiveCurve, MeasuredSize, PredictedSize
 
-POINTS = tuple(
-    PredictedSize(size_bytes=2.0**power, seconds=1e-5 * power, low_s=0.8e-5 * power, high_s=1.3e-5 * power)
-    for power in (10, 20, 30)
-)
+POINTS = tuple(PredictedSize(2.0**power, 1e-5 * power, 0.8e-5 * power, 1.3e-5 * power) for power in (10, 20, 30))
 
 
 def _curve(ranks: int, *times_s: float) -> CollectiveCurve:
-    measured = tuple(MeasuredSize(measured_s=time_s, predicted=point) for time_s, point in zip(times_s, POINTS, strict=False))
-    return CollectiveCurve(system="lab", op="all_reduce", ranks=ranks, nodes=1, points=POINTS, measured=measured)
+    measured = tuple(MeasuredSize(time_s, point) for time_s, point in zip(times_s, POINTS, strict=False))
+    return CollectiveCurve("lab", "all_reduce", ranks, 1, "", POINTS, measured)
 
 
 def test_measured_times_lie_over_the_curve_and_its_interval() -> None:

@@ -9,13 +9,9 @@ from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.simulator.scenario.framework_choice import DECIDED
 from tests.simulator.frameworks.scenarios import as_given, scenario, trained_by
+from tests.simulator.programs import hybrid
 
 MLP = "model={kind: mlp, layers: 8, inputs: 1024, hidden: 1024, outputs: 1024}"
-
-
-def hybrid(**fields: object) -> str:
-    """An override that makes the strategy a hybrid."""
-    return f"strategy={{kind: hybrid, {', '.join(f'{name}: {value}' for name, value in fields.items())}}}"
 
 
 @pytest.mark.parametrize(

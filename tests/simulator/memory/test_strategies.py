@@ -15,6 +15,7 @@ from scaleproof.simulator.memory.result import RankMemory
 from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.schedules import Pass, order, peak_activations
+from tests.simulator.programs import hybrid
 
 Make = Callable[..., Scenario]
 
@@ -34,10 +35,6 @@ def trained_by(name: str, **memory: object) -> str:
 
 # so that the peak is not in the optimizer's step
 BARE = trained_by("megatron-core-0.12", main_gradients=False)
-
-
-def hybrid(**fields: object) -> str:
-    return f"strategy={{kind: hybrid, {', '.join(f'{name}: {value}' for name, value in fields.items())}}}"
 
 
 def states_of(rank: RankMemory) -> float:
@@ -245,6 +242,8 @@ def test_buckets_add_memory_unless_gradients_are_views_of_them(small: Make) -> N
         # the softmax in place, and 16-bit logits and 32-bit ones before it
         ("megatron-core-0.12", "bf16", 4 + 4 + 2),
         ("torchtitan-2025", "bf16", 2 + 2),
+        # of one part of the samples
+        ("hf-trainer-liger", "bf16", 2 / 16),
     ],
 )
 def test_memory_of_the_loss_depends_on_the_framework(small: Make, framework: str, precision: str, each: int) -> None:

@@ -128,6 +128,13 @@ def test_inputs_of_frozen_products_are_kept_for_adapters_alone() -> None:
         assert copies == 4096 * (6 * 4096 + 11008)
 
 
+def test_quantised_products_of_bitsandbytes_keep_what_they_read() -> None:
+    attention = LORA.format(rank=8, targets="[q, v]")
+    for base in ("nf4", "int8"):
+        own = layers("llama-2-7b", attention, "training.autocast=false", f"training.base_precision={base}")
+        assert kept(own) == kept(layers("llama-2-7b"))
+
+
 def test_recomputed_modules_contain_their_adapters() -> None:
     block = layers("llama-2-7b", ALL)[2]
     (mlp,) = (module for module in block.modules if module.name == "mlp")

@@ -18,6 +18,7 @@ from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.plan_costs import with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
+from tests.simulator.programs import hybrid
 
 Make = Callable[..., Scenario]
 
@@ -36,10 +37,6 @@ ON = ("cluster=selene-a100", "batch=64", "training.precision=bf16", "training.op
 
 def form(**fields: object) -> Recompute:
     return Recompute.model_validate(fields)
-
-
-def pipeline(**fields: object) -> str:
-    return f"strategy={{kind: hybrid, {', '.join(f'{name}: {value}' for name, value in fields.items())}}}"
 
 
 def blocks(scenario: Scenario) -> list[Layer]:
@@ -133,7 +130,7 @@ def test_the_given_number_of_blocks_per_stage_is_recomputed(small: Make, recompu
 )
 def test_recomputed_blocks_take_their_forward_time_again(small: Make, recompute: str, count: int) -> None:
     """Eight blocks in four stages of the model, which are two chunks on each of two ranks."""
-    strategy = pipeline(stages=2, chunks=2, microbatches=4, schedule="interleaved_1f1b")
+    strategy = hybrid(stages=2, chunks=2, microbatches=4, schedule="interleaved_1f1b")
     fields = (LLAMA, *ON, strategy, "framework=ideal")
     plain, again_ = (job_of(small(*fields, f"training.recompute={kind}")).costs(4) for kind in ("none", recompute))
     more_s = again_.backward_s - plain.backward_s
@@ -144,7 +141,7 @@ def test_recomputed_blocks_take_their_forward_time_again(small: Make, recompute:
 
 def test_collectives_of_recomputed_modules_are_repeated(small: Make) -> None:
     """Around an MLP of tensor-parallel ranks a gather and a scatter; attention's core has none."""
-    strategy = pipeline(tensor=4, sequence_parallel="true")
+    strategy = hybrid(tensor=4, sequence_parallel="true")
 
     def exchanged_s(recompute: str) -> float:
         scenario = small(LLAMA, *ON, strategy, f"training.recompute={recompute}")
@@ -158,7 +155,7 @@ def test_collectives_of_recomputed_modules_are_repeated(small: Make) -> None:
 
 
 @pytest.mark.parametrize("model", [LLAMA, SCORES, MIXTURE])
-@pytest.mark.parametrize("strategy", [pipeline(workers=4), pipeline(stages=4, microbatches=8), pipeline(tensor=4)])
+@pytest.mark.parametrize("strategy", [hybrid(workers=4), hybrid(stages=4, microbatches=8), hybrid(tensor=4)])
 def test_more_recomputation_takes_no_less_time_and_no_more_memory(small: Make, model: str, strategy: str) -> None:
     def measured(recompute: str) -> tuple[float, float]:
         scenario = small(model, *ON, strategy, f"training.recompute={recompute}", "framework=megatron-core-0.12")

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from scaleproof.commands.text.run import describe
+from scaleproof.commands.text.sections import described
+from scaleproof.reports.descriptions.runs import describe
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator.programs import ONLY_COMPUTE
@@ -46,7 +47,7 @@ def test_too_few_steps_for_a_cycle_give_a_warning(small: Make, even_s: float) ->
     (warning,) = run.warnings
     assert warning.startswith("unevenness.throttled.0 recurs every")
     assert "set steps=" in warning
-    assert warning.split(";")[0] in describe(run).replace("\n                 ", " ")
+    assert warning.split(";")[0] in described(describe(run)).replace("\n                 ", " ")
 
 
 def test_perturbations_after_the_simulated_steps_give_a_warning_with_a_remedy(small: Make, even_s: float) -> None:

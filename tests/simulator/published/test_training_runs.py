@@ -8,8 +8,9 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, NotFoundError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.published.clusters import cluster_of
+from scaleproof.simulator.published.runs import text_of
 from scaleproof.simulator.published.tables import Cells, Row, find_row, read_table
-from scaleproof.simulator.published.training_runs import RowScenario, row_scenario, software_of, text_of
+from scaleproof.simulator.published.training_runs import RowScenario, row_scenario, software_of
 from scaleproof.simulator.scenario.load import load
 from tests.validator.verdicts import in_bulk
 

@@ -15,6 +15,7 @@ from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import GradientSizes, gradient_sizes
 from scaleproof.simulator.strategy.scenario_job import job_of
+from tests.simulator.programs import hybrid
 
 Make = Callable[..., Scenario]
 
@@ -23,10 +24,6 @@ MODEL = "model={kind: llama, layers: 8, hidden: 512, heads: 8, vocabulary: 8192,
 PLAIN = "framework=ideal"
 ON = (MODEL, "cluster=selene-a100", "batch=64", "training.precision=bf16", "training.optimizer=adam", PLAIN)
 WIDE = "training.accumulate_precision=fp32"
-
-
-def hybrid(**fields: object) -> str:
-    return f"strategy={{kind: hybrid, {', '.join(f'{name}: {value}' for name, value in fields.items())}}}"
 
 
 @pytest.mark.parametrize(

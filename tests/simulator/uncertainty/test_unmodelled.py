@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.commands.text import run as run_text
 from scaleproof.commands.text.sections import described
-from scaleproof.reports.descriptions import comparisons
+from scaleproof.reports.descriptions import comparisons, runs
 from scaleproof.reports.descriptions.plan_sentences import optimality
 from scaleproof.reports.descriptions.runs import out_of_memory
 from scaleproof.simulator.analysis.compare import compare
@@ -58,7 +57,7 @@ def test_each_output_says_so() -> None:
     with_optimizer = offloaded(OPTIMIZER)
     run = predict(with_optimizer, interval=True)
     assert "is not modelled" in " ".join(run.warnings)
-    assert "is not modelled" in " ".join(run_text.describe(run).split())
+    assert "is not modelled" in " ".join(described(runs.describe(run)).split())
 
     comparison = compare(offloaded(), with_optimizer)
     assert "warning for B: training.offload" in " ".join(described(comparisons.describe(comparison)).split())

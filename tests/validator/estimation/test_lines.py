@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.estimation.lines import held_out_shares, straight_line
+from scaleproof.validator.estimation.lines import held_out_interval, held_out_shares, straight_line
 
 positive = st.floats(1e-6, 1e3)
 
@@ -63,6 +63,11 @@ def test_one_more_case_lies_inside_nine_times_in_ten() -> None:
         low, high = held_out_shares(errors[:-1], np.ones(5))
         inside += bool(low <= errors[-1] <= high)
     assert inside == pytest.approx(900, abs=30)
+
+
+def test_an_interval_is_written_as_shares() -> None:
+    found = held_out_interval([0.98, 1.0, 1.02, 1.0], [1.0] * 4)
+    assert found == ("95.8 %", "104.4 %")
 
 
 def test_two_cases_are_too_few() -> None:

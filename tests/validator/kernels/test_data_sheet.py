@@ -31,13 +31,6 @@ def test_a_higher_clock_leaves_a_smaller_share_of_the_peak() -> None:
     assert fast.burst_share * faster.peak_flops == pytest.approx(slow.burst_share * FACTS.peak_flops, rel=0.03)
 
 
-def test_shares_stay_below_one() -> None:
-    rates = product_rates(DataSheet("volta", 80, 0.3e9, 24.5e12, 1e9, 6e6))
-    assert 0.9 < rates.tile_share < 1
-    assert 0.9 < rates.burst_share < 1
-    assert 0.9 < rates.memory_share < 1
-
-
 def test_only_rates_in_8_bits_have_a_cast() -> None:
     assert product_rates(FACTS).cast is None
     cast = product_rates(FACTS, "fp8").cast

@@ -14,7 +14,7 @@ from scaleproof.simulator.scenario.read import load_device
 from scaleproof.validator.kernels import device_file
 from scaleproof.validator.kernels.devices import device_of
 from scaleproof.validator.kernels.fit import cross_validated, fit_device, halves, interval, kinds, left_out
-from scaleproof.validator.kernels.rates import interval_s, log_error, predicted_s
+from scaleproof.validator.kernels.rates import LogError, interval_s, log_error, predicted_s
 from scaleproof.validator.kernels.table import _COLUMNS_OF_ROWS, KernelTable, read
 from tests.validator.kernels.made import GEMM, sampled, written
 
@@ -56,6 +56,12 @@ def test_the_fit_is_scored_on_shapes_that_it_has_not_seen(table: KernelTable) ->
     assert fit.median < 0.1
     assert fit.error == interval(residuals)
     assert 0.7 < fit.coverage <= 1
+
+
+def test_intervals_are_percentiles_of_logarithms() -> None:
+    error = interval(np.linspace(-1, 1, 201))
+    assert error == pytest.approx((-0.9, 0.9))
+    assert LogError(0.0, np.log(2)).shares == pytest.approx((0, 1))
 
 
 def test_a_fitted_device_is_nearer_to_the_table_than_the_shipped_curve(table: KernelTable, tmp_path: Path) -> None:

@@ -100,12 +100,6 @@ def test_a_correction_removes_errors_that_are_smooth_in_size() -> None:
     assert medians[0] < 0.8 * medians[1]
 
 
-def test_few_shapes_still_give_plausible_rates() -> None:
-    shapes = measured("H100-80GB-SXM", "bf16")
-    few = fit_products(device("H100-80GB-SXM"), "bf16", shapes.subset(np.arange(len(shapes.m)) % 100 == 0))
-    assert np.median(errors(log_errors("H100-80GB-SXM", "bf16", few, shapes))) < 0.08
-
-
 @pytest.mark.parametrize(("gpu", "precision"), CASES)
 def test_shipped_rates_predict_measured_products(gpu: str, precision: Precision) -> None:
     kernels = device(gpu).kernels

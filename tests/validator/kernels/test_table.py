@@ -36,14 +36,6 @@ def test_the_table_that_ships_can_be_used_as_a_whole() -> None:
     assert products.subset(products.m > 16384).m.tolist() == [32768.0] * int((products.m > 16384).sum())
 
 
-def test_columns_of_other_kinds_may_be_missing(tmp_path: Path) -> None:
-    found = table(tmp_path, GEMM)
-    check(found)
-    shapes = found.products("bf16")
-    assert (shapes.m[0], shapes.n[0], shapes.k[0], shapes.measured_s[0]) == (4096, 4096, 4096, pytest.approx(190e-6))
-    assert len(found.attentions().seq) == 0
-
-
 def test_a_missing_column_of_a_kinds_shape_is_named(tmp_path: Path) -> None:
     short = {name: cell for name, cell in GEMM.items() if name != "k"}
     with pytest.raises(InputError, match=r"kernels.csv:1: no column k; rows of gemm need m, n, k"):
@@ -104,13 +96,6 @@ def test_only_the_first_wrong_rows_are_named(tmp_path: Path) -> None:
     assert lines[3:] == ["and 6 more rows that cannot be used"]
 
 
-@pytest.mark.parametrize("column", ["kind", "precision", "latency_us"])
-def test_a_missing_column_is_named(tmp_path: Path, column: str) -> None:
-    path = written(tmp_path / "t.csv", {name: cell for name, cell in GEMM.items() if name != column})
-    with pytest.raises(InputError, match=f"t.csv:1: no column {column}; a table of kernels needs kind, precision"):
-        read(path)
-
-
 def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such file"):
         read(tmp_path / "missing.csv")
@@ -129,12 +114,6 @@ def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other.csv.gz").write_text("gpu,kind\n")
     with pytest.raises(InputError, match="cannot be decompressed"):
         read(tmp_path / "other.csv.gz")
-
-
-def test_short_and_long_rows_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("gpu,kind,precision,latency_us,m,n,k\nG,gemm,bf16,9,8,8,8,spare\nG,gemm,bf16,9,8\n")
-    assert read(path).usable.tolist() == [True, False]
 
 
 def test_repeated_shapes_count_once_with_their_median(tmp_path: Path) -> None:

@@ -81,19 +81,6 @@ def test_the_memory_check_counts_server_shards_and_pushes(
     assert few == pytest.approx(2 * 2 * parameters_bytes + 3 * parameters_bytes + 3 * 40e6, rel=0.1)
 
 
-def test_the_memory_check_counts_no_more_than_its_part_of_a_server(
-    make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    big = {"kind": "mlp", "layers": 16, "inputs": 2048, "hidden": 2048, "outputs": 2048}
-    one, four = (
-        needed_bytes(
-            make_scenario({"kind": "parameter_server", "workers": 1, "servers": servers}, big), monkeypatch, tmp_path / "m"
-        )
-        for servers in (1, 4)
-    )
-    assert four - one == pytest.approx(3 * 40e6, rel=0.1), "of processes alone"
-
-
 def test_emulated_layers_need_memory_for_their_activations(
     make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -17,21 +17,6 @@ THROTTLED = {"throttled": [{"slowdown": 2}]}
 HALF = {"tenants": [{"share": 0.5}]}
 
 
-@pytest.mark.parametrize(
-    "unevenness",
-    [
-        SLOW,
-        NOISE,
-        THROTTLED,
-        {"late": [{"ranks": [1], "delay": "1 s"}]},
-        {"compute_jitter": 0.1},
-        {"tail": {"share": 0.1, "slowdown": 2}},
-    ],
-)
-def test_emulated_ranks_can_be_perturbed(unevenness: dict[str, Any]) -> None:
-    check_trainable(scenario(unevenness))
-
-
 @pytest.mark.parametrize("strategy", [RING | {"overlap": False}, PIPELINE, SERVERS])
 def test_ranks_that_compute_can_be_slower_and_late(strategy: dict[str, Any]) -> None:
     check_trainable(scenario(SLOW | {"late": [{"ranks": [0], "delay": "1 s"}]}, strategy, compute="real"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scaleproof.validator.launch.launch import run_on_ranks
-from scaleproof.validator.probe.peers import ALONE
+from scaleproof.validator.probe.peers import ALONE, named
 from tests.validator.probe import onranks
 
 
@@ -17,3 +17,9 @@ def test_all_peers_get_the_same_values() -> None:
 def test_a_single_rank_keeps_its_own_values() -> None:
     assert ALONE.settle([3.0, 4.0]) == [3.0, 4.0]
     assert ALONE.total(3.0) == 3.0
+
+
+def test_lists_of_ranks_are_abbreviated() -> None:
+    assert named([3]) == "rank 3"
+    assert named([0, 1, 2, 3]) == "ranks 0-3"
+    assert named([0, 2, 5]) == "ranks 0, 2, 5"

@@ -95,6 +95,11 @@ def test_sustained_products_have_the_state_of_the_gpu_at_both_ends(here: None, m
     assert point.numbers == shape | {"begin_clock_MHz": 1980, "clock_MHz": 1410, "power_W": 699}
 
 
+def test_a_cpu_has_no_state(here: None) -> None:
+    points = [Point.of(plain) for plain in products.sustained(16, ["fp32", "bf16"], 0.05)]
+    assert [point.numbers for point in points] == [{"m": 16, "n": 16, "k": 16}] * 2
+
+
 @pytest.mark.parametrize(("setting", "timed"), [("0", 0), ("1", 1)])
 def test_amds_gpus_have_tf32_where_a_setting_allows_it(
     setting: str, timed: int, here: None, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.explanation import GROUPS, ErrorPart, Explanation
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.reconciliation.explain import explain
+from scaleproof.validator.reconciliation.explain import explain, times
 from scaleproof.validator.reconciliation.match import match
 from scaleproof.validator.reconciliation.parts import volume_ratio
 from tests.validator.reconciliation.runs import as_measured
@@ -166,18 +166,6 @@ def test_a_slow_server_is_named(small: Make) -> None:
     assert "on other servers" in found[0].words
 
 
-def test_a_single_server_is_compared_with_its_prediction(small: Make) -> None:
-    servers = (
-        "strategy={kind: parameter_server, workers: 4, servers: 1}",
-        *SEPARATE_NODES,
-        "cluster.network.bandwidth=100 Gbit/s",
-    )
-    slow = small(*servers, "unevenness={stragglers: [{ranks: 4, slowdown: 8}]}")
-    found = explain(predict(small(*servers)), as_measured(slow)).faults
-    assert [(fault.kind, fault.who) for fault in found] == [("updates", ("server 0",))]
-    assert found[0].words.endswith("as long as predicted")
-
-
 def test_marks_are_at_the_largest_differences(small: Make) -> None:
     pipeline = f"strategy={STRATEGIES['pipeline']}"
     reported = explain(
@@ -228,3 +216,10 @@ def test_waiting_for_the_slowest_device_counts_as_waiting_for_ranks() -> None:
     assert [one.difference_s for one in reported.parts] == pytest.approx([0.0] * len(reported.parts), abs=1e-9)
     assert part(reported, "waiting_for_ranks").predicted_s == pytest.approx(0.5)
     assert part(reported, "forward").predicted_s == pytest.approx(1.0)
+
+
+def test_times_are_formatted_as_text() -> None:
+    assert times(1.0, 1.8) == "1.8 times as long as predicted"
+    assert times(1.0, 1.04) == "1.04 times as long as predicted"
+    assert times(1.0, 0.57) == "57 % of the predicted time"
+    assert times(0.0, 0.5) == "time, though none is predicted"

@@ -11,7 +11,7 @@ import pytest
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.reconciliation.members import class_of_ranks, multiplicity, servers
+from scaleproof.validator.reconciliation.members import class_of_ranks
 from tests.validator.reconciliation.runs import as_measured
 
 Make = Callable[..., Scenario]
@@ -47,21 +47,6 @@ def test_a_straggler_has_its_own_class(small: Make) -> None:
     alone = predicted.rank_names.index("worker 2")
     assert class_of_ranks(predicted, measured).tolist().count(alone) == 1
     assert class_of_ranks(predicted, measured)[2] == alone
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        "{kind: data_parallel, workers: 8}",
-        "{kind: hybrid, workers: 2, stages: 2, microbatches: 2}",
-        "{kind: parameter_server, workers: 2, servers: 4}",
-    ],
-)
-def test_multiplicities_add_up_to_the_number_of_ranks(small: Make, strategy: str) -> None:
-    for run in pair(small(f"strategy={strategy}")):
-        count, of_servers = multiplicity(run), servers(run)
-        assert count.sum() == run.ranks
-        assert count[~of_servers].sum() == run.compute_ranks
 
 
 def test_unknown_rank_names_are_assigned_to_the_default_class_or_none(small: Make) -> None:

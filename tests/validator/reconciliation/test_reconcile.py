@@ -13,7 +13,7 @@ from scaleproof.simulator.run.files import load_run
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.reconciliation.reconcile import ReconciledCase, reconcile, with_efficiency
+from scaleproof.validator.reconciliation.reconcile import ReconciledCase, describe_strategy, reconcile, with_efficiency
 
 Make = Callable[..., Scenario]
 
@@ -73,6 +73,18 @@ def test_runs_of_another_model_are_not_used_as_baseline(small: Make) -> None:
     measured = with_efficiency(cases)[0].measured
     assert measured is not None
     assert measured.efficiency is None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "text"),
+    [
+        ("{kind: data_parallel, workers: 4}", "data_parallel, 4 workers"),
+        ("{kind: parameter_server, workers: 1, servers: 2}", "parameter_server, 1 worker + 2 servers"),
+        ("{kind: hybrid, workers: 2, stages: 3, microbatches: 3}", "hybrid, 2 workers × 3 stages"),
+    ],
+)
+def test_strategies_are_described_as_text(small: Make, strategy: str, text: str) -> None:
+    assert describe_strategy(small(f"strategy={strategy}")) == text
 
 
 def test_each_case_has_an_explanation_and_interval_coverage(small: Make, tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 from scaleproof.validator.reconciliation.refit import Refit, refit, update
-from tests.validator.verdicts import in_bulk
 
 CLUSTER: dict[str, Any] = {
     "name": "lab",
@@ -60,11 +59,8 @@ def slowdown_interval(found: Refit) -> dict[str, float]:
     return {one.quantity: one.slowdown for one in found.changes}
 
 
-@pytest.mark.parametrize(
-    "truth", [{"network.bandwidth": 1.3, "device": 1.25}, *in_bulk({"network.bandwidth": 0.8, "device": 1.0})]
-)
-def test_the_refit_recovers_quantities_within_noise(truth: dict[str, float]) -> None:
-    noise = 0.015
+def test_the_refit_recovers_quantities_within_noise() -> None:
+    truth, noise = {"network.bandwidth": 1.3, "device": 1.25}, 0.015
     found = refitted(runs(truth, noise))
 
     assert found.improves
@@ -72,13 +68,6 @@ def test_the_refit_recovers_quantities_within_noise(truth: dict[str, float]) -> 
     for one in found.changes:
         off = np.log(one.slowdown / truth[one.quantity])
         assert abs(off) < 3 * max(noise, one.deviation), one
-
-
-def test_noise_free_held_out_runs_are_predicted_exactly() -> None:
-    found = refitted(runs({"network.bandwidth": 1.5, "device": 0.8}))
-
-    assert slowdown_interval(found) == pytest.approx({"network.bandwidth": 1.5, "device": 0.8}, rel=0.02)
-    assert found.median_after < 0.01
 
 
 def test_noise_alone_does_not_change_the_cluster() -> None:

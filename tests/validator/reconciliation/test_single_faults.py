@@ -55,10 +55,6 @@ def test_a_link_that_is_slow_in_one_direction_is_distinguished(host: int, way: s
     assert slow_links(messages(seconds), np.ones(RANKS, dtype=bool)) == [Link((host,), pytest.approx(2.0), way)]
 
 
-def test_equal_links_are_not_slow() -> None:
-    assert slow_links(messages(lambda *ends: 0.1), np.ones(RANKS, dtype=bool)) == []
-
-
 def with_changed_compute(run: Run, factors_of: Mapping[int, Sequence[float]]) -> Run:
     """Steps like the run's last one, in which compute of these ranks takes a factor as long; one factor for each step. Updates
     of servers are compute."""

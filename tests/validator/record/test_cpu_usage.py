@@ -35,12 +35,6 @@ def test_usage_shares_are_over_the_time_since_the_start(stat: Path) -> None:
     assert meanwhile.taken() == pytest.approx(0.25)  # 10 of the 40 that were not idle
 
 
-def test_zero_elapsed_time_gives_zero_usage(stat: Path) -> None:
-    _write_stat(stat, user=10)
-    meanwhile = Processors()
-    assert (meanwhile.busy(), meanwhile.taken()) == (0.0, 0.0)
-
-
 def test_a_system_without_statistics_gives_zero_usage(stat: Path) -> None:
     meanwhile = Processors()
     assert (meanwhile.busy(), meanwhile.taken()) == (0.0, 0.0)
@@ -65,12 +59,6 @@ def test_foreign_load_is_usage_minus_that_of_the_ranks() -> None:
     loads = foreign_loads(["a", "a", "b"], [first, second, alone])
 
     assert loads == {"a": pytest.approx(6 / 20), "b": 0.0}
-
-
-def test_foreign_load_is_computed_over_cores_of_all_ranks() -> None:
-    loads = foreign_loads(["a", "a"], [usage(1.0, c0=2.0), usage(1.0, c1=4.0)])
-
-    assert loads == {"a": pytest.approx(4 / 20)}
 
 
 def test_very_short_runs_give_no_foreign_load() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.common.spans import Phase, Stream
 from scaleproof.validator.record import device_clock
 from scaleproof.validator.record.clock_correction import Correction
-from scaleproof.validator.record.device_clock import CpuClock, CudaClock
+from scaleproof.validator.record.device_clock import CudaClock
 from scaleproof.validator.record.recorder import END_OF_STEP, RAW_SPAN, Recorder
 from scaleproof.validator.record.status_board import Board, Status
 
@@ -178,12 +178,3 @@ def test_a_step_waits_for_unfinished_work_of_other_streams(device: Device) -> No
     training.recorder.finish()
 
     assert training.rows()["end_s"][0] - training.rows()["arrival_s"][0] == pytest.approx(1.0, rel=1e-3)
-
-
-def test_the_host_clock_needs_no_conversion() -> None:
-    clock = CpuClock()
-    begin, end = clock.mark(), clock.mark()
-
-    assert clock.passed([begin, end])
-    assert clock.seconds([begin, end]) == [begin, end]
-    assert clock.finish() is None

@@ -16,10 +16,6 @@ QUIET = {
 }
 
 
-def test_runs_without_emulation_have_no_lateness() -> None:
-    assert summary([{}, {"log": []}]) == ({}, "")
-
-
 def test_the_lateness_of_the_latest_rank_is_recorded() -> None:
     early = {**QUIET, "overrun_s": 0.02, "late_sum_s": 0.01, "late_mean_s": 0.00002}
     provenance, warning = summary([early, QUIET, {}])

@@ -50,11 +50,6 @@ def test_a_program_that_knows_nothing_leaves_no_entry(script: str, tmp_path: Pat
     assert gpu_facts.load("abc") == {}
 
 
-def test_without_the_program_there_is_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpu_facts.settings("abc") == {}
-
-
 @pytest.mark.parametrize(
     ("properties", "identifier"),
     [

@@ -25,11 +25,9 @@ def test_a_curve_is_the_collective_time_inside_its_interval() -> None:
 
 
 def test_the_finding_gives_the_errors_and_what_lies_inside() -> None:
-    sizes = [PredictedSize(size_bytes=2.0**power, seconds=2e-5, low_s=1.5e-5, high_s=2.5e-5) for power in (10, 20)]
-    measured = tuple(MeasuredSize(measured_s=time_s, predicted=size) for time_s, size in zip((2e-5, 4e-5), sizes, strict=True))
-    curve = CollectiveCurve(
-        system="a system", op="all_reduce", ranks=16, nodes=2, detail="ring", points=tuple(sizes), measured=measured
-    )
+    sizes = [PredictedSize(2.0**power, 2e-5, 1.5e-5, 2.5e-5) for power in (10, 20)]
+    measured = tuple(MeasuredSize(time_s, size) for time_s, size in zip((2e-5, 4e-5), sizes, strict=True))
+    curve = CollectiveCurve("a system", "all_reduce", 16, 2, "ring", tuple(sizes), measured)
     assert curve.group == "16 ranks on 2 nodes, ring"
     assert curve.finding == "2 times: 25.0 % off at the median, 50.0 % at most (1.00 MiB); 1 in the 90 % interval"
 

@@ -19,51 +19,35 @@ from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.engine import events, is_contended, replay
 from scaleproof.simulator.engine.timeline import Timeline
+from tests.simulator.clusters import plain
 
 pytestmark = pytest.mark.full
 
-DEVICE = {"name": "any", "peak": {"fp32": "1 TFLOP/s"}, "memory": "1 GiB", "memory_bandwidth": "100 GB/s"}
 SIZE = 1e8
 ALPHA_S, BETA_S = 10e-6, 1 / 10e9  # of the network between nodes of one device
 
 
-def cluster(
-    nodes: int, devices: int = 1, inside: dict[str, object] | None = None, between: dict[str, object] | None = None
-) -> Cluster:
-    """Links of 100 GB/s and 1 us inside nodes, 10 GB/s and 10 us between; a card for each device."""
-    return Cluster.model_validate(
-        {
-            "nodes": nodes,
-            "node": {
-                "devices": devices,
-                "cards": devices,
-                "link": {"bandwidth": "100 GB/s", "latency": "1 us", "topology": inside or {"kind": "switch"}},
-            },
-            "network": {"bandwidth": "10 GB/s", "latency": "10 us", "topology": between or {"kind": "switch"}},
-            "device": DEVICE,
-        }
-    )
+def between(kind: str, **fields: object) -> dict[str, object]:
+    """A topology of the network."""
+    return {"topology": {"kind": kind, **fields}}
 
 
 CLUSTERS: dict[str, Callable[[int], Cluster]] = {
-    "switch": lambda n: cluster(n),
-    "nvswitch": lambda n: cluster(1, n),
-    "mesh": lambda n: cluster(1, n, {"kind": "mesh"}),
-    "cube_mesh": lambda n: cluster(1, n, {"kind": "hybrid_cube_mesh"}),
-    "pcie_tree": lambda n: cluster(1, n, {"kind": "pcie_tree", "between_sockets": "20 GB/s"}),
-    "leaf_spine": lambda n: cluster(n, 1, None, {"kind": "leaf_spine", "per_leaf": 2, "spines": 3, "hop_latency": "1 us"}),
-    "oversubscribed": lambda n: cluster(n, 1, None, {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2}),
-    "fat_tree": lambda n: cluster(
-        n, 1, None, {"kind": "fat_tree", "per_leaf": 2, "leaves_per_pod": 2, "spines_per_pod": 2, "cores": 2}
+    "switch": plain,
+    "nvswitch": lambda n: plain(1, n, n),
+    "mesh": lambda n: plain(1, n, n, link={"topology": {"kind": "mesh"}}),
+    "cube_mesh": lambda n: plain(1, n, n, link={"topology": {"kind": "hybrid_cube_mesh"}}),
+    "pcie_tree": lambda n: plain(1, n, n, link={"topology": {"kind": "pcie_tree", "between_sockets": "20 GB/s"}}),
+    "nodes_of_2": lambda n: plain(n // 2, 2, 2),
+    "rails": lambda n: plain(n // 2, 2, 2, network=between("rail_optimised", nodes_per_group=2, spines=2)),
+    "leaf_spine": lambda n: plain(n, network=between("leaf_spine", per_leaf=2, spines=3, hop_latency="1 us")),
+    "oversubscribed": lambda n: plain(n, network=between("leaf_spine", per_leaf=2, oversubscription=2)),
+    "fat_tree": lambda n: plain(n, network=between("fat_tree", per_leaf=2, leaves_per_pod=2, spines_per_pod=2, cores=2)),
+    "torus": lambda n: plain(n, network=between("torus", dimensions=[2, n // 2])),
+    "dragonfly": lambda n: plain(
+        n, network=between("dragonfly", per_router=1, routers_per_group=2, groups=9, local="10 GB/s", **{"global": "10 GB/s"})
     ),
-    "torus": lambda n: cluster(n, 1, None, {"kind": "torus", "dimensions": [2, n // 2]}),
-    "dragonfly": lambda n: cluster(
-        n, 1, None,
-        {"kind": "dragonfly", "per_router": 1, "routers_per_group": 2, "groups": 9, "local": "10 GB/s", "global": "10 GB/s"},
-    ),
-    "nodes_of_2": lambda n: cluster(n // 2, 2),
-    "rails": lambda n: cluster(n // 2, 2, None, {"kind": "rail_optimised", "nodes_per_group": 2, "spines": 2}),
-}  # fmt: skip
+}
 # those for any number of ranks
 PAIRS = [(name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops if name != "in_turns"]
 RANKS = (2, 4, 8)
@@ -179,7 +163,7 @@ TEXTBOOK: dict[tuple[str, Op], Callable[[int, float, float], float]] = {
 @pytest.mark.parametrize(("algorithm", "op"), TEXTBOOK)
 @pytest.mark.parametrize("ranks", [2, 4, 8, 16, 32])
 def test_on_one_switch_message_times_equal_textbook_formulas(algorithm: str, op: Op, ranks: int) -> None:
-    where = cluster(ranks)
+    where = plain(ranks)
     textbook_s = TEXTBOOK[algorithm, op](ranks, ALPHA_S, BETA_S)
     assert message_time(op, SIZE, Group.of(ranks, 1), where, algorithm, pieces=1) == pytest.approx(textbook_s, rel=1e-9)
     if op not in ALGORITHMS[algorithm].pipelined:
@@ -206,7 +190,7 @@ def test_the_formula_equals_the_simulated_message_time(topology: str) -> None:
 
 @pytest.mark.parametrize(("algorithm", "op"), [("tree", "all_reduce"), ("binary_tree", "all_reduce"), ("ring", "broadcast")])
 def test_pipelined_pieces_approach_the_busiest_link_bound(algorithm: str, op: Op) -> None:
-    where, group = cluster(8), Group.of(8, 1)
+    where, group = plain(8), Group.of(8, 1)
     formula_s = collective_cost(op, SIZE, group, where, algorithm).seconds
     times = [message_time(op, SIZE, group, where, algorithm, pieces) for pieces in (1, 4, 16, 64)]
     assert times == sorted(times, reverse=True)
@@ -225,7 +209,7 @@ SHAPES = {
 @pytest.mark.parametrize("op", OPS)
 def test_gloos_times_agree_with_its_messages_one_by_one(op: Op, shape: str, size_bytes: int) -> None:
     ranks, devices = SHAPES[shape]
-    where = cluster(4 if devices > 1 else 8, devices).rebuilt(collectives={"library": "gloo"})
+    where = plain(4 if devices > 1 else 8, devices, devices).rebuilt(collectives={"library": "gloo"})
     group = Group.of(ranks, devices)  # type: ignore[arg-type]
     cost = collective_cost(op, size_bytes, group, where)
     assert message_time(op, size_bytes, group, where, cost.algorithm) == pytest.approx(cost.seconds, rel=0.1)
@@ -247,7 +231,7 @@ def test_times_of_mpi_and_horovod_agree_with_their_messages_one_by_one(
     """Also Horovod's sums inside nodes first. Halving and doubling over other numbers than powers of two is slower message by
     message: ranks without an additional partner send early, and take half of their partner's card from the additional one."""
     ranks, devices = SHAPES[shape]
-    where, group = cluster(4 if devices > 1 else 8, devices), Group.of(ranks, devices)  # type: ignore[arg-type]
+    where, group = plain(4 if devices > 1 else 8, devices, devices), Group.of(ranks, devices)  # type: ignore[arg-type]
     if algorithm == "hierarchical" and not group.is_even:
         return
     is_uneven = algorithm == "halving_doubling" and group.size.bit_count() > 1
@@ -257,9 +241,9 @@ def test_times_of_mpi_and_horovod_agree_with_their_messages_one_by_one(
 
 
 def test_a_single_rank_takes_no_time_and_too_many_messages_are_rejected() -> None:
-    assert message_time("all_reduce", SIZE, Group.of(1, 1), cluster(1), "ring") == 0
+    assert message_time("all_reduce", SIZE, Group.of(1, 1), plain(1), "ring") == 0
     with pytest.raises(InputError, match="too many"):
-        message_time("alltoall", SIZE, Group.of(1024, 1), cluster(1024), "pairwise")
+        message_time("alltoall", SIZE, Group.of(1024, 1), plain(1024), "pairwise")
 
 
 @pytest.mark.parametrize("topology", ["switch", "nodes_of_2", "rails", "oversubscribed"])
@@ -268,18 +252,10 @@ def test_a_single_rank_takes_no_time_and_too_many_messages_are_rejected() -> Non
 )
 def test_the_formula_accounts_for_every_field_of_a_link(topology: str, field: dict[str, object]) -> None:
     """On some of the nodes, too; several receivers on a half-duplex link share it in other ways than the formula's."""
-    plain = CLUSTERS[topology](8).model_dump(by_alias=True, exclude_none=True)
-    network = {"bandwidth": "10 GB/s", "latency": "10 us", "topology": plain["network"]["topology"], **field}
-    devices = plain["node"]["devices"]
-    inside = {"bandwidth": "100 GB/s", "latency": "1 us"}
-    where = Cluster.model_validate(
-        {
-            "nodes": 8 // devices,
-            "node": {"devices": devices, "cards": devices, "link": inside},
-            "network": network,
-            "device": DEVICE,
-        }
-    )
+    known = CLUSTERS[topology](8)
+    shape = known.model_dump(by_alias=True, exclude_none=True)["network"]["topology"]
+    devices = known.node.devices
+    where = plain(8 // devices, devices, devices, network={"topology": shape, **field})
     for ranks in (8, [0, 1, 2, 4]):
         group = Group.of(ranks, devices)
         for algorithm, op in (("ring", "all_gather"), ("linear", "gather"), ("pairwise", "alltoall")):
@@ -290,9 +266,7 @@ def test_the_formula_accounts_for_every_field_of_a_link(topology: str, field: di
 
 def test_measured_collectives_are_timed_by_the_librarys_algorithm_message_by_message() -> None:
     measured = {"measured": [{"ranks": 2, "latency": "1 ms", "bandwidth": "1 GB/s"}], "library": "gloo"}
-    where = Cluster.model_validate(
-        {"node": {"devices": 2, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}, "device": DEVICE, "collectives": measured}
-    )
+    where = plain(1, 2, 2, collectives=measured)
     group = Group.of(2, 2)
     times = [one for flag in (False, True) for one in collective_times("all_reduce", [2**20], group, where, messages=flag)]
     assert [one.algorithm for one in times] == ["measured", "ring"]

@@ -208,3 +208,10 @@ def test_events_after_the_end_are_refused() -> None:
 def test_wrong_descriptions_are_refused(fields: str, why: str) -> None:
     with pytest.raises(ScenarioError, match=why):
         load("netlab-ddp-after", [f"reliability={{checkpoint: {{steps: 5, bandwidth: 1 GB/s}}, {fields}}}"])
+
+
+def test_a_link_that_changes_in_a_pause_is_a_cause_of_the_next_speed() -> None:
+    found = timeline(failure(step=13), slow_link(1, "100 Mbit/s", at="8 s"))
+    (change,) = found.changes
+    assert change.causes == ("host 3 fails after step 13", "the link of host 1 has 100 Mbit/s at 8.00 s")
+    assert found.stretches[-1].step_s == pytest.approx(slow_step_s(3, 1))

@@ -334,3 +334,12 @@ def test_the_command_prints_text_json_and_one_line_errors(tmp_path: Path, capsys
     for days in ("0", "-1", "nan", "many"):
         with pytest.raises(SystemExit):
             scaleproof.main(["goodput", str(path), "--days", days])
+
+
+def test_speeds_between_predicted_worker_counts_are_interpolated(small: Make) -> None:
+    sizes = ElasticSizes(small("batch={per_worker: 2}", *FAILING, *SHRINKING, "strategy.workers=32", *ONLY_COMPUTE))
+    speeds = [sizes.speed(workers) for workers in range(1, 33)]
+    assert sizes._samples_per_s.cache_info().currsize < 20
+    assert speeds == sorted(speeds)
+    exact = timed(small("batch={per_worker: 2}", "strategy.workers=27", *ONLY_COMPUTE)).samples_per_s
+    assert speeds[26] == pytest.approx(exact / sizes.samples_per_s, rel=0.02)

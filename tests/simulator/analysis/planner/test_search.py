@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from scaleproof import main
-from scaleproof.commands.text.plan import describe
+from scaleproof.commands.text.sections import described
 from scaleproof.reports.descriptions.plan_sentences import risk
+from scaleproof.reports.descriptions.plans import describe
 from scaleproof.simulator.analysis.planner.estimate import every, memory_bytes
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
 from scaleproof.simulator.analysis.planner.record import record_of
@@ -38,9 +39,10 @@ def small(*overrides: str) -> Scenario:
 
 def test_named_schedules_are_planned() -> None:
     """1F1B comes along, which ranks have that are alone in their pipelines."""
-    found = plan(small(), 8, top=2, schedules=("zb_v",)).configurations
+    few = small("batch=8")
+    found = plan(few, 8, top=2, schedules=("zb_v",)).configurations
     assert {found.row(row)["schedule"] for row in range(len(found))} == {"1f1b", "zb_v"}
-    assert len(plan(small(), 8, top=1, schedules=("all",)).configurations) > len(planned().configurations)
+    assert len(plan(few, 8, top=1, schedules=("all",)).configurations) > len(plan(few, 8, top=1).configurations)
     with pytest.raises(InputError, match="--schedules zb_1p: give all, or some of 1f1b,interleaved_1f1b"):
         plan(small(), 8, schedules=("zb_1p",))
 
@@ -148,7 +150,7 @@ def test_plan_uncertainty_follows_from_the_clusters_uncertainty() -> None:
 def test_the_plan_is_printed_as_text_and_json() -> None:
     found = planned()
     record = record_of(found, "0")
-    text, data = describe([record]), record.to_dict()
+    text, data = described(describe([record])), record.to_dict()
     assert "optimal: no configuration that fits is faster (by bounds, replay and prediction)" in text
     assert "CP 1, EP 1" in text
     assert {"configurations", "estimate_seconds", "replayed", "best", "front", "too_large"} <= data.keys()
@@ -158,7 +160,7 @@ def test_the_plan_is_printed_as_text_and_json() -> None:
 def test_the_plan_names_its_frameworks() -> None:
     found = planned()
     record = record_of(found, "0")
-    text = describe([record])
+    text = described(describe([record]))
     assert record.framework_is_default
     assert set(record.frameworks) == {"pytorch-ddp", "torchtitan", "deepspeed-zero", "pytorch-fsdp2"}
     assert {row.configuration["framework"] for row in record.best} <= set(record.frameworks)
@@ -252,7 +254,7 @@ def test_costs_include_server_machines() -> None:
 def test_the_best_servers_are_reported_as_scenario_fields() -> None:
     found = served("strategy.overlap=true")
     record = record_of(found, "0")
-    text = describe([record])
+    text = described(describe([record]))
     assert "(by bounds, replay and prediction)" in text
     assert "a step by number of dedicated servers (estimated): " in text
     result = yaml.safe_load("\n".join(record.fields))
@@ -297,7 +299,7 @@ def test_the_best_plan_fits_surely_and_a_faster_risky_one_is_named() -> None:
     assert sentence.startswith("No. 1 would be ")
     assert " % faster as DP" in sentence
     assert "which fits with a probability of " in sentence
-    assert sentence in " ".join(describe([record]).split())
+    assert sentence in " ".join(described(describe([record])).split())
     assert planned().riskier is None
 
 
@@ -321,3 +323,9 @@ def test_where_nothing_fits_offloading_is_named_if_it_suffices() -> None:
     # it is kept where the scenario has it
     offloading = load("llama-2-7b", ("cluster=aws-g5", "batch=16", "training.offload=[optimizer]"))
     assert plan(offloading, 4, top=1).best[0].scenario.training.offload == ("optimizer",)
+
+
+def test_the_best_configurations_are_returned_as_a_table() -> None:
+    table = planned().to_frame()
+    assert table["step_time_s"].is_monotonic_increasing
+    assert (table["workers"] * table["stages"] * table["tensor"] * table["context"] == 8).all()

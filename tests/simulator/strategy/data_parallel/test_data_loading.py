@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from scaleproof.commands.text.run import describe
+from scaleproof.commands.text.sections import described
+from scaleproof.reports.descriptions.runs import describe
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
@@ -45,7 +46,7 @@ def test_a_step_takes_the_longer_of_training_and_loading(small: Make, strategy: 
         fed = run(small, strategy, reading(loading_s))
         assert fed.step_time_s == pytest.approx(max(loading_s, alone.step_time_s), rel=1e-6)
         assert sum(fed.breakdown_s.values()) == pytest.approx(fed.step_time_s)
-        assert ("Input-bound" in describe(fed)) == (longer > 1)
+        assert ("Input-bound" in described(describe(fed))) == (longer > 1)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -64,7 +65,7 @@ def test_rates_of_loading_are_those_of_a_step_that_waits_for_it(small: Make, str
         assert fed.samples_per_s == pytest.approx(least, rel=1e-6)
         assert rates.wanted_cores == pytest.approx(4 * rates.wanted_per_s / rates.decoding_per_s)
     slow = run(small, strategy, "input={decode: 2 s, cores: 4}")
-    text = " ".join(describe(slow).split())
+    text = " ".join(described(describe(slow)).split())
     assert "Input-bound: faster decoding, or more cores for it, helps most." in text
     assert re.search(r"input decoding [\d.,]+ samples/s; training without waiting [\d.,]+ samples/s, for which", text)
     assert re.search(r"for which decoding needs [\d,]+ cores a node", text)

@@ -7,10 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.program import Kind, Program
+from scaleproof.simulator.program import Kind
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import compile_step
-from scaleproof.simulator.strategy.scenario_job import job_of
+from tests.simulator.programs import compiled, size_bytes
 
 Make = Callable[..., Scenario]
 GATHER = "strategy={{kind: gather_average, workers: {}}}"
@@ -21,14 +20,6 @@ BYTES = (
     "cluster.network.latency=0",
     "cluster.device.memory_bandwidth=1 EB/s",
 )
-
-
-def compiled(scenario: Scenario) -> Program:
-    return compile_step(scenario.strategy, job_of(scenario, scenario.samples_per_worker, scenario.unevenness))
-
-
-def size_bytes(scenario: Scenario) -> float:
-    return 4.0 * scenario.model.parameters()
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5, 8])

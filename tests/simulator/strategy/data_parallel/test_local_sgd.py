@@ -10,17 +10,12 @@ from hypothesis import strategies as st
 from scaleproof.simulator.common.errors import FieldError, ScenarioError
 from scaleproof.simulator.engine import Variation, simulate
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.program import Kind, Program
+from scaleproof.simulator.program import Kind
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy import compile_step
-from scaleproof.simulator.strategy.scenario_job import job_of
+from tests.simulator.programs import compiled
 
 Make = Callable[..., Scenario]
 ONE_BUCKET = "strategy={{kind: data_parallel, workers: {}, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}}"
-
-
-def compiled(scenario: Scenario) -> Program:
-    return compile_step(scenario.strategy, job_of(scenario, scenario.samples_per_worker, scenario.unevenness))
 
 
 def period_s(scenario: Scenario, periods: int = 3) -> float:

@@ -14,7 +14,7 @@ from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.plan_costs import stage_layers
 from scaleproof.simulator.strategy.scenario_job import job_of
-from tests.simulator.programs import compiled, moved_bytes, separate_workers, step_s, work_s
+from tests.simulator.programs import compiled, moved_bytes, ring_bytes, separate_workers, step_s, work_s
 
 Make = Callable[..., Scenario]
 MIXTURE = (
@@ -25,11 +25,6 @@ MIXTURE = (
 
 def averaged(small: Make, numbers: str, *more: str) -> Program:
     return compiled(small(f"strategy={{kind: hybrid, {numbers}}}", "batch={per_worker: 12}", *more))
-
-
-def ring_bytes(ranks: int, size_bytes: float) -> float:
-    """Bytes through each rank for one round of a ring: an all-gather or a reduce-scatter."""
-    return (ranks - 1) / ranks * size_bytes
 
 
 @pytest.mark.parametrize("zero", [1, 2])

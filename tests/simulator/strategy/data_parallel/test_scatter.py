@@ -15,19 +15,11 @@ from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
-from tests.simulator.programs import compiled, moved_bytes
+from tests.simulator.programs import compiled, hybrid, moved_bytes, ring_bytes
 
 Make = Callable[..., Scenario]
 LLAMA = "model={kind: llama, layers: 8, hidden: 512, heads: 8, vocabulary: 8192, sequence: 256}"
 ON = (LLAMA, "cluster=selene-a100", "batch=64", "training.precision=bf16", "training.optimizer=adam")
-
-
-def hybrid(**fields: object) -> str:
-    return f"strategy={{kind: hybrid, {', '.join(f'{name}: {value}' for name, value in fields.items())}}}"
-
-
-def ring_bytes(ranks: int, size_bytes: float) -> float:
-    return (ranks - 1) / ranks * size_bytes
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 4])

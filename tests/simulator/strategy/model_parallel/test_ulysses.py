@@ -17,6 +17,7 @@ from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.plan_costs import with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
+from tests.simulator.programs import hybrid
 
 Make = Callable[..., Scenario]
 
@@ -29,10 +30,6 @@ def llama(key_heads: int = HEADS, flash: str = "true") -> str:
         f"model={{kind: llama, layers: 4, hidden: {HIDDEN}, heads: {HEADS}, key_heads: {key_heads}, vocabulary: 1024, "
         f"sequence: {TOKENS}, flash: {flash}}}"
     )
-
-
-def hybrid(**fields: object) -> str:
-    return f"strategy={{kind: hybrid, {', '.join(f'{name}: {value}' for name, value in fields.items())}}}"
 
 
 def block(scenario: Scenario) -> Layer:

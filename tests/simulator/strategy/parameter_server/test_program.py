@@ -26,6 +26,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
 from scaleproof.simulator.strategy.parameter_server.shards import buckets
 from scaleproof.simulator.strategy.scenario_job import job_of
+from tests.simulator.programs import compiled, size_bytes
 from tests.validator.verdicts import in_bulk
 
 Make = Callable[..., Scenario]
@@ -48,17 +49,9 @@ def servers(workers: int, servers: int = 1, **fields: object) -> str:
     return "strategy={" + ", ".join(f"{name}: {value}" for name, value in yaml.items()) + "}"
 
 
-def compiled(scenario: Scenario) -> Program:
-    return compile_step(scenario.strategy, job_of(scenario))
-
-
 def server_stats(run: Run) -> ServerStatistics:
     assert run.servers is not None
     return run.servers
-
-
-def size_bytes(scenario: Scenario) -> float:
-    return 4.0 * scenario.model.parameters()
 
 
 def leaving_bytes(program: Program, node: int) -> float:

@@ -116,11 +116,6 @@ def test_noise_checkpoints_and_warm_up_are_no_change_of_regime(
     assert not _run(_megatron_log(tmp_path, seconds), scenario).warnings
 
 
-def test_memory_may_stand_in_lines_of_its_own(tmp_path: Path, scenario: Scenario) -> None:
-    line = "[Rank 0] (after 2 iterations) memory (MB) | allocated: 100.0 | max allocated: 2048.0 | max reserved: 4096.0"
-    assert _run(_write(tmp_path, MEGATRON.sample, line), scenario).memory_bytes_per_rank == 2 * 2**30
-
-
 def test_lines_of_several_ranks_count_once_in_spite_of_colours(tmp_path: Path, scenario: Scenario) -> None:
     line = "[rank{}]:[titan] 2026-01-05 - root - INFO - \x1b[31mstep: {:2}  \x1b[32mloss:  6.1  \x1b[34mtps: {:,}\x1b[0m"
     path = _write(tmp_path, *(line.format(rank, step, 6000 + rank) for step in range(1, 11) for rank in range(3)))

@@ -18,17 +18,13 @@ from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.scenario_job import job_of
 from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
-from tests.simulator.programs import rank_layers
+from tests.simulator.programs import hybrid, rank_layers
 
 Make = Callable[..., Scenario]
 # a vocabulary so wide that the head takes as long as some layers
 LLAMA = "model={kind: llama, layers: 14, hidden: 256, heads: 8, vocabulary: 32768, sequence: 256}"
 ON = (LLAMA, "cluster=selene-a100", "batch=64", "training.precision=bf16", "training.optimizer=adam")
 BOTH = {"account_for_embedding": "true", "account_for_loss": "true"}
-
-
-def hybrid(**fields: object) -> str:
-    return f"strategy={{kind: hybrid, {', '.join(f'{name}: {value}' for name, value in fields.items())}}}"
 
 
 def blocks(scenario: Scenario) -> list[int]:

@@ -104,7 +104,7 @@ def predicted_bytes(configurations: Configurations, row: int) -> float:
 @pytest.mark.parametrize("name", SPACES)
 def test_memory_of_many_configurations_equals_separate_results(name: str) -> None:
     configurations = every(SPACES[name])
-    rows = np.random.default_rng(7).integers(len(configurations), size=80)
+    rows = np.random.default_rng(7).integers(len(configurations), size=40)
     assert memory_bytes(configurations)[rows] == pytest.approx([predicted_bytes(configurations, row) for row in rows], rel=1e-9)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate import Configurations, every, step_times
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import FOLLOWED
@@ -15,6 +17,7 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
+from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
 from tests.validator.verdicts import in_bulk
 
 # Five models on three kinds of clusters: NVLink and InfiniBand, 10 Gbit/s between nodes, PCIe.
@@ -49,6 +52,7 @@ BOUNDS = {
 _MOST_PASSES = 6_000
 
 
+@lru_cache
 def spaces(name: str) -> Configurations:
     reference, overrides, ranks = SCENARIOS[name]
     return every(space(load(reference, overrides), ranks))
@@ -60,10 +64,8 @@ def drawn(found: Configurations, count: int, seed: int) -> list[int]:
     return np.random.default_rng(seed).choice(np.flatnonzero(pieces < _MOST_PASSES), count, replace=False).tolist()
 
 
-def compared(name: str, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Errors of expected times and of lower bounds, relative to predictions."""
-    found = spaces(name)
-    rows = drawn(found, count, seed)
+def errors(found: Configurations, rows: list[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Those of expected times and of lower bounds, relative to predictions."""
     times = step_times(found.take(np.array(rows)))
     predicted_s = np.array([timed(found.scenario(row)).step_time_s for row in rows])
     return times.expected_s / predicted_s - 1, times.least_s / predicted_s - 1
@@ -74,12 +76,12 @@ QUICK = list(SCENARIOS)[:8:2]
 
 @pytest.mark.parametrize("name", [*QUICK, *in_bulk(*(name for name in SCENARIOS if name not in QUICK))])
 def test_predicted_times_are_above_the_bound_and_near_estimates(name: str) -> None:
-    errors, least = compared(name, 16, seed=1)
+    expected, least = errors(spaces(name), drawn(spaces(name), 16, seed=1))
     assert (least <= 1e-9).all()
     median, largest = BOUNDS.get(name, (0.03, 0.10))
-    assert np.median(np.abs(errors)) <= median
-    assert np.abs(errors).max() <= largest
-    assert (errors >= least).all()
+    assert np.median(np.abs(expected)) <= median
+    assert np.abs(expected).max() <= largest
+    assert (expected >= least).all()
 
 
 @pytest.mark.parametrize("name", [list(SCENARIOS)[2], *in_bulk(*list(SCENARIOS)[:2])])
@@ -90,33 +92,19 @@ def test_steps_with_every_form_of_recomputation_are_estimated(name: str) -> None
     )  # fmt: skip
     whole = space(load(reference, overrides), ranks)
     found = every(replace(whole, recompute=tuple(map(Recompute.model_validate, forms))))
-    rows = drawn(found, 24, seed=4)
-
-    times = step_times(found.take(np.array(rows)))
-
-    predicted_s = np.array([timed(found.scenario(row)).step_time_s for row in rows])
-    errors = times.expected_s / predicted_s - 1
-    assert (times.least_s / predicted_s - 1 <= 1e-9).all()
-    assert np.median(np.abs(errors)) <= 0.03
-    assert np.abs(errors).max() <= 0.10
+    check_against_predictions(found, np.array(drawn(found, 24, seed=4)))
 
 
 @pytest.mark.parametrize("name", [list(SCENARIOS)[2], *in_bulk(*list(SCENARIOS)[:2])])
 def test_schedules_without_a_closed_form_are_estimated_too(name: str) -> None:
     reference, overrides, ranks = SCENARIOS[name]
     scenario = load(reference, overrides)
-    errors, least = [], []
-    for schedule in FOLLOWED:
-        found = every(replace(space(scenario, ranks), schedules=(schedule,)))
-        rows = drawn(found, 3, seed=8)
-        times = step_times(found.take(np.array(rows)))
-        predicted_s = [timed(found.scenario(row)).step_time_s for row in rows]
-        errors += (times.expected_s / predicted_s - 1).tolist()
-        least += (times.least_s / predicted_s - 1).tolist()
-    assert max(least) <= 1e-9
-    assert np.median(np.abs(errors)) <= 0.03
+    each = [every(replace(space(scenario, ranks), schedules=(schedule,))) for schedule in FOLLOWED]
+    expected, least = np.hstack([errors(found, drawn(found, 3, seed=8)) for found in each])
+    assert (least <= 1e-9).all()
+    assert np.median(np.abs(expected)) <= 0.03
     # the largest is of zb_h2
-    assert np.abs(errors).max() <= 0.12
+    assert np.abs(expected).max() <= 0.12
 
 
 def test_schedules_found_by_search_are_rejected() -> None:
@@ -129,12 +117,12 @@ def test_schedules_found_by_search_are_rejected() -> None:
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_estimates_of_many_random_configurations_are_near_predictions(name: str) -> None:
-    errors, least = compared(name, 2000, seed=2)
+    expected, least = errors(spaces(name), drawn(spaces(name), 2000, seed=2))
     assert (least <= 1e-9).all()
     median, largest = BOUNDS.get(name, (0.03, 0.10))
-    assert np.median(np.abs(errors)) <= median
-    assert np.quantile(np.abs(errors), 0.95) <= (largest if name in BOUNDS else 0.05)
-    assert np.quantile(np.abs(errors), 0.99) <= (2 * largest if name in BOUNDS else 0.10)
+    assert np.median(np.abs(expected)) <= median
+    assert np.quantile(np.abs(expected), 0.95) <= (largest if name in BOUNDS else 0.05)
+    assert np.quantile(np.abs(expected), 0.99) <= (2 * largest if name in BOUNDS else 0.10)
 
 
 def test_the_estimate_of_a_single_rank_equals_the_prediction() -> None:

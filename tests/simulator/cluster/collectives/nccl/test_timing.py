@@ -11,22 +11,18 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.analysis.collective.messages import message_time
 from scaleproof.simulator.analysis.collective.time import collective_time
-from scaleproof.simulator.cluster import Cluster, Link, Node
+from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS
 from scaleproof.simulator.cluster.collectives.cost import collective_cost, timing_constants
 from scaleproof.simulator.cluster.collectives.groups import OPS, Group, Op
 from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
-from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, constants_of, priors, replaced
-from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, choices, nccl_choice, point_to_point
-from scaleproof.simulator.cluster.collectives.settings import Adjust, Nccl
+from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants, priors, replaced
+from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, choices, point_to_point
+from scaleproof.simulator.cluster.collectives.settings import Adjust
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.scenario.read import load_cluster
-
-HOPPER = Nccl(generation="hopper")
-
-
-def cluster(name: str) -> Cluster:
-    return load_cluster(name)
+from tests.simulator.cluster.collectives.nccl.cases import HOPPER, links, seconds
+from tests.simulator.clusters import plain
 
 
 def adjusted(known: Cluster, **factors: float) -> Cluster:
@@ -40,21 +36,11 @@ def constants(known: Cluster) -> TimingConstants:
     return timing_constants(known, facts)
 
 
-def links(ranks: int, devices: int = 8, network: str = "3200 Gbit/s") -> GroupLinks:
-    inside, between = (Link.model_validate({"bandwidth": rate, "latency": "1 us"}) for rate in ("450 GB/s", network))
-    return GroupLinks(Group.of(ranks, devices), Node(devices=devices, cards=devices, link=inside), between)
-
-
-def seconds(op: Op, group: GroupLinks, size_bytes: float, algorithm: str | None = None) -> float:
-    usable = choices(op, group, HOPPER, constants_of(HOPPER, "infiniband", Adjust()), algorithm)
-    return nccl_choice(usable, size_bytes).at(size_bytes).seconds(size_bytes)
-
-
 def test_the_smallest_sizes_take_the_launch_and_the_steps_of_ll() -> None:
     """An all-reduce around a ring of eight has 14 steps, an all-gather 7."""
-    node, known = links(8), constants(cluster("dgx-h100"))
+    node, known = links(8), constants(load_cluster("dgx-h100"))
     for op, steps in (("all_reduce", 14), ("all_gather", 7)):
-        assert seconds(op, node, 0, "ring") == pytest.approx(known.launch_s + steps * known.inside_step_s[0])
+        assert seconds(op, node, 0, algorithm="ring") == pytest.approx(known.launch_s + steps * known.inside_step_s[0])
 
 
 def test_a_ring_of_two_moves_as_much_local_data_as_remote() -> None:
@@ -62,7 +48,7 @@ def test_a_ring_of_two_moves_as_much_local_data_as_remote() -> None:
     inside_Bps = 450e9
     shares = [(n - 1) / n * 2**36 / seconds("all_gather", links(n), 2**36) / inside_Bps for n in (2, 4, 8)]
     assert shares == sorted(shares)
-    known = constants(cluster("dgx-h100"))
+    known = constants(load_cluster("dgx-h100"))
     assert shares[2] / shares[0] == pytest.approx((1 + known.local_step) / (1 + known.local_step / 7), rel=0.02)
 
 
@@ -90,13 +76,9 @@ def test_a_collective_in_chunks_agrees_with_its_messages_one_by_one(
     op: Op, algorithm: str, nodes: int, devices: int, size_bytes: int
 ) -> None:
     """Each piece of the data passes through all rounds, one behind the other; messages are simulated on their routes."""
-    link = {"bandwidth": "100 GB/s", "latency": "5 us"}
-    device = {"name": "any", "peak": {"fp16": "300 TFLOP/s"}, "memory": "80 GiB", "memory_bandwidth": "2 TB/s"}
-    description = {
-        "nodes": nodes, "node": {"devices": devices, "link": link}, "network": {"bandwidth": "25 GB/s", "latency": "5 us"},
-        "device": device, "collectives": {"library": "fastest"},
-    }  # fmt: skip
-    known, group = Cluster.model_validate(description), Group.of(nodes * devices, devices)
+    link, network = {"latency": "5 us"}, {"bandwidth": "25 GB/s", "latency": "5 us"}
+    known = plain(nodes, devices, link=link, network=network, collectives={"library": "fastest"})
+    group = Group.of(nodes * devices, devices)
     rounds = GroupLinks(group, known.node, known.network).traffic_by_round(algorithm, op)
     latency_s = GroupLinks(group, known.node, known.network).rounds_latency_s(rounds)
     # a switch that reduces is half of the way from a rank to another
@@ -116,7 +98,7 @@ def test_a_collective_in_chunks_agrees_with_its_messages_one_by_one(
 
 
 def test_factors_of_a_cluster_apply_to_the_shipped_constants() -> None:
-    known = cluster("dgx-h100")
+    known = load_cluster("dgx-h100")
     plain, slower = constants(known), constants(adjusted(known, launch=2.0, latency_between=3.0, rate_between=0.5))
     assert slower.launch_s == pytest.approx(2 * plain.launch_s)
     assert slower.between_step_s == pytest.approx([3 * step for step in plain.between_step_s])
@@ -127,9 +109,9 @@ def test_factors_of_a_cluster_apply_to_the_shipped_constants() -> None:
 
 
 def test_the_transport_is_the_networks_own_or_follows_from_its_cards() -> None:
-    assert cluster("aws-p4d").transport == "efa-1"
-    assert cluster("gcp-a3-mega").transport == "tcpxo"
-    p5 = cluster("aws-p5")
+    assert load_cluster("aws-p4d").transport == "efa-1"
+    assert load_cluster("gcp-a3-mega").transport == "tcpxo"
+    p5 = load_cluster("aws-p5")
     assert p5.network is not None
     unknown = p5.model_copy(update={"network": p5.network.model_copy(update={"transport": None})})
     assert unknown.transport == "infiniband"
@@ -140,11 +122,11 @@ def test_the_transport_is_the_networks_own_or_follows_from_its_cards() -> None:
 def test_an_unknown_transport_is_rejected_with_the_known_ones() -> None:
     network = {"bandwidth": "400 Gbit/s", "latency": "5 us", "transport": "avian"}
     with pytest.raises(FieldError, match=r"network\.transport: no transport is called 'avian'; give one of infiniband, roce"):
-        cluster("dgx-h100").rebuilt(network=network)
+        load_cluster("dgx-h100").rebuilt(network=network)
 
 
 def test_one_rank_of_another_node_gets_the_rate_of_two_channels() -> None:
-    known = constants(cluster("dgx-h100"))
+    known = constants(load_cluster("dgx-h100"))
     message = point_to_point(HOPPER, known, crosses=True, size_bytes=2**20)
     assert message.most_Bps == known.peer_Bps
     assert message.latency_s == pytest.approx(known.launch_s + known.between_step_s[2] + known.post_s + known.peer_s)
@@ -154,7 +136,7 @@ def test_one_rank_of_another_node_gets_the_rate_of_two_channels() -> None:
 
 def test_an_alltoall_over_many_nodes_fills_the_cards() -> None:
     """Of each rank's buffer (nodes − 1) / nodes goes over its card, 1 / nodes to each other node over one connection."""
-    known = constants(cluster("dgx-h100"))
+    known = constants(load_cluster("dgx-h100"))
     for nodes, each_Bps in ((2, known.peer_Bps), (8, 0.96 * known.between_share * 50e9)):
         crossing = 2**38 * (nodes - 1) / nodes
         assert crossing / seconds("alltoall", links(8 * nodes), 2**38) == pytest.approx(each_Bps, rel=0.02)
@@ -165,7 +147,7 @@ def test_an_alltoall_over_many_nodes_fills_the_cards() -> None:
 def test_a_larger_size_takes_longer_with_the_same_choice(op: Op, size: int, ranks: int) -> None:
     """Where NCCL's tuner changes its choice, the time may fall: it ranks by estimates."""
     for name in ("dgx-h100", "aws-p4de", "jean-zay-v100"):
-        known = cluster(name)
+        known = load_cluster(name)
         if ranks <= known.devices and op not in ("gather", "scatter"):
             group, facts = Group.of(ranks, known.node.devices), known.nccl_facts
             assert facts is not None
@@ -178,7 +160,7 @@ def test_a_larger_size_takes_longer_with_the_same_choice(op: Op, size: int, rank
 
 
 def test_other_constants_apply_to_a_cluster_whose_collectives_were_timed_before() -> None:
-    known, group = cluster("selene-a100"), Group.of(8, 8)
+    known, group = load_cluster("selene-a100"), Group.of(8, 8)
     before_s = collective_cost("all_reduce", 8, group, known).seconds
     with replaced(priors()):
         assert collective_cost("all_reduce", 8, group, known).seconds != pytest.approx(before_s)

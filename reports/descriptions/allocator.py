@@ -1,21 +1,21 @@
-"""Console text of what PyTorch's caching allocator reserves."""
+"""What PyTorch's caching allocator reserves, as a section."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from scaleproof.commands.text.tables import sections
 from scaleproof.reports.descriptions.runs import largest
+from scaleproof.reports.sections import Section
 from scaleproof.simulator.common.units import counted, format_bytes, format_need, format_percent
 from scaleproof.simulator.memory.allocator import AllocatorUse
 
 _OUTSIDE: Final = {"library": "NCCL buffers", "context": "CUDA context"}
 
 
-def describe_allocator(fixed: AllocatorUse, expandable: AllocatorUse) -> str:
-    """Console text of the memory of a rank, with the allocator's default segments and with expandable ones."""
-    return "\n".join(sections({"allocator": _lines(fixed, expandable)}))
+def describe(fixed: AllocatorUse, expandable: AllocatorUse) -> Section:
+    """The memory of a rank, with the allocator's default segments and with expandable ones."""
+    return Section("Allocator", "What the allocator reserves", facts={"allocator": list(_lines(fixed, expandable))})
 
 
 def _lines(fixed: AllocatorUse, expandable: AllocatorUse) -> Iterator[str]:
