@@ -22,7 +22,7 @@ def main() -> None:
 
     # what holds the servers up?
     found = sensitivity(servers)
-    print(f"bottleneck: {found.bottleneck.name if found.bottleneck else 'none'}")
+    print(f"bottleneck: {found.bottleneck or 'none'}")
     print(found.to_frame()["elasticity"].dropna().round(2))
 
     # at which bandwidth does a ring overtake as many servers as workers, where nodes have one GPU each?

@@ -17,7 +17,8 @@ from scaleproof.reports.charts.chart import Chart
 class Column:
     """A column of a table, by its head. is_text: whether cells are words, which are aligned at the left. under: head of the
     column below whose cells pages print these, in small type. is_detail: whether only pages have it. shares: of 1, drawn as
-    bars next to the cells. most_letters: of a cell in consoles, 0 for all."""
+    bars next to the cells. grades: of each cell, close, fair, off, failed or missing, which pages colour. most_letters: of a
+    cell in consoles, 0 for all."""
 
     head: str
     cells: Sequence[str]
@@ -25,6 +26,7 @@ class Column:
     under: str = ""
     is_detail: bool = False
     shares: Sequence[float] = ()
+    grades: Sequence[str] = ()
     most_letters: int = 0
 
 
@@ -73,7 +75,7 @@ class Section:
     """A part of a description.
 
     name: in a table of contents. intro: how pages introduce it. facts: what is known, by name. charts: makes the charts, where
-    they are drawn; brief: sentences in their place. notes: sentences below tables and charts. code: lines of a file. result:
+    they are drawn; brief: lines in their place. notes: sentences below tables and charts. code: lines of a file. result:
     what it finds, in a few words, for a table of contents. is_headed: whether consoles print the heading, too, as they do above
     code.
     """

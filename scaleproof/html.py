@@ -50,7 +50,7 @@ def _line(line: Line) -> str:
 def _table(one: Table) -> str:
     """A table, without the columns that only pages have; a bar with its legend for shares."""
     shares = next((column.shares for column in one.columns if column.shares), None)
-    if shares is not None:
+    if shares is not None and not one.has_titles:
         return _bar(one.rows(), shares)
     notes = "".join(f"<div>{escape(note)}</div>" for note in one.notes)
     return notes + table(one.titles if one.has_titles else [], one.rows()[:_MOST_ROWS])

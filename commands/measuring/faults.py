@@ -11,7 +11,7 @@ from scaleproof.commands.arguments import Command
 from scaleproof.commands.output import print_result, progress
 
 if TYPE_CHECKING:
-    from scaleproof.proof.elastic.events.outcome import ElasticOutcome
+    from scaleproof.simulator.analysis.elastic.outcome import ElasticRecord
 
 # Scenarios with one event, for the kinds of --only.
 _KINDS: Final = {
@@ -43,14 +43,17 @@ def mount(commands: Any) -> None:
 
 
 def _faults(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.elastic import describe_outcome
+    from scaleproof.commands.text.sections import section_lines
     from scaleproof.proof.elastic.events.experiment import Experiment
+    from scaleproof.reports.descriptions.elastic import describe_runs
+    from scaleproof.simulator.analysis.elastic.outcome import ElasticRecord
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.scenario.load import load
     from scaleproof.validator import results
     from scaleproof.validator.launch import fork_server
     from scaleproof.validator.launch.launch import require_torch, temporary_folder
     from scaleproof.validator.netlab import lab
+    from scaleproof.validator.record.provenance import cpu_model, of_process
 
     require_torch()
     if options.scenarios and options.only:
@@ -69,30 +72,22 @@ def _faults(options: argparse.Namespace) -> int:
         # wait until the fork server has loaded torch, which would disturb a measurement
         fork_server.shared().wait_until_ready()
         outcomes = [one.run(folder / str(number), report) for number, one in enumerate(experiments)]
-        data = _plain(outcomes)
+        record = ElasticRecord(events=tuple(outcomes), provenance=of_process() | {"cpu": cpu_model()})
         if options.out is not None:
-            _write(data, folder, options.out)
-    print_result(options, lambda: data, lambda: "\n\n".join(map(describe_outcome, outcomes)))
+            _write(record, folder, options.out)
+    runs = describe_runs(record).sections
+    print_result(options, record.to_dict, lambda: "\n\n".join("\n".join(section_lines(run)) for run in runs))
     for one in outcomes:
         if one.warning:
             print(f"warning: {one.predicted.scenario}: {one.warning}", file=sys.stderr)
-    return 0 if all(one.state.is_right for one in outcomes) else 1
+    return 0 if all(one.state.right for one in outcomes) else 1
 
 
-def _plain(outcomes: list[ElasticOutcome]) -> dict[str, Any]:
-    """The outcomes, and where they were measured, as plain data for JSON."""
-    from scaleproof.validator.record.provenance import cpu_model, of_process
-
-    return {"events": [one.plain() for one in outcomes], "provenance": of_process() | {"cpu": cpu_model()}}
-
-
-def _write(data: dict[str, Any], folder: Path, out: Path) -> None:
+def _write(record: ElasticRecord, folder: Path, out: Path) -> None:
     """Writes the outcomes and the logs of all processes."""
-    import json
-
-    from scaleproof.reports.read.elastic import EVENTS_FILE
+    from scaleproof.simulator.analysis.elastic.outcome import FILE
     from scaleproof.simulator.common.atomic_file import write_atomically
 
     for notes in folder.glob("**/*.jsonl"):
         write_atomically(out / notes.relative_to(folder), notes.read_bytes())
-    write_atomically(out / EVENTS_FILE, (json.dumps(data, indent=2) + "\n").encode())
+    write_atomically(out / FILE, record.to_json().encode())

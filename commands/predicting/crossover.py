@@ -35,7 +35,8 @@ def mount(commands: Any) -> None:
 
 
 def _crossover(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.crossover import describe
+    from scaleproof.commands.text.sections import by_section
+    from scaleproof.reports.descriptions.crossover import describe
     from scaleproof.simulator.analysis.crossover.crossover import crossover
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.scenario.load import load
@@ -49,19 +50,19 @@ def _crossover(options: argparse.Namespace) -> int:
         say_added(load(options.scenario, options.overrides).cluster, options.gpus)
     if options.out:
         _write(result, options.out)
-    return print_result(options, result.plain, lambda: describe(result))
+    return print_result(options, result.to_dict, lambda: by_section(describe(result)))
 
 
 def _write(result: Crossover, folder: Path) -> None:
     """Writes the map as tables and as a picture."""
-    import json
-
-    from scaleproof.reports.charts.crossover import picture
+    from scaleproof.reports.charts.still import still
+    from scaleproof.reports.descriptions.crossover import picture
+    from scaleproof.simulator.analysis.crossover.crossover import FILE
     from scaleproof.simulator.common.atomic_file import write_atomically
     from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_folder
 
     with locked_folder(folder, "crossover", PATIENCE_S):
-        write_atomically(folder / "crossover.json", (json.dumps(result.plain(), indent=2) + "\n").encode())
+        write_atomically(folder / FILE, result.to_json().encode())
         write_atomically(folder / "points.csv", result.to_frame().to_csv(index=False).encode())
         write_atomically(folder / "borders.csv", result.borders_to_frame().to_csv(index=False).encode())
-        write_atomically(folder / "crossover.png", picture(result, "png"))
+        write_atomically(folder / "crossover.png", still(picture(result)).png)

@@ -28,8 +28,8 @@ def mount(commands: Any) -> None:
 
 
 def _goodput(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text import elastic as elastic_text
     from scaleproof.commands.text.sections import described
+    from scaleproof.reports.descriptions import elastic as elastic_descriptions
     from scaleproof.reports.descriptions.goodput import describe
     from scaleproof.simulator.analysis.elastic import elastic
     from scaleproof.simulator.analysis.goodput import goodput
@@ -38,6 +38,6 @@ def _goodput(options: argparse.Namespace) -> int:
     scenario = load(options.scenario, options.overrides)
     if scenario.reliability is not None and scenario.reliability.events:
         timeline, assumed_s = elastic(scenario), scenario.reliability.assumed_s
-        return print_result(options, timeline.plain, lambda: elastic_text.describe(timeline, assumed_s))
+        return print_result(options, timeline.to_dict, lambda: described(elastic_descriptions.describe(timeline, assumed_s)))
     result = goodput(scenario, options.days, options.samples, options.seed)
     return print_result(options, result.to_dict, lambda: described(describe(result)))

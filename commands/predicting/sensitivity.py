@@ -21,9 +21,10 @@ def mount(commands: Any) -> None:
 
 
 def _sensitivity(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.sensitivity import describe
+    from scaleproof.commands.text.sections import described
+    from scaleproof.reports.descriptions.sensitivity import describe
     from scaleproof.simulator.analysis.sensitivity.sensitivity import sensitivity
     from scaleproof.simulator.scenario.load import load
 
     result = sensitivity(load(options.scenario, options.overrides))
-    return print_result(options, result.plain, lambda: describe(result))
+    return print_result(options, result.to_dict, lambda: described(describe(result)))

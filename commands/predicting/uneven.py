@@ -24,9 +24,10 @@ def mount(commands: Any) -> None:
 
 
 def _uneven(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.stragglers import describe
+    from scaleproof.commands.text.sections import by_section
+    from scaleproof.reports.descriptions.stragglers import describe
     from scaleproof.simulator.analysis.stragglers import uneven
     from scaleproof.simulator.scenario.load import load
 
     result = uneven(load(options.scenario, options.overrides), options.backups, options.bound)
-    return print_result(options, result.plain, lambda: describe(result))
+    return print_result(options, result.to_dict, lambda: by_section(describe(result)))

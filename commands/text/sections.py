@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from scaleproof.commands.text.tables import SHARE_WIDTHS, bar, sections, table, wrapped
 from scaleproof.reports.sections import Description, Line, Section, Table
 from scaleproof.simulator.common.units import counted
+
+# of a bar in a table with titles
+_BAR_WIDTH: Final = 10
 
 
 def described(found: Description, more: Iterable[str] = ()) -> str:
@@ -31,7 +35,7 @@ def by_section(found: Description) -> str:
 
 def section_lines(section: Section, indent: str = "  ") -> list[str]:
     """Lines of a section, indented below its heading if that is printed."""
-    lines = [section.heading] if section.is_headed else []
+    lines = [*([section.heading] if section.is_headed else []), *facts_text([section])]
     for one in section.tables:
         lines += _wrapped(one.brief, indent) if one.brief is not None else table_lines(one, indent)
     return [*lines, *_wrapped([*section.brief, *section.notes], indent)]
@@ -56,14 +60,18 @@ def table_lines(one: Table, indent: str = "") -> list[str]:
     columns = [column for column in one.columns if not column.is_detail]
     align = "".join("<" if column.is_text else ">" for column in columns)
     shares = next((column.shares for column in columns if column.shares), None)
-    if shares is not None:
+    if shares is not None and not one.has_titles:
         cells = ((*row, bar(share)) for row, share in zip(one.rows(), shares, strict=True))
         return table(cells, f"{align}<", SHARE_WIDTHS, gap=1, indent=indent)
     # rows below the heading of the table are indented
     inner = "" if one.titles[0] == columns[0].head else "  "
+    titles = one.titles
     rows = [[_cut(cell, column.most_letters) for cell, column in zip(row, columns, strict=True)] for row in one.rows()]
+    if shares is not None:
+        titles, align = [*titles, ""], f"{align}<"
+        rows = [[*row, bar(share, _BAR_WIDTH)] for row, share in zip(rows, shares, strict=True)]
     shown = [[f"{inner}{name}", *others] for name, *others in (rows[: one.most_rows] if one.most_rows else rows)]
-    lines = table([one.titles, *shown] if one.has_titles else shown, align, indent=indent)
+    lines = table([titles, *shown] if one.has_titles else shown, align, indent=indent)
     if more := len(rows) - len(shown):
         noun = columns[0].head or "row"
         lines.append(f"{indent}{inner}and {counted(more, f'more {noun}')}, see --json")

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final
 
-from scaleproof.simulator.common.units import format_percent
-
 # Width of wrapped text.
 WIDTH: Final = 100
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
@@ -58,13 +56,6 @@ def bar(share: float, width: int = _BAR_WIDTH) -> str:
     """A bar that is `width` characters long for a share of 1, accurate to an eighth of a character; empty below 0."""
     blocks, eighths = divmod(round(max(0.0, share) * width * 8), 8)
     return "█" * blocks + _EIGHTHS[eighths]
-
-
-def shares(rows: Iterable[tuple[str, str, float]]) -> list[str]:
-    """Lines of (name, amount, share), each with the share in per cent and as a bar."""
-    return table(
-        ((name, amount, format_percent(share), bar(share)) for name, amount, share in rows), "<>><", SHARE_WIDTHS, gap=1
-    )
 
 
 def wrapped(text: str, first: str = "", rest: str = "  ") -> list[str]:

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from matplotlib.figure import Figure
 
-from scaleproof.reports.charts import crossover as crossover_chart
 from scaleproof.reports.charts import style
 from scaleproof.reports.charts.device import rate_chart
 from scaleproof.reports.charts.still import still
+from scaleproof.reports.descriptions.crossover import picture
 from scaleproof.simulator.analysis.crossover.crossover import crossover
 from scaleproof.simulator.analysis.goodput import goodput
 from scaleproof.simulator.analysis.stragglers import uneven
@@ -47,7 +47,7 @@ def crossover_map() -> bytes:
     """The map of docs/guides/what-if.md."""
     overrides = ["framework=ideal", "cluster=aws-p2-xlarge"]
     found = crossover("resnet50-ring-p100", y="workers=4,16,64", points=5, overrides=overrides)
-    return crossover_chart.picture(found, "png")
+    return still(picture(found)).png
 
 
 def device_rates() -> bytes:
@@ -127,8 +127,8 @@ PICTURES: Final[dict[str, Callable[[], bytes]]] = {
 }
 
 if __name__ == "__main__":
-    for name, picture in PICTURES.items():
-        write_atomically(IMAGES / name, picture())
+    for name, draw in PICTURES.items():
+        write_atomically(IMAGES / name, draw())
         print(IMAGES / name)
     write_atomically(DEVICE, device_rates())
     print(DEVICE)

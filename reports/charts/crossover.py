@@ -1,61 +1,77 @@
-"""A picture of a strategy map: the fastest strategy by two fields, with borders and their intervals."""
+"""The chart of a strategy map: the fastest strategy by two fields, with borders and their intervals."""
 
 from __future__ import annotations
 
-import json
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from scaleproof.reports.charts import style
-from scaleproof.reports.charts.style import Format, label, paler, render, title
-from scaleproof.simulator.analysis.crossover.crossover import Crossover
+from scaleproof.reports.charts.chart import CELL_COLOURS, Boxes, Chart, ChartAxis, Line, Mark, View
+from scaleproof.reports.charts.style import FAINT, INK, paler
+from scaleproof.simulator.analysis.crossover.crossover import Border, Crossover
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-_COLOURS: Final = (style.BLUE, style.VERMILLION, style.ORANGE, style.GREEN, style.PURPLE, style.SKY, style.YELLOW)
 _PALER: Final = 0.35
-_ROW_IN: Final = 0.42
+_BAR: Final = 0.86
+_ROW_PX: Final = 44
+# of x, in addition to that at its begin
+_TICKS: Final = 4
 
 
-def picture(found: Crossover, form: Format) -> bytes:
-    """The map as PNG or SVG, with the borders as its description."""
-    description = json.dumps({"scenario": found.scenario, "borders": found.plain()["borders"]}, separators=(",", ":"))
-    return render(1.3 + _ROW_IN * len(found.y.values), lambda figure: _draw(figure, found), form, description)
+def strategy_map(found: Crossover, finding: str) -> Chart:
+    """The map: a bar for each value of y, with the fastest strategy along the logarithm of x. finding: its result in a line."""
+    colours = {name: paler(CELL_COLOURS[i % len(CELL_COLOURS)], _PALER) for i, name in enumerate(found.strategies)}
+    segments = [(row, *one) for row, y in enumerate(found.y.values) for one in _segments(found, y)]
+    bands = [_bands(name, colour, segments) for name, colour in (colours | {"": FAINT}).items()]
+    rows = {y: row for row, y in enumerate(found.y.values)}
+    borders = [(rows[border.y], border) for border in found.borders]
+    x = [place for _, border in borders for place in (math.log10(border.x), math.log10(border.x), math.nan)]
+    y = [place for row, _ in borders for place in (row - _BAR / 2, row + _BAR / 2, math.nan)]
+    between = [(row, *_ends(found, border)) for row, border in borders if border.low is not None]
+    lines = (
+        Line("border", INK, x, y),
+        Line(
+            "90 % interval",
+            INK,
+            [place for _, low, high in between for place in (low, high, math.nan)],
+            [place for row, *_ in between for place in (row, row, math.nan)],
+            dashed=True,
+        ),
+    )
+    marks: list[Mark] = [*(one for one in bands if one.left), *(one for one in lines if one.x)]
+    ends = math.log10(found.x.values[0]), math.log10(found.x.values[-1])
+    ticks = [(ends[0] * (_TICKS - tick) + ends[1] * tick) / _TICKS for tick in range(_TICKS + 1)]
+    across = ChartAxis(found.x.name, ticks=tuple((tick, found.x.rounded(10**tick)) for tick in ticks), limits=ends)
+    upward = ChartAxis(
+        found.y.name,
+        ticks=tuple((float(row), found.y.text(value)) for row, value in enumerate(found.y.values)),
+        limits=(-0.5, len(rows) - 0.5),
+    )
+    caption = "Colour: the fastest strategy. Lines: borders and their 90 % intervals."
+    height = 150 + _ROW_PX * len(rows)
+    return Chart(
+        "map",
+        f"By {found.x.name} and {found.y.name}",
+        (View(across, upward, tuple(marks), finding),),
+        caption,
+        height_px=height,
+    )
 
 
-def _draw(figure: Figure, found: Crossover) -> None:
-    from matplotlib.patches import Patch
-
-    axes = figure.subplots()
-    colours = {name: paler(_COLOURS[i % len(_COLOURS)], _PALER) for i, name in enumerate(found.strategies)} | {"": style.FAINT}
-    seen = {name: None for row in range(len(found.y.values)) for name in _draw_row(axes, found, row, colours)}
-    axes.set_xscale("log")
-    axes.set_xlim(found.x.values[0], found.x.values[-1])
-    ends = [found.x.values[0] * (found.x.values[-1] / found.x.values[0]) ** share for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
-    axes.set_xticks(ends, [found.x.text(round(end) if found.x.is_whole else end) for end in ends])
-    axes.minorticks_off()
-    axes.grid(visible=False)
-    axes.set_yticks(range(len(found.y.values)), [found.y.text(value) for value in found.y.values])
-    axes.set_xlabel(found.x.name)
-    axes.set_ylabel(found.y.name)
-    title(axes, f"{label(found.scenario)}: {found.best}\nlines: borders and their 90 % intervals")
-    names = [name for name in (*found.strategies, "") if name in seen]
-    handles = [Patch(facecolor=colours[name], label=label(name or "none fits")) for name in names]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(7, len(handles)))
-
-
-def _draw_row(axes: Axes, found: Crossover, row: int, colours: dict[str, str]) -> list[str]:
-    """Draws the bands of a row and its borders. Returns the strategies that win in it."""
-    y, last = found.y.values[row], found.x.values[-1]
+def _segments(found: Crossover, y: float) -> list[tuple[float, float, str]]:
+    """Begin and end along x, in SI, and the winner of each segment of a row."""
     segments = found.segments(y)
-    ends = [*(begin for begin, _ in segments[1:]), last]
-    for (begin, name), end in zip(segments, ends, strict=True):
-        axes.barh(row, end - begin, left=begin, height=0.86, color=colours[name])
-    for border in (one for one in found.borders if one.y == y):
-        axes.plot([border.x, border.x], [row - 0.43, row + 0.43], color=style.INK, linewidth=1.6)
-        if border.low is not None and border.high is not None:
-            low, high = max(border.low, found.x.values[0]), min(border.high, last) if math.isfinite(border.high) else last
-            axes.plot([low, high], [row, row], color=style.INK, linewidth=0.9)
-    return [name for _, name in segments]
+    ends = [*(begin for begin, _ in segments[1:]), found.x.values[-1]]
+    return [(begin, end, name) for (begin, name), end in zip(segments, ends, strict=True)]
+
+
+def _bands(name: str, colour: str, segments: list[tuple[int, float, float, str]]) -> Boxes:
+    """The segments that a strategy wins. name: "" for those where none can be trained."""
+    mine = [(row, begin, end) for row, begin, end, winner in segments if winner == name]
+    left = [math.log10(begin) for _, begin, _ in mine]
+    width = [math.log10(end / begin) for _, begin, end in mine]
+    return Boxes(name or "none fits", colour, left, width, [float(row) for row, *_ in mine], [_BAR] * len(mine))
+
+
+def _ends(found: Crossover, border: Border) -> tuple[float, float]:
+    """The logarithms of the ends of a border's interval on the map."""
+    low, high = border.low or 0.0, math.inf if border.high is None else border.high
+    return math.log10(max(low, found.x.values[0])), math.log10(min(high, found.x.values[-1]))

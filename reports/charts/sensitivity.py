@@ -40,8 +40,7 @@ def sensitivity_chart(found: Sensitivity, words: str) -> Chart | None:
     x = ChartAxis("% of throughput for 1 % of the parameter", limits=(min(ends) - room * (min(ends) < 0), max(ends) + room))
     ticks = tuple((float(i), f"{one.name} ({one.says})") for i, one in enumerate(shown))
     y = ChartAxis("", ticks=ticks, limits=(len(shown) - 0.4, -0.6))
-    bottleneck = found.bottleneck
-    finding = f"{words}: {bottleneck.name} matters most" if bottleneck else words
+    finding = f"{words}: {found.bottleneck} matters most" if found.bottleneck else words
     caption = "Change of throughput for 1 % more of each parameter; those below 0.005 % are not shown."
     return Chart("sensitivity", "Sensitivity of throughput", (View(x, y, tuple(marks), finding),), caption,
                  height_px=120 + _BAR_PX * len(shown))  # fmt: skip

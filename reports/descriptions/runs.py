@@ -128,6 +128,8 @@ def finding(run: Run) -> str:
 def speed(run: Run) -> str:
     """'llama: 308k tokens/s on 256 GPUs (261–364k)', of a measured run without an interval."""
     gpus = counted(run.compute_ranks, "GPU")
+    if run.host_problem:
+        return f"{run.scenario}: out of host memory on {gpus}, {run.host_problem}"
     if run.fits is False and run.memory_bytes_per_rank and run.capacity_bytes:
         memory = f"{format_bytes(run.memory_bytes_per_rank)} of {format_bytes(run.capacity_bytes)} per GPU"
         note = f" ({run.fit_by_note})" if run.fit_by_note else ""
@@ -169,7 +171,7 @@ def out_of_memory(run: Run) -> str:
     """'Out of memory: 224 of 80.0 GiB per GPU at stage 0 (optimizer states 128 GiB, …); fits with: --set training.zero=3'."""
     holders_bytes, noun = run.memory_bytes or {}, gpu(run)
     need = format_need(sum(holders_bytes.values()), run.capacity_bytes or 0.0)
-    most = max(run.memory_by_stage, key=lambda stage: stage.total_bytes, default=None)
+    most = next((stage for stage in run.memory_by_stage if stage.total_bytes == sum(holders_bytes.values())), None)
     place = f" at {most.name}" if most is not None and len(run.memory_by_stage) > 1 else ""
     settings = " ".join(f"--set {shlex.quote(setting)}" for setting in _settings(run.fit_by))
     # the script decides all that a plan would
@@ -180,6 +182,8 @@ def out_of_memory(run: Run) -> str:
     )
     note = f" ({run.fit_by_note})" if run.fit_by_note else ""
     remedy = f"fits with: {settings}{note}" if settings else f"no setting tried makes it fit; {other}"
+    if run.host_problem:
+        return f"Out of host memory: {run.host_problem}" + (f"; {remedy}" if settings else "")
     return f"Out of memory: {need} per {noun}{place} ({', '.join(largest(holders_bytes))}); {remedy}"
 
 
@@ -378,7 +382,11 @@ def _memory(run: Run) -> Iterator[str]:
         return
     needed = sum(run.memory_bytes.values())
     need = f"{format_need(needed, run.capacity_bytes) if run.capacity_bytes else format_bytes(needed)} per {gpu(run)}"
-    if len(run.memory_by_stage) > 1:
+    # the fullest rank of each kind of device, where they differ
+    fullest = {one.capacity_bytes: one for one in sorted(run.memory_by_stage, key=lambda one: one.total_bytes)}
+    if None not in fullest and fullest:
+        need = ", ".join(f"{format_need(one.total_bytes, capacity or 0.0)} per {one.name}" for capacity, one in fullest.items())
+    elif len(run.memory_by_stage) > 1:
         most, least = (pick(run.memory_by_stage, key=lambda stage: stage.total_bytes) for pick in (max, min))
         if most.total_bytes > least.total_bytes:
             need += f" at {most.name}, {format_bytes(least.total_bytes)} at {least.name}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
@@ -39,7 +39,6 @@ def page(
     is_empty: bool = False,
 ) -> Page:
     """The page of a result. notes: on its folder. more: sections that follow its own."""
-    sections = [made for made in map(page_section, found.sections) if has_content(made)]
     lede = sentences(found.summary)
     headline = found.finding or found.title
     return Page(
@@ -48,11 +47,16 @@ def page(
         lede,
         found.figures,
         notes,
-        [*sections, *more],
+        [*page_sections(found.sections), *more],
         sheets,
         sources,
         is_empty,
     )
+
+
+def page_sections(found: Iterable[Section]) -> list[PageSection]:
+    """The sections of a page that show anything, with the contents of those of a result."""
+    return [made for made in map(page_section, found) if _has_content(made)]
 
 
 def page_section(found: Section) -> PageSection:
@@ -61,7 +65,7 @@ def page_section(found: Section) -> PageSection:
         slug(found.name),
         found.name,
         # a name stays as it is
-        found.heading if found.heading == found.name else capitalised(found.heading),
+        found.heading if found.heading.startswith(found.name) else capitalised(found.heading),
         found.intro,
         pictured(*found.charts()),
         before="described.html",
@@ -71,7 +75,7 @@ def page_section(found: Section) -> PageSection:
     )
 
 
-def has_content(section: PageSection) -> bool:
+def _has_content(section: PageSection) -> bool:
     """Whether a section of a page shows anything."""
     found = section.data["section"]
     return bool(section.pictures or found.facts or found.tables or found.notes or found.code)
@@ -100,7 +104,8 @@ def shown_columns(table: Table) -> list[Column]:
 
 def _cell(column: Column, below: Column | None, number: int) -> Cell:
     small = below.cells[number] if below else ""
-    return Cell(capitalised(column.head), column.cells[number], small, look(column))
+    grade = column.grades[number] if column.grades else ""
+    return Cell(capitalised(column.head), column.cells[number], small, f"{look(column)} {grade}".strip())
 
 
 def look(column: Column) -> str:

@@ -12,33 +12,35 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from scaleproof.reports import text
 from scaleproof.reports.pages import (
+    claims_page,
     collective_page,
+    crossover_page,
     described,
     elastic_page,
     fit_page,
-    picture_page,
     plan_page,
     result_page,
     study_page,
 )
 from scaleproof.reports.pages.sections import Page
 from scaleproof.reports.read import results, study_folder
-from scaleproof.reports.read.elastic import EVENTS_FILE
 from scaleproof.reports.read.results import Results
+from scaleproof.simulator.analysis.crossover.crossover import FILE as CROSSOVER_FILE
+from scaleproof.simulator.analysis.elastic.outcome import FILE as ELASTIC_FILE
 from scaleproof.simulator.analysis.fit_record import FILE as FIT_FILE
 from scaleproof.simulator.analysis.planner.sizes import is_plan_folder
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
-from scaleproof.simulator.common.units import format_bytes, format_short
 
 _PAGE: Final = "index.html"
-_PICTURE_PAGES: Final = {
-    picture_page.CLAIMS_FILE: picture_page.claims_page,
-    picture_page.CROSSOVER_FILE: picture_page.crossover_page,
+# Pages by the file that they show.
+_PAGES: Final = {
+    claims_page.FILE: claims_page.page,
+    CROSSOVER_FILE: crossover_page.page,
     collective_page.COLLECTIVES_FILE: collective_page.page,
     FIT_FILE: fit_page.page,
-    EVENTS_FILE: elastic_page.page,
+    ELASTIC_FILE: elastic_page.page,
 }
 _SCRIPTS: Final = ("head.js", "page.js")
 _LIBRARY: Final = Path(__file__).parents[1] / "vendor" / "plotly-basic.min.js"
@@ -80,7 +82,7 @@ def _page(folder: Path) -> Page:
         page = study_page.page(study_folder.read(folder), runs.cases)
         return replace(page, notes=(*page.notes, *runs.notes), sections=(*page.sections, *result_page.sections(runs)))
     if folder.is_dir() and not results.has_runs(folder):
-        for name, page_of in _PICTURE_PAGES.items():
+        for name, page_of in _PAGES.items():
             if (folder / name).is_file():
                 return page_of(folder)
     return result_page.page(results.read(folder))
@@ -106,15 +108,6 @@ def _render(page: Page) -> str:
         "narrow": text.with_narrow_spaces,
         "groups": described.groups,
         "shown_columns": described.shown_columns,
-        "ms": text.milliseconds,
-        "signed_ms": text.signed_milliseconds,
-        "rate": text.rate,
-        "short": format_short,
-        "duration": text.duration,
-        "percent": text.percent,
-        "signed_percent": text.signed_percent,
-        "family_name": text.family_name,
-        "size": format_bytes,
     }
     head, own = (environment.get_template(name).render() for name in _SCRIPTS)
     library = _library() if any(section.pictures for section in page.sections) else ""

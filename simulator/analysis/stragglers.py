@@ -6,8 +6,6 @@ allreduce; under each perturbation of the scenario separately, and under all of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleproof.simulator.analysis.alternatives import contenders
@@ -19,6 +17,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
+from scaleproof.simulator.common.record import Record
 from scaleproof.simulator.parallelism import ParameterServer, Strategy
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
@@ -35,7 +34,6 @@ TOGETHER: Final = "all together"
 NETWORK: Final = "network variability"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Cell(Variant):
     """The prediction of one consistency model under one kind of perturbation.
 
@@ -49,23 +47,18 @@ class Cell(Variant):
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Uneven:
+class Uneven(Record):
     """Predictions of all consistency models under all perturbations. ways: descriptions by name of the consistency model, or
     `ring`. cells: by kind of perturbation, then by way."""
 
     scenario: str
     workers: int
-    ways: Mapping[str, str]
-    cells: Mapping[str, Mapping[str, Cell]]
+    ways: dict[str, str]
+    cells: dict[str, dict[str, Cell]]
 
     def framework_words(self, way: str) -> str:
         """The framework used for a way, such as 'pytorch-ddp, by default'; "" where it cannot be trained."""
         return frameworks(row[way] for row in self.cells.values())
-
-    def plain(self) -> dict[str, Any]:
-        """The predictions as data for JSON."""
-        return asdict(self)
 
     @naming_extras()
     def to_frame(self) -> pd.DataFrame:
@@ -73,7 +66,7 @@ class Uneven:
         import pandas as pd
 
         rows = [
-            {"unevenness": kind, "way": way, **asdict(cell)} for kind, row in self.cells.items() for way, cell in row.items()
+            {"unevenness": kind, "way": way, **cell.to_dict()} for kind, row in self.cells.items() for way, cell in row.items()
         ]
         return pd.DataFrame(rows).drop(columns="warnings")
 
@@ -108,7 +101,8 @@ def uneven(scenario: Scenario, backups: int | None = None, bound: int = _BOUND) 
     rows = iter(table(grid, _results))
     found = {kind: {way: Cell.of(next(rows)) for way in ways} for kind in kinds}
     cells = {kind: {way: _compared(cell, found[ALONE][way]) for way, cell in row.items()} for kind, row in found.items()}
-    return Uneven(scenario.name, own.workers, {name: words for name, (words, _) in ways.items()}, cells)
+    meanings = {name: words for name, (words, _) in ways.items()}
+    return Uneven(scenario=scenario.name, workers=own.workers, ways=meanings, cells=cells)
 
 
 def _kinds(scenario: Scenario) -> dict[str, tuple[Cluster, Perturbations]]:
@@ -151,7 +145,7 @@ def _ways(scenario: Scenario, own: ParameterServer, backups: int, bound: int) ->
 def _compared(cell: Cell, even: Cell) -> Cell:
     """The cell with its throughput over that without perturbations."""
     of_even = cell.samples_per_s / even.samples_per_s if cell.samples_per_s and even.samples_per_s else None
-    return replace(cell, of_even=of_even)
+    return cell.model_copy(update={"of_even": of_even})
 
 
 def _results(scenario: Scenario) -> Row:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from scaleproof.simulator.analysis.study.evaluate import Row
+from scaleproof.simulator.common.record import Record
 from scaleproof.simulator.run.run import framework_words
 
 
-@dataclass(frozen=True, kw_only=True)
-class Variant:
+class Variant(Record):
     """A row of a table: the prediction of one variant. problem: why it cannot be trained; results are None then, and the
     framework is ""."""
 
@@ -23,7 +22,7 @@ class Variant:
     @classmethod
     def of(cls, row: Row, **place: Any) -> Self:
         """The variant of a row. place: further columns."""
-        columns = {name: row[name] for name in {one.name for one in fields(cls)} & row.keys()}
+        columns = {name: row[name] for name in cls.model_fields.keys() & row.keys()}
         # the first of several problems
         return cls(**{**columns, "problem": row.get("error", "").partition(" | ")[0], **place})
 

@@ -18,6 +18,7 @@ from scaleproof.simulator.cluster.collectives.settings import (
     without_peers,
 )
 from scaleproof.simulator.cluster.device.device import Device, Optimizer, Precision, optimizer_bytes
+from scaleproof.simulator.cluster.kinds import NodeKind, of_listed_nodes
 from scaleproof.simulator.cluster.network.links import Link, Node, without_nics
 from scaleproof.simulator.cluster.quantities import QUANTITIES, Interval
 from scaleproof.simulator.common import catalog
@@ -64,6 +65,7 @@ class Cluster(Spec):
     node: Node
     network: Link | None = Field(None, description="needed when there is more than one node")
     device: Device
+    kinds: tuple[NodeKind, ...] = Field((), description="nodes with other devices; `nodes` as a list of kinds gives them")
     shared_cores: float | None = Field(
         None, gt=0, description="effective number of cores that all nodes share, if they are parts of one machine"
     )
@@ -92,7 +94,7 @@ class Cluster(Spec):
     @model_validator(mode="before")
     @classmethod
     def _nccl_knows_the_device(cls, data: Any) -> Any:
-        return with_generation(without_peers(data))
+        return with_generation(without_peers(of_listed_nodes(data)))
 
     @model_validator(mode="after")
     def _owned_nodes_have_costs(self) -> Self:
@@ -139,6 +141,31 @@ class Cluster(Spec):
             except FieldError as error:
                 raise FieldError((*path, *error.field), error.message) from None
         return self
+
+    @model_validator(mode="after")
+    def _kinds_are_of_nodes(self) -> Self:
+        if self.kinds and len(self._kind_by_node) != sum(len(kind.nodes) for kind in self.kinds):
+            raise FieldError(("kinds",), "a node has two kinds; name each node once")
+        if self.kinds and max(self._kind_by_node) >= self.nodes:
+            raise FieldError(("kinds",), f"there is no node {max(self._kind_by_node)}; they are numbered 0 to {self.nodes - 1}")
+        return self
+
+    @cached_property
+    def _kind_by_node(self) -> dict[int, int]:
+        return {node: number for number, kind in enumerate(self.kinds, start=1) for node in kind.nodes}
+
+    def kind_of(self, node: int) -> int:
+        """Number of the kind of a node: 0 with the cluster's own device, else its place in `kinds`, from 1 on."""
+        return self._kind_by_node.get(node, 0)
+
+    @property
+    def all_devices(self) -> list[Device]:
+        """The device of each kind of nodes."""
+        return [self.device, *(kind.device for kind in self.kinds)]
+
+    def with_device_of(self, kind: int) -> Self:
+        """The cluster as if all nodes had the device of a kind."""
+        return self if not self.kinds else self.cached(_by_kind)[kind]  # type: ignore[return-value]
 
     @model_validator(mode="after")
     def _intervals_fit(self) -> Self:
@@ -247,6 +274,10 @@ class Cluster(Spec):
     def with_nodes(self, nodes: int) -> Self:
         """The cluster with at least `nodes` nodes. Raises FieldError where its topology has no room for them."""
         return self if nodes <= self.nodes else self.rebuilt(nodes=nodes)
+
+
+def _by_kind(cluster: Cluster) -> list[Cluster]:
+    return [cluster.model_copy(update={"device": device, "kinds": ()}) for device in cluster.all_devices]
 
 
 __all__ = ["Cluster", "CollectiveSettings", "Device", "Link", "Node"]

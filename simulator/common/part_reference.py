@@ -54,8 +54,11 @@ def resolve(located: Located, path: FieldPath, folder: Path, read: ReadPart = re
     if not isinstance(own, dict):
         return
     renewed = [inner for inner in _INNER.get(part, ()) if _is_reference(own.get(inner))]
+    listed = own.get("nodes")
     for inner in _INNER.get(part, ()):
         resolve(located, (*path, inner), folder, read)
+        for number in range(len(listed) if isinstance(listed, list) else 0):
+            resolve(located, (*path, "nodes", number, inner), folder, read)
     if "base" not in own:
         return
     changes = {key: one for key, one in own.items() if key != "base"}

@@ -67,7 +67,10 @@ class Located:
 def mapping_at(data: Any, path: FieldPath) -> dict[Any, Any]:
     """The mapping at a path of nested mappings; an empty one if there is none."""
     for key in path:
-        data = data.get(key) if isinstance(data, dict) else None
+        if isinstance(data, list) and isinstance(key, int):
+            data = data[key] if key < len(data) else None
+        else:
+            data = data.get(key) if isinstance(data, dict) else None
     return data if isinstance(data, dict) else {}
 
 

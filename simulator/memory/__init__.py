@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
 from scaleproof.simulator.captured.strategy import CapturedStrategy
+from scaleproof.simulator.cluster.host import required_host
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import ranks, server
-from scaleproof.simulator.memory.result import HOLDERS, MemoryUse, RankMemory
+from scaleproof.simulator.memory.result import HOLDERS, HostUse, MemoryUse, RankMemory
 from scaleproof.simulator.memory.static import states
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -21,8 +25,43 @@ def memory(scenario: Scenario) -> MemoryUse:
         scale = scenario.framework.memory.scale
         classes = tuple(one.rank_memory(scale) for one in classes_memory(scenario))
         return MemoryUse(classes, None, capacity_bytes(scenario))
+    if scenario.cluster.kinds:
+        found = tuple(_by_kind(scenario))
+        use = MemoryUse(found, None, capacity_bytes(scenario), _host_use(scenario, found))
+        return replace(use, capacity_bytes=use.worst.capacity_bytes or use.capacity_bytes)
     inputs = MemoryInputs(scenario)
-    return MemoryUse(ranks(inputs), server(inputs), capacity_bytes(scenario))
+    found = ranks(inputs)
+    return MemoryUse(found, server(inputs), capacity_bytes(scenario), _host_use(scenario, found))
+
+
+def _host_use(scenario: Scenario, kinds: Sequence[RankMemory]) -> HostUse | None:
+    """What the ranks of a node keep on their host; None if nothing."""
+    if not scenario.training.offload:
+        return None
+    node, host = scenario.cluster.node, required_host(scenario.cluster)
+    needed_bytes = min(node.devices, scenario.strategy.training_ranks) * max(kind.host_bytes for kind in kinds)
+    if scenario.training.offload_to == "nvme" and host.nvme is not None:
+        return HostUse(needed_bytes, host.nvme.capacity_bytes, "drives", "cluster.node.host.nvme.capacity")
+    return HostUse(needed_bytes, host.memory_bytes, "host memory", "cluster.node.host.memory")
+
+
+def _by_kind(scenario: Scenario) -> Iterator[RankMemory]:
+    """The peak memory of ranks on each kind of nodes that has any."""
+    cluster, plan = scenario.cluster, scenario.strategy.plan
+    mesh = plan.grid(cluster.node.devices)
+    for kind in range(len(cluster.kinds) + 1):
+        places = [
+            (worker, stage) for worker in range(plan.workers) for stage in range(plan.stages)
+            if cluster.kind_of(mesh.place(worker, stage)[0]) == kind
+        ]  # fmt: skip
+        if not places:
+            continue
+        own = scenario.model_copy(update={"cluster": cluster.with_device_of(kind)})
+        samples = max(plan.samples_of(worker, scenario.samples_per_worker) for worker, _ in places)
+        stages, device = {stage for _, stage in places}, own.cluster.device
+        for stage, rank in enumerate(ranks(MemoryInputs(own, samples))):
+            if stage in stages:
+                yield replace(rank, name=f"{rank.name} on {device.name}", capacity_bytes=device.capacity_bytes)
 
 
 def capacity_bytes(scenario: Scenario) -> float:

@@ -53,10 +53,12 @@ class MemoryInputs:
     gradients of weights are computed in separate passes. makes_gradients: whether a step begins without allocated gradients;
     makes: and the first backward pass over a chunk allocates its own. whole_gradients: whether ranks accumulate unsharded
     gradients over microbatches, and reduce-scatter them at the end of a step. gathers: whether parameters of layers are
-    all-gathered before each pass.
+    all-gathered before each pass, or copied from the host. sends_gradients: whether gradients are moved to the host as soon as
+    they are sharded.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, samples_per_worker: int | None = None) -> None:
+        """samples_per_worker: the largest share of the samples of a step if None."""
         scenario = scenario.longest
         strategy = scenario.strategy
         self.scenario, self.software, self.strategy = scenario, scenario.framework.memory, strategy
@@ -70,7 +72,8 @@ class MemoryInputs:
         self.fragmentation = _FRAGMENTATION if self.is_gpu else 0.0
         self._known: dict[tuple[object, ...], Any] = {}
         plan = strategy.plan
-        self.samples_per_worker = max(plan.shares) if plan.shares else scenario.total_samples // plan.workers
+        most = max(plan.shares) if plan.shares else scenario.total_samples // plan.workers
+        self.samples_per_worker = most if samples_per_worker is None else samples_per_worker
         samples = self.samples_per_worker / plan.microbatches
         self._set(plan, scenario.training, scenario.training.zero, samples, plan.microbatches, plan.bucket_bytes)
 
@@ -92,7 +95,9 @@ class MemoryInputs:
         self.whole_gradients = (plan.scatter == "step") & (microbatches > 1)
         workers = plan.shard_over or plan.workers
         self.sharing = workers * plan.context, int(plan.expert_replicas(workers))
-        self.gathers = (zero == 3) & (self.sharing[0] > 1 or (plan.folds > 1 and self.sharing[1] > 1))
+        fetches = "parameters" in training.offload
+        self.gathers = (zero == 3) & (self.sharing[0] > 1 or (plan.folds > 1 and self.sharing[1] > 1) or fetches)
+        self.sends_gradients = np.asarray("optimizer" in training.offload) & (zero >= 2) & ~np.asarray(self.whole_gradients)
 
     def once(self, key: tuple[object, ...], value: Callable[[], _T]) -> _T:
         """A value that varied inputs with the same key have in common, which is computed once."""

@@ -4,7 +4,7 @@ ranks on nodes."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Annotated, Final, Literal, NamedTuple
@@ -172,25 +172,25 @@ class RankClass(NamedTuple):
         return f"{self.ranks} {role}s" if self.ranks > 1 else f"{role} {self.rank}"
 
 
-def place(ranks: int, per_node: int, distinguishable: Collection[int], shares: Sequence[int] = ()) -> list[RankClass]:
+def place(ranks: int, per_node: int, distinguishable: Collection[int], labels: Sequence[Hashable] = ()) -> list[RankClass]:
     """Classes of equivalent ranks that fill nodes of `per_node` devices in order; each `distinguishable` rank is a class of its
-    own. shares: samples of each rank, equal within a class; none if all are equal.
+    own. labels: of each rank, such as its samples and its device, equal within a class; none if all are equal.
 
-    Nodes are equivalent if they have the same number of ranks, with the same shares in order, and none is `distinguishable`.
+    Nodes are equivalent if they have the same number of ranks, with the same labels in order, and none is `distinguishable`.
     """
     touched = {rank // per_node for rank in distinguishable}
     equivalent: dict[object, list[int]] = {}
     for node in range(-(-ranks // per_node)):
         first, last = node * per_node, min((node + 1) * per_node, ranks)
-        key = node if node in touched else (last - first, *shares[first:last])
+        key = node if node in touched else (last - first, *labels[first:last])
         equivalent.setdefault(key, []).append(node)
     classes = []
     for nodes in equivalent.values():
-        by_share: dict[int, list[int]] = {}
+        by_label: dict[Hashable, list[int]] = {}
         for rank in range(nodes[0] * per_node, min((nodes[0] + 1) * per_node, ranks)):
             if rank in distinguishable:
                 classes.append(RankClass(nodes[0], 1, 1, rank))
             else:
-                by_share.setdefault(shares[rank] if shares else 0, []).append(rank)
-        classes += [RankClass(nodes[0], len(nodes), len(members), members[0]) for members in by_share.values()]
+                by_label.setdefault(labels[rank] if labels else 0, []).append(rank)
+        classes += [RankClass(nodes[0], len(nodes), len(members), members[0]) for members in by_label.values()]
     return sorted(classes, key=lambda ranks: ranks.rank)

@@ -10,6 +10,8 @@ import functools
 from collections.abc import Sequence
 from typing import Literal, Self
 
+from pydantic import Field
+
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import names_for
 from scaleproof.simulator.common.errors import FieldError
@@ -81,7 +83,9 @@ class DataParallel(Microbatches, GradientAveraging, ReplicaStrategy):
     """
 
     kind: Literal["data_parallel"] = "data_parallel"
-    shares: Shares | None = None
+    shares: Shares | Literal["auto"] | None = Field(
+        None, description="samples of each worker, or auto: by the rates of their devices"
+    )
 
     def for_samples(self, samples_per_worker: int) -> Self:
         """The strategy for these samples. Raises FieldError for `micro_batch_size` if workers have different shares."""

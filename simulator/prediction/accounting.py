@@ -46,13 +46,22 @@ def accounted(run: Run, scenario: Scenario) -> Run:
         to_target=target,
         model_flops=model_flops * run.samples,
         hardware_flops=(model_flops + recomputed_flops) * run.samples,
-        peak_flops=scenario.cluster.device.peak_flops[scenario.training.precision],
+        peak_flops=_mean_peak_flops(scenario),
         energy_J=None if power_W is None else _by_unit(run, tokens, nodes * pue * power_W),
         cost_USD=None if price_USD_per_s is None else _by_unit(run, tokens, nodes * price_USD_per_s),
     )
     if (known.mfu or 0.0) > 1 and _convolves(scenario):
         return known.warned(_WINOGRAD)
     return known
+
+
+def _mean_peak_flops(scenario: Scenario) -> float:
+    """Peak FLOP/s of a rank's device, on average over the ranks where devices differ."""
+    cluster, precision, devices = scenario.cluster, scenario.training.precision, scenario.cluster.node.devices
+    if not cluster.kinds:
+        return cluster.device.peak_flops[precision]
+    kinds = [cluster.kind_of(rank // devices) for rank in range(scenario.strategy.training_ranks)]
+    return sum(cluster.with_device_of(kind).device.peak_flops[precision] for kind in kinds) / len(kinds)
 
 
 def to_target(convergence: Convergence, run: Run) -> TargetEstimate:

@@ -172,11 +172,13 @@ class CaptureFacts:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Peak bytes of the training ranks of one kind, in total and by holder. name: such as "stage 3"."""
+    """Peak bytes of the training ranks of one kind, in total and by holder. name: such as "stage 3". capacity_bytes: of their
+    device, where devices differ."""
 
     name: str
     total_bytes: float
     holders_bytes: Mapping[str, float]
+    capacity_bytes: float | None = None
 
 
 # Share of a deviation of which rounding is no explanation.

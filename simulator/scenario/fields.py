@@ -80,6 +80,11 @@ class Field(NamedTuple):
     info: FieldInfo
     column: str
 
+    @property
+    def unit(self) -> Unit | None:
+        """The unit of its values, if they have one."""
+        return _unit((self.info.annotation, *self.info.metadata))
+
 
 def field_at(path: str) -> Field:
     """The field at a path, for any kind of parts on the path; also by an abbreviation that `--set` takes. Raises InputError if

@@ -14,6 +14,7 @@ from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import storage_precision
 from scaleproof.simulator.cluster.device.kernels.products import Recipe, has_nvfp4, has_scaled_blocks
+from scaleproof.simulator.cluster.host import with_host
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
@@ -39,8 +40,10 @@ from scaleproof.simulator.parallelism import (
     Strategy,
 )
 from scaleproof.simulator.parallelism.option_rules import check_options
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.parallelism.strategy import StrategyRegistry
 from scaleproof.simulator.parallelism.used_devices import placed
+from scaleproof.simulator.scenario.balanced_shares import balanced_shares
 from scaleproof.simulator.scenario.convergence import Convergence
 from scaleproof.simulator.scenario.fine_tuning import fine_tuning_problems
 from scaleproof.simulator.scenario.framework_choice import (
@@ -53,7 +56,7 @@ from scaleproof.simulator.scenario.framework_choice import (
 )
 from scaleproof.simulator.scenario.lengths import LengthStatistics, statistics, with_keys
 from scaleproof.simulator.scenario.reliability import Reliability
-from scaleproof.simulator.scenario.training import Batch, Input, Training, averages_gradients
+from scaleproof.simulator.scenario.training import Batch, Input, Training, averages_gradients, state_problems
 
 # All kinds of strategies that scenarios may have.
 KINDS: Final = StrategyRegistry(
@@ -214,11 +217,14 @@ class Scenario(Spec):
     def _take_defaults(self) -> None:
         """Fills in the number of microbatches where their size is given, the used devices of nodes, the default framework, the
         strategy fields that the framework decides, and what it calls selective recomputation."""
+        if getattr(self.strategy, "shares", None) == "auto":
+            self.__dict__["strategy"] = self.strategy.defaulted({"shares": self._balanced_shares()})
         # `_parts_fit` reports samples that workers do not divide
         if self.total_samples % self.strategy.workers == 0:
             self.__dict__["strategy"] = self.strategy.for_samples(self.samples_per_worker)
         strategy, training = self.strategy, self.training
-        self.__dict__["cluster"] = placed(self.cluster, strategy.plan)
+        cluster = placed(self.cluster, strategy.plan)
+        self.__dict__["cluster"] = with_host(cluster) if training.offload else cluster
         if self.framework_is_default:
             self.__dict__["framework"] = default_framework(
                 strategy, training.precision, training.zero, self.model, self.cluster
@@ -229,6 +235,13 @@ class Scenario(Spec):
             self.__dict__["framework"] = renamed(self.framework)
         self.__dict__["strategy"] = with_defaults(strategy, self.framework, training.zero, training.precision)
         self.__dict__["training"] = with_training_defaults(training, self.framework, strategy)
+
+    def _balanced_shares(self) -> tuple[int, ...]:
+        workers, microbatches = self.strategy.workers, self.strategy.plan.microbatches
+        layers, precision = _layers(self.model, self.strategy.plan.shard), self.training.precision
+        if any(precision not in device.peak_flops for device in self.cluster.all_devices):
+            return (self.total_samples // workers,) * workers  # `_precision_problems` reports it
+        return balanced_shares(layers, self.cluster, precision, workers, microbatches, self.total_samples)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
@@ -249,7 +262,8 @@ class Scenario(Spec):
         self.training.recompute.check(layers, self.model.kind)
         if isinstance(strategy, CapturedStrategy):
             strategy.check_training(self.training, self.cluster.device.peak_flops)
-        for field, text in chain(self._training_problems(), self._cluster_problems(), self._precision_problems()):
+        states = state_problems(self.training, strategy)
+        for field, text in chain(self._training_problems(), states, self._cluster_problems(), self._precision_problems()):
             raise FieldError(field, text)
         return self
 
@@ -292,10 +306,18 @@ class Scenario(Spec):
             message = f"workers and dedicated servers need {nodes} nodes, the cluster has {cluster.nodes}"
             colocated = ", or placement: colocated" if hasattr(strategy, "placement") else ""
             yield ("strategy", "servers"), f"{message}; set cluster.nodes={nodes}{colocated}"
+        host = cluster.node.host
+        if self.training.offload_to == "nvme" and (host is None or host.nvme is None):
+            message = (
+                "missing for training.offload_to=nvme; give rates, as in {read: 6 GB/s, write: 4 GB/s}, or offload_to=host"
+            )
+            yield ("cluster", "node", "host", "nvme"), message
         if cluster.nodes > 1 and cluster.network is None:
             yield ("cluster", "network"), "missing between several nodes; give bandwidth and latency"
         if strategy.communicates_in_nodes(cluster) and cluster.node.link is None:
             yield ("cluster", "node", "link"), "missing between several ranks of a node; give bandwidth and latency"
+        if cluster.kinds:
+            yield from self._kinds_problems()
         for field, ranks in self.unevenness.named_by_field():
             if max(ranks) >= strategy.ranks:
                 message = f"there is no rank {max(ranks)}; ranks are numbered 0 to {strategy.ranks - 1}"
@@ -303,12 +325,25 @@ class Scenario(Spec):
         if self.convergence is not None:
             self.convergence.check(strategy)
 
+    def _kinds_problems(self) -> Iterator[tuple[FieldPath, str]]:
+        """What does not train on nodes with different devices."""
+        strategy, plan, devices = self.strategy, self.strategy.plan, self.cluster.node.devices
+        if not isinstance(strategy, ReplicaStrategy) or strategy.servers:
+            message = f"{strategy.kind} needs equal devices on all nodes, these have {len(self.cluster.kinds) + 1} kinds"
+            yield ("strategy", "kind"), f"{message}; use data_parallel (with zero as well), pipeline or hybrid"
+        elif plan.model_parallel_size > 1 and devices % plan.model_parallel_size:
+            message = f"groups of {plan.model_parallel_size} ranks that divide layers would straddle nodes of different devices"
+            yield ("strategy", "tensor"), f"{message}; give a divisor of {devices}"
+        if self.training.measured_step is not None:
+            yield ("training", "measured_step"), "is of one device, the nodes have several; leave it out"
+
     def _precision_problems(self) -> Iterator[tuple[FieldPath, str]]:
         """Precisions that the device lacks, recipes of other precisions, and training without master weights."""
         training, device, precision = self.training, self.cluster.device, self.training.precision
-        if precision not in device.peak_flops:
-            known = ", ".join(sorted(device.peak_flops))
-            yield ("training", "precision"), f"{device.name} has no peak rate for {precision}; use one of {known}"
+        for one in self.cluster.all_devices:
+            if precision not in one.peak_flops:
+                known = ", ".join(sorted(one.peak_flops))
+                yield ("training", "precision"), f"{one.name} has no peak rate for {precision}; use one of {known}"
         for field, bits in (("fp8_recipe", 8), ("fp4_recipe", 4)):
             if precision != f"fp{bits}" and field in training.model_fields_set:
                 message = f"{getattr(training, field)} scales {bits}-bit products, but precision is {precision}"
@@ -347,6 +382,10 @@ def json_schema() -> dict[str, Any]:
         fields[part] = _named(fields[part])
     cluster = result["$defs"]["Cluster"]["properties"]
     cluster["device"] = _named(cluster["device"])
+    cluster["nodes"] = {"anyOf": [_bare(cluster["nodes"]), {"type": "array", "items": {"type": "object"}}]}
+    for part, field in (("Node", "link"), ("Cluster", "network")):
+        of_part = result["$defs"][part]["properties"]
+        of_part[field] = {"anyOf": [{"type": "string", "description": "name of a kind of link"}, _bare(of_part[field])]}
     link = result["$defs"]["Link"]
     link["properties"]["nics"] = {"type": "string", "description": "in place of bandwidth: network cards, as in 8 x 400 Gbit/s"}
     link["required"].remove("bandwidth")

@@ -30,18 +30,22 @@ class JobCosts:
     job: Job
     microbatches: int = 1
     link_classes: LinkClasses | None = None
-    _layers: dict[int, Costs] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _layers: dict[tuple[int, int], Costs] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    def job_with(self, samples: int) -> Job:
-        """The job of a worker with this number of samples per step."""
-        return self.job if samples == self.job.samples_per_worker else replace(self.job, samples_per_worker=samples)
+    def job_with(self, samples: int, kind: int = 0) -> Job:
+        """The job of a worker with this number of samples per step on a kind of nodes."""
+        cluster = self.job.cluster.with_device_of(kind)
+        if samples == self.job.samples_per_worker and cluster is self.job.cluster:
+            return self.job
+        return replace(self.job, samples_per_worker=samples, cluster=cluster)
 
-    def layers(self, samples: int | None = None) -> Costs:
-        """Costs of the layers for a microbatch of a worker with this number of samples per step, the job's if None."""
-        number = self.job.samples_per_worker if samples is None else samples
-        if number not in self._layers:
-            self._layers[number] = self.job_with(number).costs(self.microbatches)
-        return self._layers[number]
+    def layers(self, samples: int | None = None, kind: int = 0) -> Costs:
+        """Costs of the layers for a microbatch of a worker with this number of samples per step, the job's if None, on a kind
+        of nodes."""
+        key = self.job.samples_per_worker if samples is None else samples, kind
+        if key not in self._layers:
+            self._layers[key] = self.job_with(*key).costs(self.microbatches)
+        return self._layers[key]
 
     @property
     def paths_depend_on(self) -> Hashable:

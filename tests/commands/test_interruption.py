@@ -71,6 +71,17 @@ def test_a_second_sigterm_does_not_interrupt_what_ends_the_first() -> None:
     assert ended
 
 
+def test_handlers_of_the_process_stay() -> None:
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    try:
+        with sigterm_raises():
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert received == [signal.SIGTERM]
+
+
 def test_commands_run_outside_of_the_main_thread(capsys: pytest.CaptureFixture[str]) -> None:
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(scaleproof.main(PREDICT)))

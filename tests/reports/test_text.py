@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from scaleproof.reports import text
-from scaleproof.reports.pages import result_text
+from scaleproof.reports.descriptions import result_sentences
 from scaleproof.reports.read.results import Case, Results, read
 from scaleproof.reports.read.verdict import verdict
 from scaleproof.simulator.predict import predict
@@ -28,32 +28,32 @@ def _case(error: float, name: str = "a") -> Case:
 
 def test_headline_gives_the_median_and_the_largest_error(eight: Path) -> None:
     expected = median(abs(case[5]) for case in CASES)
-    assert result_text.headline(read(eight)) == (
+    assert result_sentences.headline(read(eight)) == (
         f"Predictions of 8 runs are off by {expected * 100:.1f}{_NARROW}% at the median; the worst, server-4, by 14{_NARROW}%"
     )
 
 
 def test_headline_without_a_comparison() -> None:
     case = replace(_case(0.0), measured=None)
-    assert result_text.headline(Results((case,))) == "a: 320 samples/s on 2 GPUs; compute-bound"
-    assert "none of them both predicted and measured" in result_text.headline(Results((case, case)))
-    assert "Nothing to show" in result_text.headline(Results())
+    assert result_sentences.headline(Results((case,))) == "a: 320 samples/s on 2 GPUs; compute-bound"
+    assert "none of them both predicted and measured" in result_sentences.headline(Results((case, case)))
+    assert "Nothing to show" in result_sentences.headline(Results())
 
 
 def test_a_run_out_of_memory_has_no_efficiency_and_a_time_under_a_condition() -> None:
     run = replace(_case(0.0).runs[0], fits=False)
-    words = [meaning for _, meaning in result_text.facts(Results((replace(_case(0.0), predicted=run, measured=None),)))]
+    words = [meaning for _, meaning in result_sentences.facts(Results((replace(_case(0.0), predicted=run, measured=None),)))]
     assert words[0].endswith(", if memory sufficed")
     assert "weak scaling efficiency" not in words
     fitting = Results((replace(_case(0.0), measured=None),))
-    assert "weak scaling efficiency" in [meaning for _, meaning in result_text.facts(fitting)]
+    assert "weak scaling efficiency" in [meaning for _, meaning in result_sentences.facts(fitting)]
 
 
 def test_facts_count_cases_within_the_allowed_error() -> None:
     results = Results((_case(0.02), _case(-0.06), _case(0.3), replace(_case(0), measured=None, failure="died")), max_error=0.1)
-    numbers = [number for number, _ in result_text.facts(results)]
+    numbers = [number for number, _ in result_sentences.facts(results)]
     assert numbers == ["3 of 4", f"6{_NARROW}%", f"+2{_NARROW}%", "2 of 3"]
-    assert result_text.facts(Results()) == []
+    assert result_sentences.facts(Results()) == []
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_the_headline_of_a_saved_run_says_what_predict_says(tmp_path: Path) -> N
     run = predict(scenario, interval=False)
     save(run, tmp_path / "predicted")
     assert bound(run) == "Host-bound"
-    assert result_text.headline(read(tmp_path)).endswith("; host-bound")
+    assert result_sentences.headline(read(tmp_path)).endswith("; host-bound")

@@ -229,7 +229,8 @@ def _pcie_link(row: Row, facts: Nccl, per_node: int) -> Link:
     inside, port = row.get("intra_node", ""), _link(_PCIE_GBps[facts.generation] * 1e9)
     update: dict[str, Any] = {"peer_to_peer": "no peer access" not in inside and has_peers(row["gpu"])}
     if "one switch" in inside:
-        update["topology"] = PcieTree(per_switch=per_node, between_sockets=f"{port.bandwidth_Bps} B/s")
+        fields = {"per_switch": per_node, "between_sockets": f"{port.bandwidth_Bps} B/s"}
+        update["topology"] = PcieTree.model_validate(fields)
     return port.model_copy(update=update)
 
 

@@ -12,7 +12,6 @@ from typing import Final, Literal
 from scaleproof.proof.elastic import launching
 from scaleproof.proof.elastic.events.injector import train_along
 from scaleproof.proof.elastic.events.measured_timeline import measured as measured_timeline
-from scaleproof.proof.elastic.events.outcome import ElasticOutcome
 from scaleproof.proof.elastic.events.probed_times import ProbedTimes, SupervisorTimes, TorchrunTimes
 from scaleproof.proof.elastic.events.state_check import check_state
 from scaleproof.proof.elastic.foreign_load import ForeignLoad
@@ -22,6 +21,7 @@ from scaleproof.proof.elastic.launching import Hosts, LocalHosts, ProcessTimes
 from scaleproof.proof.elastic.rendezvous import Settings
 from scaleproof.proof.elastic.undisturbed import pieces
 from scaleproof.simulator.analysis.elastic import elastic
+from scaleproof.simulator.analysis.elastic.outcome import ElasticOutcome
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import counted
@@ -70,7 +70,8 @@ class Experiment:
                 log = train_along(job, hosts, self._launcher(), self._events.first_hosts, self._events.events)
         report(f"{self.scenario.name}: the same steps in one process")
         state = check_state(job, log)
-        return ElasticOutcome(predicted, measured_timeline(self._events, log), state, self._on, others.warning)
+        measured = measured_timeline(self._events, log)
+        return ElasticOutcome(on=self._on, predicted=predicted, measured=measured, state=state, warning=others.warning)
 
     def _check(self) -> None:
         scenario, events = self.scenario, self._events

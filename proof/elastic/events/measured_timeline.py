@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 from scaleproof.proof.elastic.events.injector import LOGGED
 from scaleproof.proof.elastic.records import LoggedEvent
@@ -19,6 +19,7 @@ from scaleproof.simulator.scenario.reliability import HostFailure, HostJoin, Lin
 _WENT: Final = (LOGGED[HostFailure], LOGGED[SpotInterruption])
 _ENDING: Final = (*_WENT, LOGGED[ProcessCrash])
 _CLOSE_S: Final = 1e-6
+_Part = TypeVar("_Part", TrainingStretch, HostChange)
 
 
 @dataclass(frozen=True)
@@ -111,16 +112,18 @@ def measured(job: EventJob, events: Sequence[LoggedEvent]) -> ElasticTimeline:
     stretches = [_stretch(job, group, change) for group, change in zip(trained, [*changes, None], strict=True)]
     scenario = job.scenario
     return ElasticTimeline(
-        scenario.name,
-        scenario.strategy.kind,
-        scenario.steps,
-        tuple(replace(one, begin_s=one.begin_s - begin_s, end_s=one.end_s - begin_s) for one in stretches),
-        tuple(
-            replace(one, at_s=one.at_s - begin_s, stopped_s=one.stopped_s - begin_s, resumed_s=one.resumed_s - begin_s)
-            for one in changes
-        ),
+        scenario=scenario.name,
+        strategy=scenario.strategy.kind,
+        steps=scenario.steps,
+        stretches=tuple(_earlier(one, begin_s, "begin_s", "end_s") for one in stretches),
+        changes=tuple(_earlier(one, begin_s, "at_s", "stopped_s", "resumed_s") for one in changes),
         undisturbed_s=None,
     )
+
+
+def _earlier(one: _Part, by_s: float, *fields: str) -> _Part:
+    """A part of a timeline of which some times are earlier."""
+    return one.model_copy(update={field: getattr(one, field) - by_s for field in fields})
 
 
 def _divided(group: Group, events: Sequence[LoggedEvent]) -> Iterator[Group]:
@@ -200,5 +203,14 @@ def _stretch(job: EventJob, group: Group, change: HostChange | None) -> Training
     hosts, size = len(group.hosts), job.size(len(group.hosts))
     step_s = steps_s / max(1, until - group.first)
     return TrainingStretch(
-        group.ready_s, end_s, hosts, size.workers, size.samples, step_s, group.first, last, kept, checkpoints_s
+        begin_s=group.ready_s,
+        end_s=end_s,
+        hosts=hosts,
+        workers=size.workers,
+        samples=size.samples,
+        step_s=step_s,
+        first_step=group.first,
+        last_step=last,
+        kept_step=kept,
+        checkpoints_s=checkpoints_s,
     )

@@ -6,43 +6,14 @@ The process trains on the same batches, which depend on the number of hosts at e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from scaleproof.proof.elastic.events.measured_timeline import groups
 from scaleproof.proof.elastic.job import Job
 from scaleproof.proof.elastic.records import LoggedEvent
+from scaleproof.simulator.analysis.elastic.outcome import StateCheck
 from scaleproof.validator.launch.launch import run_on_ranks
 from scaleproof.validator.verify.verify import LONGEST_S, deviation_of, tolerance_of
-
-_LOSS_TOLERANCE: Final = 1e-3
-
-
-@dataclass(frozen=True)
-class StateCheck:
-    """The final state. equal: whether parameters are equal over ranks, to the last bit. deviation: of the parameters from those
-    of one process, relative to their change; tolerance: what rounding explains. loss_deviation: largest relative deviation of a
-    step's loss. losses: loss of each step, the last one where a step was taken again."""
-
-    equal: bool
-    deviation: float
-    tolerance: float
-    loss_deviation: float
-    losses: tuple[float, ...]
-
-    @property
-    def is_right(self) -> bool:
-        """Whether ranks agree, and trained as one process does."""
-        return self.equal and self.deviation <= self.tolerance and self.loss_deviation <= _LOSS_TOLERANCE
-
-    @property
-    def words(self) -> str:
-        """The result in words."""
-        equal = "equal on all ranks" if self.equal else "different between ranks, which is wrong"
-        text = (
-            f"{equal}, off by {self.deviation:.2g} from one process with the same batches; losses by {self.loss_deviation:.2g}"
-        )
-        return text if self.is_right else f"{text}, which is wrong"
 
 
 def check_state(job: Job, events: Sequence[LoggedEvent]) -> StateCheck:
@@ -54,8 +25,13 @@ def check_state(job: Job, events: Sequence[LoggedEvent]) -> StateCheck:
     loss_deviation = max(abs(one / other - 1.0) for one, other in zip(losses, expected, strict=True))
     training = job.scenario.strategy.training_ranks
     digests = {event.digest for event in events if event.what == "ended" and event.rank < training}
-    tolerance = tolerance_of(job.scenario)
-    return StateCheck(len(digests) == 1, found["deviation"], tolerance, loss_deviation, tuple(losses))
+    return StateCheck(
+        equal=len(digests) == 1,
+        deviation=found["deviation"],
+        tolerance=tolerance_of(job.scenario),
+        loss_deviation=loss_deviation,
+        losses=tuple(losses),
+    )
 
 
 def follow_here(job: Job, sizes: Sequence[int]) -> dict[str, Any]:

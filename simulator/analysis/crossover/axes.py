@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import ClassVar, Final
 
 from scaleproof.simulator.analysis.study.axes import StudyAxis
 from scaleproof.simulator.common.errors import InputError, UnitError
+from scaleproof.simulator.common.record import Record
 from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.common.units import Unit
-from scaleproof.simulator.scenario.fields import GPUS, Value, field_at, value_at
+from scaleproof.simulator.scenario.fields import GPUS, Field, Value, field_at, value_at
 from scaleproof.simulator.scenario.schema import Scenario
 
 # without a range, the axis extends this factor below and above the scenario's value
@@ -22,14 +22,22 @@ _ROW_VALUES: Final = 5
 _SHORT: Final = {"workers": "strategy.workers", "servers": "strategy.servers"}
 
 
-@dataclass(frozen=True)
-class MapAxis:
-    """A field and its values in SI, in increasing order. is_whole: whether they are whole numbers."""
+class MapAxis(Record):
+    """A field and its values in SI, in increasing order; whole numbers where the field has only these."""
+
+    derived: ClassVar = ("unit",)
 
     field: str
-    unit: Unit | None
-    values: tuple[float, ...]
-    is_whole: bool
+    values: tuple[int | float, ...]
+
+    @cached_property
+    def _known(self) -> Field:
+        return field_at(self.field)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether values are whole numbers."""
+        return isinstance(self.values[0], int)
 
     @property
     def is_of_strategy(self) -> bool:
@@ -47,14 +55,14 @@ class MapAxis:
         return "GPUs" if self.field == GPUS else self.field
 
     @property
-    def symbol(self) -> str:
-        """Symbol of the unit, or an empty text."""
-        return self.unit.symbol if self.unit else ""
+    def unit(self) -> str:
+        """Symbol of the unit in SI, or an empty text."""
+        return self._known.unit.symbol if self._known.unit else ""
 
     @property
     def column(self) -> str:
         """The name of the field's table column, which ends in its unit."""
-        return field_at(self.field).column
+        return self._known.column
 
     @property
     def of_study(self) -> StudyAxis:
@@ -63,11 +71,15 @@ class MapAxis:
 
     def text(self, value: float) -> str:
         """A value with its unit, for display."""
-        return str(Value(value, self.unit)) if self.unit or self.is_whole else f"{value:.3g}"
+        return str(Value(value, self._known.unit)) if self.unit or self.is_whole else f"{value:.3g}"
+
+    def rounded(self, value: float) -> str:
+        """A value between those of the axis with its unit, for display; a whole number where the axis has only these."""
+        return self.text(round(value) if self.is_whole else value)
 
     def exactly(self, value: float) -> str:
         """A value without rounding, as an override takes it."""
-        return self.unit.exactly(value) if self.unit else repr(value)
+        return self._known.unit.exactly(value) if self._known.unit else repr(value)
 
     def between(self, left: float, right: float, tolerance: float) -> float | None:
         """The middle of two values; None for consecutive whole numbers, or values closer than the relative `tolerance`."""
@@ -86,7 +98,7 @@ def x_axis(scenario: Scenario, text: str, points: int) -> MapAxis:
         raise InputError(f"--points {points}: a map has 2 to {_MOST_VALUES} points along x; give such a number")
     field, given, value = _field(scenario, "--x", text)
     low, high = _range("--x", text, given, value)
-    return _axis(field, value, _spaced(low, high, points, isinstance(value.value, int)))
+    return _axis(field, _spaced(low, high, points, isinstance(value.value, int)))
 
 
 def y_axis(scenario: Scenario, text: str) -> MapAxis:
@@ -94,10 +106,10 @@ def y_axis(scenario: Scenario, text: str) -> MapAxis:
     ends with the cluster's devices. Raises InputError."""
     field, given, value = _field(scenario, "--y", text)
     if given and ".." not in given:
-        return _axis(field, value, sorted({_number("--y", text, one, value) for one in given.split(",")}))
+        return _axis(field, sorted({_number("--y", text, one, value) for one in given.split(",")}))
     if not isinstance(value.value, int):
         low, high = _range("--y", text, given, value)
-        return _axis(field, value, _spaced(low, high, _ROW_VALUES, False))
+        return _axis(field, _spaced(low, high, _ROW_VALUES, False))
     if given or field != "strategy.workers":
         low, high = _range("--y", text, given, value)
     else:
@@ -107,11 +119,11 @@ def y_axis(scenario: Scenario, text: str) -> MapAxis:
     powers = [2**power for power in range(31) if low <= 2**power <= high]
     if not powers:
         raise InputError(f"--y {text}: no power of two lies between {low:g} and {high:g}; name values, as in {field}=3,6")
-    return _axis(field, value, powers)
+    return _axis(field, powers)
 
 
-def _axis(field: str, value: Value, values: Sequence[float]) -> MapAxis:
-    return MapAxis(field, value.unit, tuple(values), isinstance(value.value, int))
+def _axis(field: str, values: Sequence[float]) -> MapAxis:
+    return MapAxis(field=field, values=tuple(values))
 
 
 def _field(scenario: Scenario, option: str, text: str) -> tuple[str, str, Value]:

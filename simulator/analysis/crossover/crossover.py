@@ -15,7 +15,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +27,7 @@ from scaleproof.simulator.analysis.study.evaluate import Row, predicted, row_of,
 from scaleproof.simulator.analysis.study.grid import Variants
 from scaleproof.simulator.analysis.variants import Variant, frameworks
 from scaleproof.simulator.common.errors import InputError, naming_extras
+from scaleproof.simulator.common.record import Record
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.prediction.accounting import to_target
@@ -38,6 +38,8 @@ from scaleproof.simulator.uncertainty.pairwise import ratio_interval
 if TYPE_CHECKING:
     import pandas as pd
 
+# File of a map in its folder.
+FILE: Final = "crossover.json"
 # relative accuracy of x at borders
 TOLERANCE: Final = 0.01
 # Of strategies whose throughputs differ by no more than this share, the one named first wins: the order of such strategies
@@ -50,19 +52,20 @@ _STEP: Final = 0.05
 _MIN_STEEPNESS: Final = 1e-3
 
 
-@dataclass(frozen=True, kw_only=True)
 class Point(Variant):
     """The prediction of one strategy at one point of the map, x and y in SI.
 
-    fits: whether it fits in the devices' memory. time_to_target_s: only where the scenario models convergence.
+    fits: whether it fits in the devices' memory. time_to_target_s: only where the scenario models convergence. wins: whether it
+    is the best of the strategies at a grid point.
     """
 
-    x: float
-    y: float
+    x: int | float
+    y: int | float
     strategy: str
     step_time_s: float | None = None
     fits: bool | None = None
     time_to_target_s: float | None = None
+    wins: bool = False
 
     @property
     def pace(self) -> float:
@@ -70,32 +73,32 @@ class Point(Variant):
         return 1 / self.time_to_target_s if self.time_to_target_s else self.samples_per_s or 0.0
 
 
-@dataclass(frozen=True)
-class Border:
+class Border(Record):
     """A value of x at which the winner changes from `below` to `above`; "" where no strategy can be trained.
 
-    low, high: 90 % interval from the uncertainty of the cluster's quantities; 0 and infinity where it extends beyond the map;
-    None where one of the two cannot be trained.
+    low, high: 90 % interval from the uncertainty of the cluster's quantities. Where it extends beyond the map, low is 0 and
+    high None; both are None where the interval is not known.
     """
 
-    y: float
-    x: float
+    y: int | float
+    x: int | float
     below: str
     above: str
     low: float | None = None
     high: float | None = None
 
 
-@dataclass(frozen=True)
-class Crossover:
-    """The map. points: all strategies at all grid points, row by row. borders: row by row, by increasing x."""
+class Crossover(Record):
+    """The map. strategies: in words, by name. points: all strategies at all grid points, row by row. borders: row by row, by
+    increasing x. tolerance: their relative accuracy."""
 
     scenario: str
     x: MapAxis
     y: MapAxis
-    strategies: Mapping[str, str]
+    strategies: dict[str, str]
     points: tuple[Point, ...]
     borders: tuple[Border, ...]
+    tolerance: float = TOLERANCE
 
     def __repr__(self) -> str:
         wins = Counter(filter(None, self.winners.values()))
@@ -111,10 +114,8 @@ class Crossover:
     @cached_property
     def winners(self) -> Mapping[tuple[float, float], str]:
         """The winner at each (x, y) of the grid; "" where no strategy can be trained."""
-        points: dict[tuple[float, float], list[Point]] = {}
-        for point in self.points:
-            points.setdefault((point.x, point.y), []).append(point)
-        return {place: _fastest(rivals) for place, rivals in points.items()}
+        won = {(point.x, point.y): point.strategy for point in self.points if point.wins}
+        return {(x, y): won.get((x, y), "") for y in self.y.values for x in self.x.values}
 
     def framework_words(self, strategy: str) -> str:
         """The frameworks used for a strategy, such as 'pytorch-ddp, by default'; "" where it cannot be trained anywhere."""
@@ -125,45 +126,23 @@ class Crossover:
         first = self.x.values[0]
         return [(first, self.winners[first, y]), *((border.x, border.above) for border in self.borders if border.y == y)]
 
-    def plain(self) -> dict[str, Any]:
-        """The map as data for JSON; field values in SI."""
-        axes = {name: {"field": axis.field, "unit": axis.symbol, "values": axis.values}
-                for name, axis in (("x", self.x), ("y", self.y))}  # fmt: skip
-        # JSON has no infinity
-        beyond = {"high": None}
-        return {
-            "scenario": self.scenario,
-            **axes,
-            "strategies": dict(self.strategies),
-            "points": self._rows(),
-            "borders": [asdict(border) | (beyond if border.high == math.inf else {}) for border in self.borders],
-            "tolerance": TOLERANCE,
-        }
-
-    def _rows(self) -> list[dict[str, Any]]:
-        """The columns of each point, those of the axes first, and whether its strategy wins there."""
-        return [
-            {"x": point.x, "y": point.y, "strategy": point.strategy}
-            | asdict(point)
-            | {"wins": self.winners[point.x, point.y] == point.strategy}
-            for point in self.points
-        ]
-
     @naming_extras()
     def to_frame(self) -> pd.DataFrame:
         """One row per strategy and grid point."""
-        import pandas as pd
-
-        return pd.DataFrame(self._rows()).rename(columns={"x": self.x.column, "y": self.y.column})
+        return self._frame([point.to_dict() for point in self.points], "x", "y", "strategy")
 
     @naming_extras()
     def borders_to_frame(self) -> pd.DataFrame:
         """One row per border."""
+        return self._frame([border.to_dict() for border in self.borders], *Border.model_fields)
+
+    def _frame(self, rows: list[dict[str, Any]], *first: str) -> pd.DataFrame:
+        """A table whose names of columns have the fields of x and y. first: its first columns."""
         import pandas as pd
 
+        table = pd.DataFrame(rows, columns=list(dict.fromkeys([*first, *(name for row in rows[:1] for name in row)])))
         columns = {"x": self.x.column, "y": self.y.column, "low": f"low_{self.x.column}", "high": f"high_{self.x.column}"}
-        names = ["y", "x", "below", "above", "low", "high"]
-        return pd.DataFrame([asdict(border) for border in self.borders], columns=names).rename(columns=columns)
+        return table.rename(columns=columns)
 
 
 def crossover(
@@ -191,7 +170,7 @@ def crossover(
         raise InputError(f"no strategy can be trained anywhere on the map; {grid[0].strategy}, the first: {grid[0].problem}")
     borders = tuple(border for y_value in axes[1].values for border in predictions.borders(y_value))
     words = {name: contender.words for name, contender in predictions.contenders.items()}
-    return Crossover(base.name, *axes, words, grid, borders)
+    return Crossover(scenario=base.name, x=axes[0], y=axes[1], strategies=words, points=_with_winners(grid), borders=borders)
 
 
 class _Predictions:
@@ -262,22 +241,23 @@ class _Predictions:
         """The border between two neighbouring x. Its interval is that of the throughput ratio divided by the slope of the log
         ratio over log x."""
         if self.x.is_whole:
-            return Border(y, right, below, above)
+            return Border(y=y, x=right, below=below, above=above)
         x, names = math.sqrt(left * right), (below, above)
         if not all(name and self.point(name, end, y).fits for name in names for end in (left, right)):
-            return Border(y, x, below, above)
+            return Border(y=y, x=x, below=below, above=above)
         # NaN where a strategy cannot be trained
         (below_left, above_left), (below_right, above_right) = (
             [self.point(name, x * factor, y).pace or math.nan for name in names] for factor in (1 / (1 + _STEP), 1 + _STEP)
         )
         steepness = math.log(above_right / below_right * below_left / above_left) / (2 * math.log1p(_STEP))
         if not steepness >= _MIN_STEEPNESS:
-            return Border(y, x, below, above, 0.0, math.inf)
+            return Border(y=y, x=x, below=below, above=above, low=0.0)
         speedup = ratio_interval(self.scenario(below, x, y), self.scenario(above, x, y), ratio=1.0)
         # if `above` is faster than predicted, the border is at a smaller x
         low, high = (math.log(x) - math.log(ratio) / steepness for ratio in (speedup.high, speedup.low))
         is_left, is_right = low > math.log(self.x.values[0]), high < math.log(self.x.values[-1])
-        return Border(y, x, below, above, math.exp(low) if is_left else 0.0, math.exp(high) if is_right else math.inf)
+        ends = {"low": math.exp(low) if is_left else 0.0, "high": math.exp(high) if is_right else None}
+        return Border(y=y, x=x, below=below, above=above, **ends)
 
 
 def _results(scenario: Scenario) -> Row:
@@ -287,6 +267,15 @@ def _results(scenario: Scenario) -> Row:
     steps = None if convergence is None else to_target(convergence, run).samples / run.samples
     times = {} if steps is None else {"time_to_target_s": steps * run.step_time_s}
     return row_of(run) | {"fits": memory(scenario).fits, **times}
+
+
+def _with_winners(points: Sequence[Point]) -> tuple[Point, ...]:
+    """The points of the grid, of which the winner at each place is marked."""
+    rivals: dict[tuple[float, float], list[Point]] = {}
+    for point in points:
+        rivals.setdefault((point.x, point.y), []).append(point)
+    winners = {place: _fastest(here) for place, here in rivals.items()}
+    return tuple(point.model_copy(update={"wins": winners[point.x, point.y] == point.strategy}) for point in points)
 
 
 def _fastest(points: Sequence[Point]) -> str:

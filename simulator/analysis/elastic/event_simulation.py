@@ -83,12 +83,12 @@ class EventSimulation:
                 self._stop(_Stop("join", stop_s), step, step, saved_s)
         self._end(self._now.end_s(scenario.steps), scenario.steps, scenario.steps, 0.0)
         return ElasticTimeline(
-            scenario.name,
-            scenario.strategy.kind,
-            scenario.steps,
-            tuple(self._stretches),
-            tuple(self._changes),
-            undisturbed_s,
+            scenario=scenario.name,
+            strategy=scenario.strategy.kind,
+            steps=scenario.steps,
+            stretches=tuple(self._stretches),
+            changes=tuple(self._changes),
+            undisturbed_s=undisturbed_s,
         )
 
     def _steps_between_checkpoints(self) -> int:

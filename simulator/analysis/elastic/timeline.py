@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import ClassVar, Final
 
+from scaleproof.simulator.common.record import Record
 from scaleproof.simulator.common.units import counted, format_percent, format_time_s
 
 PARTS: Final = ("useful", "checkpoints", "lost work", "detection", "new group", "start", "restore")
 
 
-@dataclass(frozen=True)
-class TrainingStretch:
+class TrainingStretch(Record):
     """Training on the same hosts from one change to the next. samples: per step. first_step, last_step: steps done at its begin
     and end. kept_step: the last one that is not lost. checkpoints_s: seconds of checkpoints, the hand-over's included."""
+
+    derived: ClassVar = ("samples_per_s",)
 
     begin_s: float
     end_s: float
@@ -42,8 +43,7 @@ class TrainingStretch:
         return self.samples / self.step_s if self.step_s else 0.0
 
 
-@dataclass(frozen=True)
-class HostChange:
+class HostChange(Record):
     """A change of the hosts that train, of their processes or links.
 
     causes: the events in words. at_s: of the first event. stopped_s, resumed_s: between which nothing is trained. done_step:
@@ -51,6 +51,8 @@ class HostChange:
     group_s, start_s, restore_s: parts of the pause; low_s, high_s: its 5th and 95th percentile. handed_over: whether the state
     was saved at the end of the step before hosts changed.
     """
+
+    derived: ClassVar = ("pause_s", "lost_steps")
 
     causes: tuple[str, ...]
     at_s: float
@@ -72,8 +74,10 @@ class HostChange:
     @classmethod
     def without_pause(cls, causes: tuple[str, ...], at_s: float, now_s: float, hosts: int, step: int) -> HostChange:
         """A change with which the same hosts go on at once, such as that of a link."""
+        same = {"stopped_s": now_s, "resumed_s": now_s, "hosts_before": hosts, "hosts_after": hosts}
         nothing_s = dict.fromkeys(("lost_s", "detection_s", "group_s", "start_s", "restore_s", "low_s", "high_s"), 0.0)
-        return cls(causes, at_s, now_s, now_s, hosts, hosts, step, step, **nothing_s, handed_over=False)
+        fields = {**same, **nothing_s, "done_step": step, "resumed_step": step, "handed_over": False}
+        return cls.model_validate({"causes": causes, "at_s": at_s, **fields})
 
     @property
     def lost_steps(self) -> int:
@@ -86,10 +90,11 @@ class HostChange:
         return self.resumed_s - self.stopped_s
 
 
-@dataclass(frozen=True)
-class ElasticTimeline:
+class ElasticTimeline(Record):
     """Training along events, predicted or measured. undisturbed_s: seconds of the same steps on the first hosts without events,
     if they are known."""
+
+    derived: ClassVar = ("total_s", "ratio", "samples_per_s", "parts_s")
 
     scenario: str
     strategy: str
@@ -137,15 +142,3 @@ class ElasticTimeline:
     def samples_per_s(self) -> float:
         """Goodput: samples of kept steps over all seconds."""
         return self.samples / self.total_s
-
-    def plain(self) -> dict[str, Any]:
-        """The timeline as plain data for JSON, in SI units."""
-        derived = {
-            "total_s": self.total_s,
-            "ratio": self.ratio,
-            "samples_per_s": self.samples_per_s,
-            "parts_s": self.parts_s,
-        }
-        changes = [asdict(one) | {"pause_s": one.pause_s, "lost_steps": one.lost_steps} for one in self.changes]
-        stretches = [asdict(one) | {"samples_per_s": one.samples_per_s} for one in self.stretches]
-        return asdict(self) | derived | {"changes": changes, "stretches": stretches}

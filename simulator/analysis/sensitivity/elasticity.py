@@ -7,15 +7,17 @@ elasticities are equal.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.sensitivity.parameters import StepParameter
-from scaleproof.simulator.analysis.study.evaluate import Row, predicted, row_of
+from scaleproof.simulator.analysis.study.axes import StudyAxis
+from scaleproof.simulator.analysis.study.evaluate import Row, row_of, table
+from scaleproof.simulator.analysis.study.grid import Variants
 from scaleproof.simulator.engine import replay, simulate_steady
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.predict import timed
@@ -61,8 +63,8 @@ class FiniteDifferences:
         """Seconds of a step whose tasks last this long, shape (tasks,)."""
         return float(replayed_s(self._program, seconds[:, None])[0])
 
-    def variant(self, build: Callable[[], Scenario]) -> Row:
-        """The prediction of a variant of the scenario, by the engine that times all of them."""
+    def rows(self, variants: Sequence[Callable[[], Scenario]]) -> list[Row]:
+        """The predictions of variants of the scenario, as a study, by the engine that times all of them."""
         simulate: Simulate = replay.simulate if self.is_replayed else simulate_steady
 
         def results(scenario: Scenario) -> Row:
@@ -73,17 +75,18 @@ class FiniteDifferences:
             # draws would hide the effect of small changes
             return row_of(timed(scenario, simulate=simulate, draws=False))
 
-        return predicted(build, results)
+        axis = StudyAxis.named_values("variant", {str(number): build for number, build in enumerate(variants)})
+        return table(Variants((axis,), lambda build: build()), results)
 
-    def elasticity(self, parameter: StepParameter) -> Estimate:
-        """The elasticity of the throughput with respect to a parameter, by central differences of the logarithms, and its 90 %
-        interval, where it is known."""
-        if self.is_replayed:
-            slower_s, faster_s = self._longer_s(parameter, STEP), self._longer_s(parameter, -STEP)
-            if slower_s is not None and faster_s is not None:
-                return self._replayed_elasticity(parameter, slower_s, faster_s)
-        slower = self.variant(lambda: parameter.slowed(self.scenario, math.exp(self.step)))
-        faster = self.variant(lambda: parameter.slowed(self.scenario, math.exp(-self.step)))
+    def elasticities(self, parameters: Sequence[StepParameter]) -> dict[str, Estimate]:
+        """Elasticities of the throughput with respect to parameters by name, by central differences of the logarithms, and
+        their 90 % intervals, where they are known."""
+        found = {one.name: self._replayed_elasticity(one) for one in parameters}
+        others, ends = [one for one in parameters if found[one.name] is None], (math.exp(self.step), math.exp(-self.step))
+        rows = iter(self.rows([partial(one.slowed, self.scenario, slowdown) for one in others for slowdown in ends]))
+        return {one.name: found[one.name] or self._difference(one, next(rows), next(rows)) for one in parameters}
+
+    def _difference(self, parameter: StepParameter, slower: Row, faster: Row) -> Estimate:
         log_ratio = math.log(faster["samples_per_s"] / slower["samples_per_s"])
         return _rounded(parameter.sign * log_ratio / (2 * self.step)), None, None
 
@@ -110,11 +113,14 @@ class FiniteDifferences:
         slower = parameter.slowed(self.scenario, math.exp(step))
         return added_seconds(self._program, program_of(slower), self._seconds)
 
-    def _replayed_elasticity(self, parameter: StepParameter, slower_s: Times, faster_s: Times) -> Estimate:
-        """The elasticity, and its interval from draws of the uncertain quantities, by one replay.
-
-        slower_s, faster_s: as `_longer_s` returns them.
-        """
+    def _replayed_elasticity(self, parameter: StepParameter) -> Estimate | None:
+        """The elasticity, and its interval from draws of the uncertain quantities, by one replay; None where replay does not
+        apply."""
+        if not self.is_replayed:
+            return None
+        slower_s, faster_s = self._longer_s(parameter, STEP), self._longer_s(parameter, -STEP)
+        if slower_s is None or faster_s is None:
+            return None
         if not slower_s.any():
             return 0.0, 0.0, 0.0
         seconds, slowdown = self._seconds[:, None], np.ones(1)

@@ -8,15 +8,16 @@ everything that takes time, so that their elasticities add up to 1 (Euler); the 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
-from scaleproof.simulator.analysis.sensitivity.elasticity import STEP, FiniteDifferences
+from scaleproof.simulator.analysis.sensitivity.elasticity import STEP, Estimate, FiniteDifferences
 from scaleproof.simulator.analysis.sensitivity.parameters import PARAMETERS, StepParameter
 from scaleproof.simulator.analysis.study.evaluate import Row
 from scaleproof.simulator.common.errors import naming_extras
+from scaleproof.simulator.common.record import Record
 from scaleproof.simulator.common.units import format_percent
-from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import Batch
 
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class Elasticity:
+class Elasticity(Record):
     """The elasticity of the throughput with respect to one parameter.
 
     field: the scenario's field. says: its value there, as text. value: None where the parameter does not apply; `how` says why
@@ -50,23 +50,35 @@ class Elasticity:
         return (self.value or 0.0) * self.sign
 
 
-@dataclass(frozen=True)
-class Sensitivity:
-    """A scenario's elasticities. cluster: of the parameters of the cluster, of data loading and of the host process. training:
-    of the batch and the servers."""
+class Sensitivity(Record):
+    """A scenario's elasticities. samples_per_s, warnings: of its prediction. cluster: of the parameters of the cluster, of data
+    loading and of the host process. training: of the batch and the servers."""
 
-    run: Run
+    derived: ClassVar = ("bottleneck", "rest")
+
+    scenario: str
+    strategy: str
+    ranks: int
+    framework: str
+    framework_is_default: bool
+    samples_per_s: float
+    warnings: tuple[str, ...] = ()
     cluster: tuple[Elasticity, ...]
     training: tuple[Elasticity, ...]
 
     def __repr__(self) -> str:
         by_size = sorted((one for one in self.cluster if one.value), key=lambda one: -abs(one.value or 0.0))
         lines = [f"  {one.name} ({one.says}): {one.value:.2f}" for one in by_size[:3]]
-        return "\n".join([f"{self.run.scenario}: elasticities of the throughput, the largest of the cluster", *lines])
+        return "\n".join([f"{self.scenario}: elasticities of the throughput, the largest of the cluster", *lines])
 
     @property
-    def bottleneck(self) -> Elasticity | None:
-        """The parameter of the hardware that accounts for the largest share of the step; None where none does."""
+    def bottleneck(self) -> str | None:
+        """The name of the parameter of the hardware that accounts for the largest share of the step; None where none does."""
+        return self.largest.name if self.largest else None
+
+    @property
+    def largest(self) -> Elasticity | None:
+        """The elasticity of the bottleneck."""
         effective = [one for one in self.cluster if one.share > 0]
         return max(effective, key=lambda one: one.share, default=None)
 
@@ -75,48 +87,44 @@ class Sensitivity:
         """The share of the step that does not follow from the cluster's parameters here."""
         return 1 - sum(abs(one.share) for one in self.cluster)
 
-    def plain(self) -> dict[str, Any]:
-        """The elasticities as data for JSON."""
-        return {
-            "scenario": self.run.scenario,
-            "framework": self.run.framework,
-            "framework_is_default": self.run.framework_is_default,
-            "samples_per_s": self.run.samples_per_s,
-            "bottleneck": self.bottleneck.name if self.bottleneck else None,
-            "cluster": [asdict(one) for one in self.cluster],
-            "training": [asdict(one) for one in self.training],
-            "rest": self.rest,
-        }
-
     @naming_extras()
     def to_frame(self) -> pd.DataFrame:
         """One row per parameter; elasticities have no unit."""
         import pandas as pd
 
-        rows = [asdict(one) for one in (*self.cluster, *self.training)]
+        rows = [one.to_dict() for one in (*self.cluster, *self.training)]
         return pd.DataFrame(rows).rename(columns={"value": "elasticity"}).set_index("name")
 
 
 def sensitivity(scenario: Scenario) -> Sensitivity:
     """Elasticities of the scenario's throughput. Raises what `predict` raises."""
     differences = FiniteDifferences(scenario)
-    cluster = tuple(
-        _elasticity(parameter, differences)
-        for parameter in PARAMETERS
-        if parameter.is_always_listed or parameter.is_given(scenario)
+    listed = [one for one in PARAMETERS if one.is_always_listed or one.is_given(scenario)]
+    found = differences.elasticities([one for one in listed if not one.idle(scenario)])
+    run = differences.run
+    return Sensitivity(
+        scenario=run.scenario,
+        strategy=run.strategy,
+        ranks=run.ranks,
+        framework=run.framework,
+        framework_is_default=run.framework_is_default,
+        samples_per_s=run.samples_per_s,
+        warnings=run.warnings,
+        cluster=tuple(_elasticity(one, differences, found.get(one.name)) for one in listed),
+        training=(_batch_elasticity(differences), _server_elasticity(differences)),
     )
-    return Sensitivity(differences.run, cluster, (_batch_elasticity(differences), _server_elasticity(differences)))
 
 
-def _elasticity(parameter: StepParameter, differences: FiniteDifferences) -> Elasticity:
+def _elasticity(parameter: StepParameter, differences: FiniteDifferences, found: Estimate | None) -> Elasticity:
+    """The elasticity with respect to a parameter. found: None where the parameter has no effect."""
     scenario = differences.scenario
-    label = (parameter.name, parameter.field(scenario), parameter.says(scenario))
-    reason = parameter.idle(scenario)
-    if reason:
-        return Elasticity(*label, None, reason)
-    value, low, high = differences.elasticity(parameter)
+    known = partial(Elasticity, name=parameter.name, field=parameter.field(scenario), says=parameter.says(scenario))
+    if found is None:
+        return known(value=None, how=parameter.idle(scenario))
+    value, low, high = found
     how = f"{format_percent(differences.step, 0)} less and more"
-    return Elasticity(*label, value, how, low, high, differences.tolerance(parameter), parameter.sign)
+    costs_at = differences.tolerance(parameter)
+    return known(value=value, how=how, low=low, high=high, costs_at=costs_at, sign=parameter.sign)
 
 
 def _batch_elasticity(differences: FiniteDifferences) -> Elasticity:
@@ -129,33 +137,36 @@ def _batch_elasticity(differences: FiniteDifferences) -> Elasticity:
     per_worker = (samples - by if samples > by else samples), samples + by
     field, factor = ("per_worker", 1) if scenario.batch.per_worker else ("total", workers)
     low, high = (number * factor for number in per_worker)
-    label = (f"samples a {'worker' if field == 'per_worker' else 'step'}", f"batch.{field}", f"{samples * factor:,}")
-    few = differences.variant(lambda: scenario.rebuilt(batch=Batch(**{field: low})))
-    many = differences.variant(lambda: scenario.rebuilt(batch=Batch(**{field: high})))
-    return _between(label, (low, high), (few, many), f"from {low:,} to {high:,}", "another batch is not valid")
+    name = f"samples a {'worker' if field == 'per_worker' else 'step'}"
+    known = partial(Elasticity, name=name, field=f"batch.{field}", says=f"{samples * factor:,}")
+    rows = differences.rows([partial(_with_batch, scenario, **{field: number}) for number in (low, high)])
+    return _between(known, (low, high), rows, f"from {low:,} to {high:,}", "another batch is not valid")
+
+
+def _with_batch(scenario: Scenario, **batch: int) -> Scenario:
+    return scenario.rebuilt(batch=Batch(**batch))
 
 
 def _server_elasticity(differences: FiniteDifferences) -> Elasticity:
     """The elasticity with respect to the number of servers, by one more; it gets a new node if the cluster has no room left."""
     scenario = differences.scenario
     strategy, cluster, servers = scenario.strategy, scenario.cluster, scenario.strategy.servers
-    label = ("servers", "strategy.servers", str(servers) if servers else "–")
+    known = partial(Elasticity, name="servers", field="strategy.servers", says=str(servers) if servers else "–")
     if not servers or "servers" not in type(strategy).model_fields:
-        return Elasticity(*label, None, "there are no servers")
+        return known(value=None, how="there are no servers")
     more = strategy.model_copy(update={"servers": servers + 1})
     nodes = more.nodes_needed(cluster)
-    few = differences.variant(lambda: scenario)
-    many = differences.variant(lambda: scenario.rebuilt(strategy=more, cluster=cluster.with_nodes(nodes)))
+    rows = differences.rows([lambda: scenario, lambda: scenario.rebuilt(strategy=more, cluster=cluster.with_nodes(nodes))])
     how = f"from {servers} to {servers + 1}" + (f", on {nodes} nodes" if nodes > cluster.nodes else "")
-    return _between(label, (servers, servers + 1), (few, many), how, "one more is not valid")
+    return _between(known, (servers, servers + 1), rows, how, "one more is not valid")
 
 
 def _between(
-    label: tuple[str, str, str], numbers: tuple[int, int], variants: tuple[Row, Row], how: str, refusal: str
+    known: Callable[..., Elasticity], numbers: tuple[int, int], rows: Sequence[Row], how: str, refusal: str
 ) -> Elasticity:
-    """The elasticity between two numbers of something that is whole, with the variant of each."""
-    few, many = variants
+    """The elasticity between two numbers of something that is whole. rows: the prediction with each."""
+    few, many = rows
     if problem := few.get("error") or many.get("error"):
-        return Elasticity(*label, None, f"{refusal}: {problem}")
+        return known(value=None, how=f"{refusal}: {problem}")
     log_ratio = math.log(many["samples_per_s"] / few["samples_per_s"])
-    return Elasticity(*label, log_ratio / math.log(numbers[1] / numbers[0]), how)
+    return known(value=log_ratio / math.log(numbers[1] / numbers[0]), how=how)

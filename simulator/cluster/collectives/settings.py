@@ -164,7 +164,7 @@ def without_peers(cluster: Any) -> Any:
     node, device = (cluster.get(part) if isinstance(cluster, dict) else None for part in ("node", "device"))
     link = node.get("link") if isinstance(node, dict) else None
     name = str(device.get("name") if isinstance(device, dict) else getattr(device, "name", ""))
-    if not isinstance(link, dict | str) or has_peers(name):
+    if not isinstance(node, dict) or not isinstance(link, dict | str) or has_peers(name):
         return cluster
     own = {"base": link} if isinstance(link, str) else link
     return cluster | {"node": node | {"link": {"peer_to_peer": False, **own}}}

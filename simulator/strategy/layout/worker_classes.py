@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from scaleproof.simulator.parallelism.mesh import DeviceMesh, RankClass, place
 from scaleproof.simulator.parallelism.plan import Plan
@@ -15,7 +15,7 @@ def worker_classes(plan: Plan, job: Job) -> list[RankClass]:
     cluster, mesh = job.cluster, plan.grid(job.cluster.node.devices)
     distinguishable_ranks = set(job.distinguishable_ranks(plan.ranks))
     scattered = mesh.stride("workers") % plan.model_parallel_size or mesh.stride("stages") % plan.model_parallel_size
-    if not cluster.is_uniform or scattered or (plan.shares and plan.ranks > plan.workers):
+    if not cluster.is_uniform or scattered or ((plan.shares or cluster.kinds) and plan.ranks > plan.workers):
         return separate_classes(plan, mesh)
     per_node, rest = divmod(mesh.devices, plan.model_parallel_size)
     aligned = (rest == 0 and plan.order.index("workers") < plan.order.index("stages")) or plan.stages == 1
@@ -24,7 +24,11 @@ def worker_classes(plan: Plan, job: Job) -> list[RankClass]:
         if cluster.node.cards_used > 1:
             # messages of some of a node's ranks are not spread evenly over its network cards
             distinguishable = {worker - worker % per_node + offset for worker in distinguishable for offset in range(per_node)}
-        return place(plan.workers, per_node, distinguishable, plan.shares or ())
+        labels: Sequence[Hashable] = plan.shares or ()
+        if cluster.kinds:
+            kinds = [cluster.kind_of(mesh.place(worker, 0)[0]) for worker in range(plan.workers)]
+            labels = list(zip(plan.shares or kinds, kinds, strict=True))
+        return place(plan.workers, per_node, distinguishable, labels)
     period = math.lcm(mesh.stride("workers"), mesh.devices) // mesh.stride("workers")
     if distinguishable_ranks or plan.ranks <= mesh.devices or plan.workers % period:
         return separate_classes(plan, mesh)
@@ -42,7 +46,8 @@ def can_fold(classes: Sequence[RankClass], plan: Plan, job: Job) -> bool:
     """Whether workers differ in nothing but the routes of their messages.
 
     Not where they differ in their speed, in the batches that they load, in the groups with which they synchronise gradients, or
-    in the time that hosts need for a message, which depends on its size; and not with parameter servers.
+    in the time that hosts need for a message, which depends on its size; and not with parameter servers, or where workers share
+    the memory of their hosts.
     """
     links = [link for link in (job.cluster.node.link, job.cluster.network) if link is not None]
     sharded = plan.sharing < plan.workers if job.zero else False
@@ -53,6 +58,8 @@ def can_fold(classes: Sequence[RankClass], plan: Plan, job: Job) -> bool:
         or sharded
         or plan.expert > 1
         or plan.shares is not None
+        or job.cluster.kinds
         or plan.servers
+        or job.offload
         or any(link.overhead_s for link in links)
     )

@@ -174,6 +174,7 @@ class Replica:
         self.samples = context.plan.samples_of(workers.rank, context.job.samples_per_worker)
         plan, stages = context.plan, range(context.plan.stages)
         self.places = [context.mesh.place(workers.rank, stage) for stage in stages]
+        self.kinds = [context.job.cluster.kind_of(node) for node, _ in self.places]
         self.ranks = [self._add_rank(stage) for stage in stages]
         node, _ = self.places[0]
         context.builder.load(self.ranks[0], node, workers.each, workers.ranks, self.samples)
@@ -187,6 +188,11 @@ class Replica:
         """Number of ranks of a stage that are on the same node and send concurrently."""
         return self.workers.each * self.context.mesh.on_first_node(self.context.mesh.members(self.workers.rank, 0))
 
+    @property
+    def on_node(self) -> int:
+        """Number of ranks of a stage and of this class that are on the same node."""
+        return min(self.concurrent_senders, self.context.mesh.devices)
+
     def _add_rank(self, stage: int) -> int:
         """Adds the ranks of a stage. They are named '16 workers', 'stage 0 (16 workers)', or after the first worker if workers
         are not all equivalent."""
@@ -195,11 +201,12 @@ class Replica:
         if plan.stages > 1:
             first = f"worker {workers.rank} " if workers.ranks < plan.workers else ""
             name = f"{first}stage {stage}" + (f" ({name})" if workers.ranks > 1 else "")
+        if self.context.job.cluster.kinds:
+            name = f"{name} ({self.context.job.cluster.with_device_of(self.kinds[stage]).device.name})"
         members = mesh.members(workers.rank, stage)
         return self.context.builder.add_rank(
-            name, members[0], self.places[stage][0], min(self.concurrent_senders, mesh.devices), workers.ranks * len(members),
-            members=members,
-        )  # fmt: skip
+            name, members[0], self.places[stage][0], self.on_node, workers.ranks * len(members), members=members
+        )
 
     def _add_tasks(self) -> Rows:
         """Adds the passes of every stage in order; returns their rows."""
@@ -214,8 +221,18 @@ class Replica:
 
     def _times_s(self, job_costs: JobCosts) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Compute seconds of each task of the schedule, and exposed seconds of collectives within it."""
+        work_s, exchange_s = self._times_on(self.kinds[0], job_costs)
+        kinds = np.array(self.kinds)[self.context.schedule.rank]
+        for kind in set(self.kinds[1:]) - {self.kinds[0]}:
+            other_work_s, other_exchange_s = self._times_on(kind, job_costs)
+            work_s = np.where(kinds == kind, other_work_s, work_s)
+            exchange_s = np.where(kinds == kind, other_exchange_s, exchange_s)
+        return work_s, exchange_s
+
+    def _times_on(self, kind: int, job_costs: JobCosts) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The times of all tasks on one kind of nodes."""
         schedule = self.context.schedule
-        costs = job_costs.layers(self.samples)
+        costs = job_costs.layers(self.samples, kind)
         forward, weight = schedule.kind == Pass.FORWARD, schedule.kind == Pass.WEIGHT
         work_s = np.where(forward, _over(costs.forward_s, schedule), _over(costs.backward_s, schedule))
         first, last = schedule.microbatch == 0, schedule.microbatch == self.context.plan.microbatches - 1
@@ -223,7 +240,7 @@ class Replica:
         work_s += np.where(np.isin(schedule.kind, BACKWARD) & last, _over(costs.last_backward_s, schedule), 0.0)
         exchange_s = np.where(forward, _over(costs.forward_exchange_s, schedule), _over(costs.backward_exchange_s, schedule))
         if weight.any():
-            weights_s = _over(job_costs.job_with(self.samples).weights_s(self.context.plan.microbatches), schedule)
+            weights_s = _over(job_costs.job_with(self.samples, kind).weights_s(self.context.plan.microbatches), schedule)
             work_s = np.where(weight, weights_s, np.where(schedule.kind == Pass.INPUT, work_s - weights_s, work_s))
             exchange_s[weight] = 0.0
         waits = schedule.kind < 0

@@ -43,6 +43,10 @@ def test_every_device_that_ships_is_shown(name: str, capsys: pytest.CaptureFixtu
     assert "matrix products m = n = k in a short burst" in shown(capsys, name)
 
 
+def test_the_device_of_a_cluster_file_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "share of the peak" in shown(capsys, str(catalog.ROOT / "clusters" / "cpu-2core.yaml"))
+
+
 def test_figures_show_measured_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = sampled(tmp_path / "a100.csv", "A100-80GB-SXM", 40)
     shown(capsys, "a100-80gb-sxm", "--out", str(tmp_path / "out"), "--table", str(table))
@@ -51,6 +55,12 @@ def test_figures_show_measured_kernels(tmp_path: Path, capsys: pytest.CaptureFix
         f"{name}.{form}" for name in ("roofline", "products", "attention") for form in ("png", "svg")
     }
     assert json.loads((tmp_path / "out" / "device.json").read_text())["name"] == "A100-80GB-SXM"
+
+
+def test_devices_without_measured_kernels_have_figures_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown(capsys, "t4", "--out", str(tmp_path))
+    assert (tmp_path / "roofline.svg").stat().st_size > 0
+    assert (tmp_path / "attention.svg").stat().st_size > 0
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,11 @@ def test_gpus_and_workers_are_not_both_axes(tmp_path: Path, capsys: pytest.Captu
     assert "determines the workers; leave one of both out" in capsys.readouterr().err
 
 
+def test_crossover_compares_strategies_on_numbers_of_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crossover", "resnet50-ring-p100", "--gpus", "16,32", "--points", "2", "--strategies", "ring,ps-all"]) == 0
+    assert "by cluster.network.bandwidth and GPUs" in capsys.readouterr().out
+
+
 def test_the_option_is_hinted_at_where_a_command_has_none(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["sensitivity", MEGATRON, "--gpus", "64"])

@@ -10,10 +10,15 @@ import pytest
 
 from scaleproof import main
 from scaleproof.simulator.common import catalog
+from scaleproof.simulator.model import Layer
+from scaleproof.simulator.model.layer_table import DeviceRates, rows
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound
 from scaleproof.simulator.scenario.read import load_model
 
 Capture = pytest.CaptureFixture[str]
+
+
+GROUND = DeviceRates("device", "bf16", 2, 300e12, 1e12, 1)
 
 
 def printed(capsys: Capture, *arguments: str) -> str:
@@ -131,6 +136,15 @@ def test_bytes_of_an_operator_are_its_reads_plus_its_writes() -> None:
     flash = Attention("a", 4, 2, 10, 20, 8, 6, flash=True).moved_elements(1)
     assert flash == 4 * 10 * (8 + 6) + 2 * 20 * (8 + 6)
     assert Attention("a", 4, 2, 10, 20, 8, 6).moved_elements(1) == flash + 4 * 4 * 10 * 20
+
+
+def test_only_consecutive_equal_layers_share_a_row() -> None:
+    names = ["block8", "block9", "block10"]
+    layers = [Layer(name, "a", (), (), 1) for name in names] + [
+        Layer("other", "b", (), (), 1),
+        Layer("block11", "a", (), (), 1),
+    ]
+    assert [(row.name, row.count) for row in rows(layers, GROUND)] == [("block8…10", 3), ("other", 1), ("block11", 1)]
 
 
 def test_zero_memory_bandwidth_gives_a_one_line_error(tmp_path: Path, capsys: Capture) -> None:

@@ -32,6 +32,11 @@ def test_few_lines_say_what_is_reserved_and_when(capsys: pytest.CaptureFixture[s
         assert word in shown
 
 
+def test_a_need_above_the_capacity_is_shown_with_the_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "gpt3-175b-hybrid-selene", "--memory")
+    assert text.count("too little)") == 2
+
+
 def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(printed(capsys, "megatron-175b-3d-selene", "--memory", "--json"))["allocator"]
     assert set(data) == {"fixed_segments", "expandable_segments"}

@@ -64,3 +64,13 @@ def test_a_picture_is_written(out: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.splitlines()[-1] == str(out / "drift.svg")
     with pytest.raises(InputError, match=r"drift\.pdf: give a file name that ends in \.svg or \.png"):
         run(out, "--plot", out / "drift.pdf")
+
+
+def test_long_histories_are_shortened_unless_one_scenario_is_selected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reconciled(tmp_path, "ring", STEADY_S * 7)
+    assert run(tmp_path) == 0
+    assert "… 5 earlier" in capsys.readouterr().out
+    assert run(tmp_path, "--scenario", "ring") == 0
+    assert "earlier\n2026" not in capsys.readouterr().out

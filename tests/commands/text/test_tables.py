@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.commands.text.tables import WIDTH, bar, sections, shares, table, wrapped
+from scaleproof.commands.text.tables import WIDTH, bar, sections, table, wrapped
 
 
 def test_columns_are_as_wide_as_their_cells_and_aligned() -> None:
@@ -27,7 +27,6 @@ def test_nothing_is_cut_wrapped_or_coloured_in_a_narrow_terminal(monkeypatch: py
 
 def test_bars_are_accurate_to_an_eighth() -> None:
     assert [bar(share, 8) for share in (-0.1, 0.0, 0.5, 9 / 64, 1.0)] == ["", "", "████", "█▏", "█" * 8]
-    assert shares([("compute", "12 ms", 0.5)]) == [f"compute                    12 ms  50.0 % {bar(0.5)}"]
 
 
 def test_a_title_stands_in_front_of_the_first_line_of_its_section() -> None:
@@ -41,3 +40,9 @@ def test_a_title_stands_in_front_of_the_first_line_of_its_section() -> None:
 def test_paragraphs_are_wrapped_between_words_only() -> None:
     lines = wrapped(f"{'x' * WIDTH}y a-hyphenated-{'z' * WIDTH} end", "- ", "  ")
     assert [line.strip() for line in lines] == [f"- {'x' * WIDTH}y", f"a-hyphenated-{'z' * WIDTH}", "end"]
+
+
+@pytest.mark.parametrize("number", ["98 %", "79.2 GiB"])
+def test_a_number_and_its_unit_are_not_wrapped(number: str) -> None:
+    words = "x" * (WIDTH - 3)
+    assert wrapped(f"{words} {number}") == [words, f"  {number}"]

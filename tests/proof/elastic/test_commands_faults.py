@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from scaleproof import main
 from scaleproof.proof.elastic.events.experiment import Experiment
-from scaleproof.proof.elastic.events.outcome import ElasticOutcome
-from scaleproof.proof.elastic.events.state_check import StateCheck
 from scaleproof.proof.elastic.records import EventLog
-from scaleproof.reports.read.elastic import read
 from scaleproof.simulator.analysis.elastic import elastic
+from scaleproof.simulator.analysis.elastic.outcome import FILE, ElasticOutcome, ElasticRecord, StateCheck
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.validator.launch import fork_server
 from scaleproof.validator.netlab import lab
@@ -33,7 +30,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         EventLog(folder, 1, "trainer").note("begun")
         timeline = elastic(experiment.scenario)
         names.append(timeline.scenario)
-        return ElasticOutcome(timeline, timeline, StateCheck(True, 1e-6, 5e-4, 1e-7, (2.0, 1.0)), "netlab")
+        state = StateCheck(equal=True, deviation=1e-6, tolerance=5e-4, loss_deviation=1e-7, losses=(2.0, 1.0))
+        return ElasticOutcome(on="netlab", predicted=timeline, measured=timeline, state=state)
 
     monkeypatch.setattr(Experiment, "run", follow)
     monkeypatch.setattr(lab, "require", lambda: None)
@@ -63,17 +61,19 @@ def test_selected_faults_are_printed_as_json_and_saved(
     reported = json.loads(capsys.readouterr().out)
     assert [one["measured"]["steps"] for one in reported["events"]] == [17, 14]
     assert {"host", "date", "cpu", "torch"} <= set(reported["provenance"])
-    assert [one.predicted.scenario for one in read(tmp_path)[0]] == run, "the report reads it"
+    assert [one.predicted.scenario for one in ElasticRecord.read(tmp_path / FILE, "faults").events] == run, (
+        "the report reads it"
+    )
     assert (tmp_path / "0" / "trainer-1.jsonl").exists()
 
 
 def test_wrong_parameters_after_recovery_set_the_exit_code(monkeypatch: pytest.MonkeyPatch, run: list[str]) -> None:
-    change_outcome(monkeypatch, lambda one: replace(one, state=replace(one.state, equal=False)))
+    change_outcome(monkeypatch, lambda one: one.model_copy(update={"state": one.state.model_copy(update={"equal": False})}))
     assert main(["faults", "--only", "rank"]) == 1
 
 
 def test_warnings_go_to_stderr(monkeypatch: pytest.MonkeyPatch, run: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    change_outcome(monkeypatch, lambda one: replace(one, warning="the machine is busy"))
+    change_outcome(monkeypatch, lambda one: one.model_copy(update={"warning": "the machine is busy"}))
     assert main(["faults", "--only", "rank"]) == 0
     reported = capsys.readouterr()
     assert "busy" not in reported.out

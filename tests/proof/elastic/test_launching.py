@@ -71,7 +71,7 @@ def test_links_of_a_closed_lab_cannot_be_slowed() -> None:
 @pytest.mark.parametrize("name", ["netlab-rank-killed", "netlab-host-lost", "netlab-server-killed", "netlab-link-slowed"])
 def test_training_goes_on_rightly_after_one_event(name: str, tmp_path: Path) -> None:
     outcome = Experiment(load(name), "netlab").run(tmp_path, lambda _: None)
-    assert outcome.state.is_right, outcome.state.words
+    assert outcome.state.right, outcome.state.words
     assert outcome.follows
     (change,), (before, after) = outcome.measured.changes, outcome.measured.stretches
     if "link" in name:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from scaleproof import main
-from scaleproof.commands.text.stragglers import describe
+from scaleproof.commands.text.sections import by_section
+from scaleproof.reports.descriptions.stragglers import describe
 from scaleproof.simulator.analysis.stragglers import ALONE, TOGETHER, Uneven, uneven
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.predict import timed
@@ -95,7 +96,7 @@ def test_cells_that_cannot_be_predicted_show_the_reason(small: Make) -> None:
     """The ring has no server to be slow."""
     found = uneven(small(servers(4, 1), *SEPARATE_NODES, *PLAIN, "unevenness={stragglers: [{ranks: 4, slowdown: 3}]}"))
     assert found.cells["stragglers"]["ring"].samples_per_s is None
-    text = describe(found)
+    text = by_section(describe(found))
     assert "–" in text
     assert "ring: unevenness.stragglers.0.ranks: there is no rank 4" in text
 

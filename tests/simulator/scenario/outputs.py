@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,9 +17,7 @@ _REPEATED: Final = ("scenario", "strategy", "framework", "framework_is_default",
 
 
 def _written(result: Any) -> str:
-    return repr(
-        {field.name: getattr(result, field.name) for field in dataclasses.fields(result) if field.name not in _REPEATED}
-    )
+    return repr({name: value for name, value in vars(result).items() if name not in _REPEATED})
 
 
 def _step(scenario: Scenario) -> str:

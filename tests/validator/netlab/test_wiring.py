@@ -109,6 +109,11 @@ def test_a_hop_is_delayed_on_every_link_to_and_from_the_spine() -> None:
     ]
 
 
+def test_no_latency_needs_no_delay() -> None:
+    lab = wiring.plan(lab_cluster(2, latency=0))
+    assert not [line for line in wiring.host_limits(lab, 0, has_netem=True) if "netem" in line]
+
+
 @given(st.integers(2, wiring.MOST_HOSTS), st.integers(1, 40))
 def test_hosts_have_distinct_addresses_in_one_network(hosts: int, per_leaf: int) -> None:
     lab = wiring.plan(lab_cluster(hosts, topology=_tree(per_leaf)))

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from scaleproof import main
-from scaleproof.commands.text.elastic import describe_outcome
+from scaleproof.commands.text.sections import section_lines
 from scaleproof.proof.elastic import launching
 from scaleproof.proof.elastic.events import experiment
 from scaleproof.proof.elastic.events.experiment import Experiment
-from scaleproof.proof.elastic.events.outcome import ElasticOutcome
 from scaleproof.proof.elastic.events.probed_times import TorchrunTimes
-from scaleproof.proof.elastic.events.state_check import StateCheck
 from scaleproof.proof.elastic.job import Job
 from scaleproof.proof.elastic.launchers import Torchrun
 from scaleproof.proof.elastic.launching import Hosts, ProcessTimes
 from scaleproof.proof.elastic.records import LoggedEvent
+from scaleproof.reports.descriptions.elastic import describe_runs
 from scaleproof.simulator.analysis.elastic import elastic
+from scaleproof.simulator.analysis.elastic.outcome import ElasticOutcome, ElasticRecord, StateCheck
 from scaleproof.simulator.analysis.elastic.pauses import Saving
 from scaleproof.simulator.analysis.elastic.sizes import EventJob
 from scaleproof.simulator.analysis.elastic.timeline import ElasticTimeline
@@ -109,7 +109,11 @@ def test_an_experiment_probes_predicts_runs_and_compares(tmp_path: Path, monkeyp
     monkeypatch.setattr(launching, "agent_alone", lambda *_: 4.0)
     monkeypatch.setattr(experiment, "elastic", predicted)
     monkeypatch.setattr(experiment, "train_along", train_along)
-    monkeypatch.setattr(experiment, "check_state", lambda *_: StateCheck(True, 1e-6, 5e-4, 1e-7, (1.0,)))
+    monkeypatch.setattr(
+        experiment,
+        "check_state",
+        lambda *_: StateCheck(equal=True, deviation=1e-6, tolerance=5e-4, loss_deviation=1e-7, losses=(1.0,)),
+    )
     reported: list[str] = []
     outcome = Experiment(scenario, "local").run(tmp_path, reported.append)
     assert outcome.follows
@@ -120,10 +124,11 @@ def test_an_experiment_probes_predicts_runs_and_compares(tmp_path: Path, monkeyp
         "training along 2 events",
         "the same steps in one process",
     ]
-    text = describe_outcome(outcome)
-    assert text.startswith("netlab-host-returns: 40 steps on 3 hosts at first, local\n  1. host 2 fails after step 16: 6 steps")
-    assert "then 2 hosts\n  2. host 2 joins at 38.0 s: nothing lost" in text
-    assert text.endswith("parameters: equal on all ranks, off by 1e-06 from one process with the same batches; losses by 1e-07")
+    (section,) = describe_runs(ElasticRecord(events=(outcome,))).sections
+    text = " ".join(" ".join(section_lines(section)).split())
+    assert text.startswith("netlab-host-returns: 40 steps on 3 hosts at first, local changes 1. host 2 fails after step 16: 6")
+    assert "then 2 hosts 2. host 2 joins at 38.0 s: nothing lost" in text
+    assert "parameters equal on all ranks, off by 1e-06 from one process with the same batches; losses by 1e-07" in text
 
 
 def run_along(events: str, batch: str, folder: Path) -> ElasticOutcome:
@@ -131,9 +136,9 @@ def run_along(events: str, batch: str, folder: Path) -> ElasticOutcome:
     reliability = f"reliability={{checkpoint: {{steps: 10, bandwidth: 1 GB/s}}, events: {events}}}"
     scenario = load("netlab-ddp-after", ["strategy.workers=3", f"batch={batch}", "steps=70", reliability])
     outcome = Experiment(scenario, "local").run(folder, lambda _: None)
-    assert outcome.state.is_right, outcome.state.words
+    assert outcome.state.right, outcome.state.words
     assert len(outcome.state.losses) == 70
-    assert json.loads(json.dumps(outcome.plain()))["measured"]["steps"] == 70
+    assert json.loads(outcome.to_json())["measured"]["steps"] == 70
     return outcome
 
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scaleproof
-from scaleproof.commands.text.crossover import describe
+from scaleproof.commands.text.sections import by_section
+from scaleproof.reports.descriptions.crossover import describe
 from scaleproof.simulator.analysis.alternatives import contenders
 from scaleproof.simulator.analysis.crossover.axes import x_axis, y_axis
 from scaleproof.simulator.analysis.crossover.crossover import SIMILAR, TOLERANCE, Crossover, Point, crossover
@@ -120,10 +121,10 @@ def test_a_strategy_that_does_not_fit_never_wins_and_is_reported(path: Path) -> 
     sizes = crossover(path, "cluster.network.bandwidth", "model.hidden=64,4096", ["ring"], 2, small)
     assert sizes.winners[sizes.x.values[0], 64] == "ring"
     assert sizes.winners[sizes.x.values[0], 4096] == ""
-    text = describe(sizes)
-    assert "A does not fit into memory at 2 of 4 points" in text
+    text = by_section(describe(sizes))
+    assert "ring does not fit into memory at 2 of 4 points" in text
     assert "4,096 │......" in text
-    assert ".  no strategy is valid" in text
+    assert ".: no strategy is valid" in text
 
 
 def test_small_letters_mark_a_faster_strategy_that_does_not_fit(path: Path) -> None:
@@ -132,7 +133,7 @@ def test_small_letters_mark_a_faster_strategy_that_does_not_fit(path: Path) -> N
     (border,) = found.borders
     assert (border.below, border.above, border.low) == ("ps-1", "ring", None)
     assert all(point.fits for point in found.points if found.winners[point.x, point.y] == point.strategy)
-    text = describe(found)
+    text = by_section(describe(found))
     (row,) = [line.partition("│")[2] for line in text.splitlines() if "│" in line]
     assert re.fullmatch("b+A+", row)
     assert "lower case: a strategy that does not fit" in text
@@ -142,7 +143,7 @@ def test_invalid_points_are_recorded_with_the_violated_rule(path: Path) -> None:
     found = crossover(path, BANDWIDTH, "workers=4,5", ["ring"], 2)
     assert [bool(point.problem) for point in found.points] == [False, False, True, True]
     assert "5 workers do not divide 48 samples" in found.points[-1].problem
-    assert "A is not valid at 2 of 4 points: batch: 5 workers" in " ".join(describe(found).split())
+    assert "ring is not valid at 2 of 4 points: batch: 5 workers" in " ".join(by_section(describe(found)).split())
     with pytest.raises(InputError, match="no strategy can be trained anywhere on the map; ring, the first: batch: 5 workers"):
         crossover(path, BANDWIDTH, "workers=5", ["ring"], 2)
 
@@ -183,7 +184,7 @@ def test_each_strategy_names_its_framework(path: Path) -> None:
     }  # fmt: skip
     refused = {point.problem for point in found.points if point.strategy == "ps-2@pytorch-ddp"}
     assert all("pytorch-ddp does not support parameter server; use tensorflow-1-servers" in problem for problem in refused)
-    assert "; pytorch-ddp, by default" in describe(found)
+    assert "pytorch-ddp, by default" in by_section(describe(found))
     assert set(found.to_frame()["framework"]) == {"pytorch-ddp", "ideal", "tensorflow-1-servers", ""}
 
 
@@ -254,7 +255,7 @@ def test_the_command_prints_a_map_and_writes_tables_and_a_picture(
     arguments = ["crossover", str(path), "--x", BANDWIDTH, "--y", "workers=8", "--strategies", "ring,ps-all", "--points", "3"]
     assert scaleproof.main([*arguments, *overrides, "--out", str(out)]) == 0
     text = capsys.readouterr().out
-    assert "A  ring    data_parallel, by ring allreduce" in text
+    assert "A: ring, B: ps-all" in text
     (row,) = [line for line in text.splitlines() if line.strip().startswith("8 │")]
     assert set(row.partition("│")[2]) == {"A", "B"}
     assert row.endswith("A")

@@ -27,12 +27,14 @@ def test_replayed_elasticity_equals_the_difference_of_two_predictions(small: Mak
     differences, tested = FiniteDifferences(scenario), parameter(name)
     assert differences.is_replayed
     slower, faster = (timed(tested.slowed(scenario, math.exp(step))).samples_per_s for step in (STEP, -STEP))
-    assert differences.elasticity(tested)[0] == pytest.approx(tested.sign * math.log(faster / slower) / (2 * STEP), abs=1e-6)
+    assert differences.elasticities([tested])[name][0] == pytest.approx(
+        tested.sign * math.log(faster / slower) / (2 * STEP), abs=1e-6
+    )
 
 
 def test_asynchronous_steps_use_the_event_engine_without_an_interval() -> None:
     differences = FiniteDifferences(load("resnet50-async-straggler-p100"))
     assert not differences.is_replayed
-    value, low, high = differences.elasticity(parameter("FLOP/s"))
+    value, low, high = differences.elasticities([parameter("FLOP/s")])["FLOP/s"]
     assert value > 0
     assert (low, high) == (None, None)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 import scaleproof
-from scaleproof.commands.text.sensitivity import describe
+from scaleproof.commands.text.sections import described
+from scaleproof.reports.descriptions.sensitivity import describe
 from scaleproof.simulator.analysis.sensitivity.sensitivity import Elasticity, Sensitivity, sensitivity
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
@@ -36,8 +37,7 @@ def test_compute_bound_throughput_depends_only_on_flops(small: Make) -> None:
     found = sensitivity(small(*ONLY_COMPUTE, "strategy.workers=8"))
     result = values(found)
     assert result["FLOP/s"].value == pytest.approx(1, abs=1e-6)
-    assert found.bottleneck is not None
-    assert found.bottleneck.name == "FLOP/s"
+    assert found.bottleneck == "FLOP/s"
     for name in ("network bandwidth", "node link bandwidth", "memory bandwidth"):
         assert result[name].value == pytest.approx(0, abs=1e-6)
     assert found.rest == pytest.approx(0, abs=1e-6)
@@ -54,17 +54,17 @@ def test_the_slower_part_of_loading_is_the_bottleneck_of_an_input_bound_job(
     small: Make, given: str, name: str, field: str
 ) -> None:
     found = sensitivity(small("strategy.workers=8", f"input={given}"))
-    assert found.bottleneck is not None
-    assert (found.bottleneck.name, found.bottleneck.field) == (name, field)
-    assert found.bottleneck.share == pytest.approx(1, abs=1e-6)
+    assert found.largest is not None
+    assert (found.bottleneck, found.largest.field) == (name, field)
+    assert found.largest.share == pytest.approx(1, abs=1e-6)
     assert found.rest == pytest.approx(0, abs=1e-6)
-    assert f"bottleneck: {name}; it accounts for 100 % of the step" in describe(found)
+    assert f"bottleneck: {name}; it accounts for 100 % of the step" in described(describe(found))
 
 
 def test_the_host_is_the_bottleneck_of_small_kernels() -> None:
     found = sensitivity(load("gpt2-small", ["cluster=dgx-h100", "strategy=ddp", "strategy.workers=8", "batch=8"]))
-    assert found.bottleneck is not None
-    assert found.bottleneck.field == "framework.host.kernel"
+    assert found.largest is not None
+    assert found.largest.field == "framework.host.kernel"
     assert found.rest < 0.05
 
 
@@ -127,8 +127,8 @@ def test_batch_changes_respect_microbatches_and_shares(small: Make) -> None:
 def test_the_table_and_the_command_list_all_parameters(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
     found = sensitivity(small(SERVERS))
     assert found.to_frame().loc["servers", "field"] == "strategy.servers"
-    assert describe(found).splitlines()[1] == "  framework: tensorflow-1-servers, by default"
-    assert describe(found).splitlines()[-1].startswith("bottleneck: ")
+    assert described(describe(found)).splitlines()[1] == "framework: tensorflow-1-servers, by default"
+    assert described(describe(found)).splitlines()[-1].startswith("bottleneck: ")
     assert scaleproof.main(["sensitivity", "ring-2", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["framework"], result["framework_is_default"]) == ("gloo-cpu", True)

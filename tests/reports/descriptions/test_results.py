@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from scaleproof.reports.pages.result_page import sections
+from scaleproof.reports.descriptions.results import sections
 from scaleproof.reports.read.results import Case, Results
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
@@ -24,20 +24,23 @@ def case(predicted: Run, measured: bool = False) -> Case:
 
 
 def test_a_predicted_run_has_a_chart_of_its_steps_and_their_sources(small: Make) -> None:
-    (found,) = (one for one in sections(Results((case(predict(small())),))) if one.anchor == "steps")
-    ((side, values, words),) = found.data["step_rows"](found.data["cases"][0])
-    assert (side, len(values)) == ("predicted", len(found.data["names"]))
+    (found,) = (one for one in sections(Results((case(predict(small())),))) if one.name == "Steps")
+    ((side, *_, words),) = found.tables[0].rows()
+    assert side == "predicted"
     assert "compute jitter" in words
-    (picture,) = found.pictures
-    assert [mark.name for mark in picture.chart.views[0].marks] == ["predicted"]
+    (chart,) = found.charts()
+    assert chart is not None
+    assert [mark.name for mark in chart.views[0].marks] == ["predicted"]
 
 
 def test_measured_steps_are_drawn_next_to_the_prediction_with_their_distance(small: Make) -> None:
-    (found,) = (one for one in sections(Results((case(predict(small()), measured=True),))) if one.anchor == "steps")
-    rows = found.data["step_rows"](found.data["cases"][0])
+    (found,) = (one for one in sections(Results((case(predict(small()), measured=True),))) if one.name == "Steps")
+    rows = found.tables[0].rows()
     assert [row[0] for row in rows] == ["predicted", "measured"]
-    assert "KS distance" in rows[1][2]
-    view = found.pictures[0].chart.views[0]
+    assert "KS distance" in rows[1][-1]
+    (chart,) = found.charts()
+    assert chart is not None
+    view = chart.views[0]
     assert "KS distance to 5 measured steps" in view.finding
     # one step up at each measured time, up to all steps
     assert max(view.marks[1].y) == pytest.approx(1.0)  # type: ignore[union-attr]

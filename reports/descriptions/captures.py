@@ -1,4 +1,4 @@
-"""Sections of predictions of captured scripts: streams of a step, live bytes over it, and what holds the peak."""
+"""Predictions of captured scripts as sections: streams of a step, live bytes over it, and what holds the peak."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from scaleproof.reports.charts.runs.memory_curve import RankCurve, memory_curve
-from scaleproof.reports.pages.described import page_section
-from scaleproof.reports.pages.sections import PageSection, pictured
 from scaleproof.reports.sections import Column, Section, Table, slug
 from scaleproof.reports.text import percent
 from scaleproof.reports.timeline.stream_chart import stream_chart
@@ -25,7 +23,7 @@ _MOST_ROWS: Final = 12
 _LIBRARY: Final = "libraries"
 
 
-def capture_sections(scenario: Scenario) -> list[PageSection]:
+def sections(scenario: Scenario) -> list[Section]:
     """The sections of a scenario of a captured script."""
     strategy = scenario.strategy
     assert isinstance(strategy, CapturedStrategy)
@@ -40,12 +38,12 @@ def capture_sections(scenario: Scenario) -> list[PageSection]:
     known = strategy.script.coverage(scenario.cluster.device, scenario.framework)
     shares = f"Of the time of kernels, {percent(known.measured)} is of measured shapes, {percent(known.extrapolated)} "
     shares += f"extrapolated from them, and {percent(known.unknown)} of unknown cost, counted by the bytes that are moved."
-    drawn_streams = pictured(stream_chart(f"streams-{name}", of, [one.streams for one in curves]))
-    drawn_curve = pictured(memory_curve(f"memory-curve-{name}", of, curves, capacity_bytes(scenario)))
+    of_streams = stream_chart(f"streams-{name}", of, [one.streams for one in curves])
+    of_memory = memory_curve(f"memory-curve-{name}", of, curves, capacity_bytes(scenario))
     return [
-        PageSection("streams", "Streams", "One step, stream by stream", f"{intro} {shares}".strip(), drawn_streams),
-        PageSection("memory-curve", "Memory curve", "Memory over the step", intro, drawn_curve),
-        page_section(Section("Peak", "What the peak holds", tables=list(_tables(fullest)))),
+        Section("Streams", "One step, stream by stream", f"{intro} {shares}".strip(), charts=lambda: [of_streams]),
+        Section("Memory curve", "Memory over the step", intro, charts=lambda: [of_memory]),
+        Section("Peak", "What the peak holds", tables=list(_tables(fullest))),
     ]
 
 

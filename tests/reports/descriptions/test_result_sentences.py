@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from scaleproof.reports.pages.result_text import facts, headline
+from scaleproof.reports.descriptions.result_sentences import facts, headline
 from scaleproof.reports.read.results import Case, Results
 from scaleproof.reports.read.verdict import verdict
 from scaleproof.reports.text import percent

@@ -1,9 +1,8 @@
-"""Pages of claims and of strategy maps, from the files that the commands write; and damaged files of any page."""
+"""The page of claims, from the file that the command writes; and damaged files of any page."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -28,22 +27,6 @@ def test_many_claims_are_listed_with_their_verdicts_instead_of_in_the_bar(tmp_pa
         page = build(tmp_path).path.read_text(encoding="utf-8")
         assert ('<a href="#c2">Claim 2.</a><span>True</span>' in page) == has_list
         assert ('<a href="#c2">c2</a>' in page) != has_list
-
-
-def test_a_strategy_map_has_a_page_with_its_borders(tmp_path: Path) -> None:
-    command = ["crossover", "resnet50-ring-p100", "--strategies", "ring,ps-1", "--y", "workers=4,8", "--points", "3"]
-    assert scaleproof.main([*command, "--out", str(tmp_path)]) == 0
-    page = build(tmp_path).path.read_text(encoding="utf-8")
-    assert "resnet50-ring-p100: fastest is ring in" in page
-    assert "Borders" in page
-    assert "parameter_server, 1 server, on a node of its own" in page
-
-
-def test_a_map_with_one_border_in_each_row_says_where_it_is(tmp_path: Path) -> None:
-    command = ["crossover", "resnet50-ring-p100", "--set", "framework=ideal", "--set", "cluster=aws-p2-xlarge"]
-    assert scaleproof.main([*command, "--y", "workers=4,16", "--points", "5", "--out", str(tmp_path)]) == 0
-    page = build(tmp_path).path.read_text(encoding="utf-8")
-    assert re.search(r"<h1>resnet50-ring-p100: ring is fastest from [\d.]+ Gbit/s to [\d.]+ Gbit/s on, ps-all below", page)
 
 
 @pytest.mark.parametrize("name", ["claims.json", "collectives.json", "crossover.json", "events.json", "fit.json"])

@@ -108,22 +108,22 @@ def _no_fit(study: StudyTable) -> str:
     return f"Out of memory: none of {len(study.points):,} points fits; the least is {memory} a rank, by {least['line']}{gpus}"
 
 
-def lede(study: StudyTable, ranks: Ranking) -> str:
+def lede(study: StudyTable, ranks: Ranking) -> list[str]:
     """The circumstances of the result, and the confidence of the comparison."""
     best = study.best
     if best is None:
-        return ""
+        return []
     at = [best["line"]] if len(study.lines) > 1 else []
     at += [f"{study.across} {best['x_words']}"] if study.across != "GPUs" else []
     at += [_circumstance(one.name, words) for one, words in zip(study.circumstances, best["choices"], strict=True)]
-    of = f", the fastest of {len(study.good):,} configurations that fit" if len(study.good) > 1 else ""
-    sentences = [f"{study.found.model_name} with {', '.join(at) or study.found.strategy_name}{of}"]
+    of = f"the fastest of {len(study.good):,} configurations that fit" if len(study.good) > 1 else "the configuration"
+    sentences = [f"{of}: {study.found.model_name} with {', '.join(at) or study.found.strategy_name}"]
     if ranks.speed and ranks.speed.is_sure:
         sentences += _confidence(study, best, ranks.speed)
     sentences += _without_fit(study)
     if best["rate_low"] == best["rate_low"] or ranks.speed:
-        sentences.append("In parentheses: 90 % prediction intervals")
-    return " ".join(f"{sentence}." for sentence in sentences)
+        sentences.append("in parentheses: 90 % prediction intervals")
+    return sentences
 
 
 def _without_fit(study: StudyTable) -> list[str]:
@@ -140,13 +140,13 @@ def _circumstance(name: str, words: str) -> str:
 
 
 def _confidence(study: StudyTable, best: pd.Series[Any], lead: Lead) -> list[str]:
-    """'The lead of TP4 over TP8 is 10–39 % from 16 GPUs on and has a probability of over 98 %'"""
+    """'the lead of TP4 over TP8 is 10–39 % from 16 GPUs on and has a probability of over 98 %'"""
     from scaleproof.simulator.uncertainty.pairwise import probability_words
 
     since = _since(study, best, lead)
     sure = "" if lead.probability is None else f"has a probability of {with_narrow_spaces(probability_words(lead.probability))}"
     parts = [part for part in (since, sure) if part]
-    return [f"The lead of {lead.first} over {lead.second} {' and '.join(parts)}"] if parts else []
+    return [f"the lead of {lead.first} over {lead.second} {' and '.join(parts)}"] if parts else []
 
 
 def _since(study: StudyTable, best: pd.Series[Any], lead: Lead) -> str:
@@ -178,8 +178,7 @@ def facts(study: StudyTable, sensitivity: Sensitivity | None) -> list[tuple[str,
         found.append((format_bytes(best["memory_bytes"]), f"memory per GPU{of}"))
     if best["cost_USD"] == best["cost_USD"]:
         found.append((format_USD(best["cost_USD"]), f"per million {study.unit}"))
-    if sensitivity and sensitivity.bottleneck and sensitivity.bottleneck.value:
-        one = sensitivity.bottleneck
+    if sensitivity and (one := sensitivity.largest) and one.value:
         found.append((f"{one.value:+.2f} %", f"for 1 % more {one.name}, the bottleneck"))
     return found
 

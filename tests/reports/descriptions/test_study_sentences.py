@@ -11,7 +11,7 @@ import pytest
 
 from scaleproof.reports.charts.chart import Boxes
 from scaleproof.reports.charts.sensitivity import sensitivity_chart
-from scaleproof.reports.pages.study_text import facts, headline, lead_words, lede
+from scaleproof.reports.descriptions.study_sentences import facts, headline, lead_words, lede
 from scaleproof.reports.read.fastest_points import FastestPoint, chosen, sensitivity_of
 from scaleproof.reports.read.ranking import Lead, Ranking, ranking
 from scaleproof.reports.read.study import StudyTable, studied
@@ -49,15 +49,15 @@ def test_the_headline_has_size_speed_interval_speed_up_and_margin(study: StudyTa
         r"ring beats servers by a factor of 4.4; ring is cheaper than servers with a probability of .*",
         text,
     )
-    under = lede(study, ranks)
-    assert under.startswith("three-layers with ring, network bandwidth 40 Gbit/s, the fastest of 12 configurations that fit. ")
+    under = " ".join(lede(study, ranks))
+    assert under.startswith("the fastest of 12 configurations that fit: three-layers with ring, network bandwidth 40 Gbit/s")
     assert "at all sizes and has a probability of " in under
 
 
 def test_equal_alternatives_do_not_beat_each_other(study: StudyTable) -> None:
     tied = _with_rates(study, ring=[10, 30, 70], servers=[20, 25, 69.9])
     assert "; no difference between ring and servers" in headline(tied, [], ranking(tied))
-    assert "The lead" not in lede(tied, ranking(tied))
+    assert "the lead" not in " ".join(lede(tied, ranking(tied)))
     near = Lead("ring", "servers", 0.04, per_gpu=False, probability=0.6)
     assert lead_words(near) == (
         "ring and servers are a tie: ring is faster with a probability of 60\u202f% (predicted lead 4.0\u202f%)"
@@ -88,7 +88,7 @@ def test_studies_without_a_valid_point_have_a_headline_that_reports_it(
     points = study.points[:0] if changes is None else study.points.assign(**changes)
     none = replace(study, points=points)
     assert headline(none, [], ranking(none)).startswith(words)
-    assert lede(none, ranking(none)) == ""
+    assert lede(none, ranking(none)) == []
     assert facts(none, None) == []
 
 
@@ -104,8 +104,7 @@ def test_sensitivity_bars_are_the_elasticities(closely: list[FastestPoint]) -> N
     assert found is not None
     chart = sensitivity_chart(found, "servers")
     assert chart is not None
-    assert found.bottleneck is not None
-    assert chart.views[0].finding == f"servers: {found.bottleneck.name} matters most"
+    assert chart.views[0].finding == f"servers: {found.bottleneck} matters most"
     widths = [width for mark in chart.views[0].marks if isinstance(mark, Boxes) for width in mark.width]
     assert max(widths) == pytest.approx(max(abs(one.value or 0) for one in (*found.cluster, *found.training)))
 
