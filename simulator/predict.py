@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scaleproof.simulator.captured.strategy import CapturedStrategy
+from scaleproof.simulator.cluster.host import assumptions
 from scaleproof.simulator.cluster.network.links import one_card_warning
 from scaleproof.simulator.common.units import format_parameters
 from scaleproof.simulator.engine import Timeline, simulate_steady
@@ -37,7 +38,10 @@ from scaleproof.simulator.uncertainty.error_model import ErrorModel, memory_erro
 from scaleproof.simulator.uncertainty.prediction_interval import of_response
 from scaleproof.simulator.uncertainty.response import response_of_scenario
 from scaleproof.simulator.uncertainty.step_distribution import step_distribution
-from scaleproof.simulator.uncertainty.unmodelled import most_s, note_on_settings, unmodelled
+from scaleproof.simulator.uncertainty.unmodelled import most_s, unmodelled
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.memory.remedies import SettingsChange
 
 
 def predict(scenario: Scenario, interval: bool = True, remedy: bool = True, errors: ErrorModel | None = None) -> Run:
@@ -90,7 +94,9 @@ def timed(
 def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
     """The run of timelines: mean times of one training step, with the names of the scenario and warnings."""
     cluster = scenario.cluster
-    calibration, notes = disturbed(cluster), (one.note for one in unmodelled(scenario))
+    calibration, notes = disturbed(cluster), [one.note for one in unmodelled(scenario)]
+    if scenario.training.offload:
+        notes.append(assumptions(cluster))
     described = (one_card_warning(cluster), *placement_warnings(scenario.strategy.plan, cluster), calibration)
     found = (*described, *warnings(scenario, timelines[0]), *notes)
     text = "\n".join(filter(None, found))
@@ -218,11 +224,14 @@ def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel 
     """The run with the memory of its ranks, and if it does not suffice, settings with which it does."""
     use = memory(scenario)
     error = memory_error(scenario, errors)
-    remedies = ""
+    remedies = None
     if remedy and not use.fits and scenario.strategy.kind != "captured":
-        from scaleproof.simulator.memory.remedies import fit_by
+        from scaleproof.simulator.memory.remedies import fitting
 
-        remedies = fit_by(scenario)
+        remedies = fitting(scenario)
+    host_problem = "" if use.host is None else use.host.problem
+    if host_problem and use.host is not None and use.host.fits:
+        run, host_problem = run.warned(host_problem), ""
     return replace(
         run,
         memory_bytes_per_rank=use.worst.total_bytes,
@@ -234,6 +243,14 @@ def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel 
         fits=use.fits,
         memory_interval_bytes=error and error.interval(use.worst.total_bytes),
         fits_probability=error and error.below(use.capacity_bytes / use.worst.total_bytes),
-        fit_by=remedies,
-        fit_by_note=note_on_settings(remedies),
+        fit_by="" if remedies is None else str(remedies),
+        fit_by_note=_cost_of_offloading(run, remedies),
+        host_problem=host_problem,
     )
+
+
+def _cost_of_offloading(run: Run, remedies: SettingsChange | None) -> str:
+    """The step time with settings that offload something, over that of a run; empty if they do not."""
+    if remedies is None or "training.offload" not in remedies.settings:
+        return ""
+    return f"{timed(remedies.scenario).step_time_s / run.step_time_s:.2g} × the step time"

@@ -64,6 +64,7 @@ def _sweep(options: argparse.Namespace) -> int:
 def describe(study: Study, points: pd.DataFrame, out: Path) -> str:
     """Console text of a study: the number of points, the fastest ones, and the most frequent errors."""
     from scaleproof.simulator.analysis.study.evaluate import throughput_unit
+    from scaleproof.simulator.cluster.host import assumptions
     from scaleproof.simulator.common.units import format_bytes, format_number, format_time_s
     from scaleproof.simulator.uncertainty.unmodelled import unmodelled
 
@@ -75,7 +76,10 @@ def describe(study: Study, points: pd.DataFrame, out: Path) -> str:
     unit = throughput_unit(fitting)
     for point, rate in fitting.nlargest(1, "samples_per_s")[["point", f"{unit}_per_s"]].itertuples(index=False):
         lines.append(f"fastest{' that fits' if unfit else ''}: {format_number(rate)} {unit}/s at {study.words_of(point)}")
-        lines += [f"warning: {one.note}" for one in unmodelled(study.scenario(study.places_of(point)))]
+        fastest = study.scenario(study.places_of(point))
+        notes = [one.note for one in unmodelled(fastest)]
+        notes += [assumptions(fastest.cluster)] if fastest.training.offload else []
+        lines += [f"warning: {note}" for note in notes if note]
     if (cheapest := _cheapest(fitting)) is not None:
         lines.append(f"cheapest{' that fits' if unfit else ''}: {cheapest[1]} at {study.words_of(cheapest[0])}")
     if unfit and fitting.empty:

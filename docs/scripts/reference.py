@@ -199,6 +199,7 @@ def _abbreviations() -> str:
     for path, meanings in VALUES.items():
         field = ".".join(map(str, path))
         rows += [f"| `{field}: {short}` | `{full}` |" for short, full in meanings.items()]
+    rows += ["| `training.optimizer: adamw_8bit`, `paged_adamw_8bit`, `lion_8bit` | `adam`, `lion`; `training.state_bits: 8` |"]
     rows += ["| `strategy.kind: ddp` | `data_parallel` (`hybrid` with other degrees), `training.zero: 0` |"]
     rows += ["| `strategy.kind: fsdp` | the same with `training.zero: 3` |"]
     rows += ["| `training.gradient_checkpointing: true`, `activation_checkpointing: true` | `training.recompute: full` |"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, get_args
 
 from scaleproof.proof.gpu_check.scenarios import families
+from scaleproof.simulator.cluster.device.device import Optimizer
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.parallelism.stages import LOOPED, V_SHAPED, ScheduleName
 from scaleproof.simulator.scenario.schema import Scenario
@@ -123,7 +124,12 @@ PROBES: Final = (
     *(Probe("zero", stage) for stage in (1, 2, 3)),
     Probe("offload", ["optimizer"]),
     Probe("offload", ["optimizer", "parameters"], training={"zero": 3}),
-    *(Probe("optimizer", name) for name in ("sgd", "momentum", "adam", "lamb", "adafactor")),
+    Probe("offload", ["activations"]),
+    Probe("delay_update", True, training={"offload": ["optimizer"]}),
+    *(Probe("optimizer", name) for name in get_args(Optimizer)),
+    Probe("state_bits", 8, training={"optimizer": "adam"}),
+    Probe("ema", "fp32"),
+    Probe("clip_gradients", True),
     _strategy("scatter", "step", zero=2),
     _strategy("reshard", False, zero=3),
     _strategy("prefetch", 2, zero=3),

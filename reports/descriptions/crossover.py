@@ -26,7 +26,7 @@ def describe(found: Crossover) -> Description:
     """The description of a strategy map."""
     return Description(
         f"{found.scenario}: {found.best}, by {found.x.name} and {found.y.name}",
-        f"{found.scenario}: {_finding(found)}",
+        _finding(found),
         sections=[
             Section("Map", found.best, charts=lambda: [picture(found)], brief=list(_letters(found))),
             _borders(found),
@@ -46,10 +46,10 @@ def _finding(found: Crossover) -> str:
     if len(pairs) == 1 and sorted(one.y for one in found.borders) == sorted(found.y.values):
         ((below, above),) = pairs
         ends = dict.fromkeys(found.x.text(end(one.x for one in found.borders)) for end in (min, max))
-        return f"{above} is fastest from {' to '.join(ends)} on, {below} below"
+        return f"{found.scenario}: {above} is fastest from {' to '.join(ends)} on, {below} below"
     wins = Counter(filter(None, found.winners.values()))
     shares = [f"{name} in {format_percent(count / len(found.winners), 0)}" for name, count in wins.most_common()]
-    return f"fastest is {', '.join(shares)} of the map" if shares else "nothing fits"
+    return f"{found.scenario}: fastest is {', '.join(shares)} of the map" if shares else f"{found.scenario}: nothing fits"
 
 
 def _borders(found: Crossover) -> Section:

@@ -128,6 +128,8 @@ def finding(run: Run) -> str:
 def speed(run: Run) -> str:
     """'llama: 308k tokens/s on 256 GPUs (261–364k)', of a measured run without an interval."""
     gpus = counted(run.compute_ranks, "GPU")
+    if run.host_problem:
+        return f"{run.scenario}: out of host memory on {gpus}, {run.host_problem}"
     if run.fits is False and run.memory_bytes_per_rank and run.capacity_bytes:
         memory = f"{format_bytes(run.memory_bytes_per_rank)} of {format_bytes(run.capacity_bytes)} per GPU"
         note = f" ({run.fit_by_note})" if run.fit_by_note else ""
@@ -180,6 +182,8 @@ def out_of_memory(run: Run) -> str:
     )
     note = f" ({run.fit_by_note})" if run.fit_by_note else ""
     remedy = f"fits with: {settings}{note}" if settings else f"no setting tried makes it fit; {other}"
+    if run.host_problem:
+        return f"Out of host memory: {run.host_problem}" + (f"; {remedy}" if settings else "")
     return f"Out of memory: {need} per {noun}{place} ({', '.join(largest(holders_bytes))}); {remedy}"
 
 

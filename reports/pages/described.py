@@ -65,7 +65,7 @@ def page_section(found: Section) -> PageSection:
         slug(found.name),
         found.name,
         # a name stays as it is
-        found.heading if found.heading == found.name else capitalised(found.heading),
+        found.heading if found.heading.startswith(found.name) else capitalised(found.heading),
         found.intro,
         pictured(*found.charts()),
         before="described.html",

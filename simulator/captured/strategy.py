@@ -80,6 +80,7 @@ class CapturedStrategy(Strategy):
         script = self.script
         captured = {
             "precision": script.precision_on(known), "optimizer": script.optimizer, "recompute": NO_RECOMPUTE, "zero": 0,
+            "offload": (), "state_bits": None, "ema": None, "clip_gradients": None,
         }  # fmt: skip
         for field, value in captured.items():
             given = getattr(training, field)

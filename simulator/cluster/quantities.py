@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field
 
@@ -133,6 +133,21 @@ def _link_quantities(link: str, endpoints: Callable[[Cluster], int]) -> Iterator
     yield Quantity(f"{link}.overhead", (overhead,), *_TIME, 0.30, _number_at(overhead))
 
 
+def _host_quantity(
+    name: str, field: str, parse: Callable[[Any], float], write: Callable[[float], str], assumed: float
+) -> Quantity:
+    """A rate of hosts, whose prior is `assumed` where it is not given."""
+    value = _number_at(f"node.host.{field}")
+
+    def prior(cluster: Cluster) -> float:
+        host = cluster.node.host
+        return _BANDWIDTH if host is not None and field in host.model_fields_set else assumed
+
+    return Quantity(
+        f"node.host.{name}", (f"node.host.{field}",), parse, write, _BANDWIDTH, value, larger_is_faster=True, prior_of=prior
+    )
+
+
 # Prior of collectives that are timed by constants of a transport and a generation: the typical error on systems that were left
 # out of the fit (benchmarks/collectives.py).
 _FITTED_COLLECTIVES: Final = 0.12
@@ -159,6 +174,9 @@ _QUANTITIES: Final = (
     ),
     *_link_quantities("node.link", lambda cluster: cluster.node.devices),
     *_link_quantities("network", lambda cluster: cluster.nodes),
+    # of pinned memory, with 16 lanes or fewer, and of processors that update with more or fewer threads
+    _host_quantity("link", "link_Bps", *_RATE, 0.15),
+    _host_quantity("adam_rate", "adam_rate", float, "{:.3g}".format, 0.40),
     Quantity(
         "collectives", ("collectives.measured", "collectives.adjust"), *_SHARE, 0.05,
         lambda cluster: 1.0 if cluster.collectives.measured or cluster.nccl is not None else None,

@@ -16,7 +16,8 @@ class Dimension(IntEnum):
 
     DATA sums gradients of replicas; ZERO and FSDP also shard and gather states or parameters. SEQUENCE gathers and scatters
     activations that tensor-parallel ranks shard along the sequence. MODEL is a model divided over devices without a pipeline.
-    EMBEDDING sums gradients of weights that two ranks of a model share. SERVER is a parameter server.
+    EMBEDDING sums gradients of weights that two ranks of a model share. SERVER is a parameter server. TO_HOST and FROM_HOST are
+    copies between the memory of a device and that of its host.
     """
 
     DATA = 0
@@ -30,6 +31,8 @@ class Dimension(IntEnum):
     MODEL = 8
     EMBEDDING = 9
     SERVER = 10
+    TO_HOST = 11
+    FROM_HOST = 12
 
     @property
     def label(self) -> str:
@@ -67,6 +70,7 @@ _LABELS: Final = {
     Dimension.DATA: "DP", Dimension.ZERO: "ZeRO", Dimension.FSDP: "FSDP", Dimension.TENSOR: "TP", Dimension.SEQUENCE: "SP",
     Dimension.CONTEXT: "CP", Dimension.EXPERT: "EP", Dimension.PIPELINE: "PP", Dimension.MODEL: "MP",
     Dimension.EMBEDDING: "embedding", Dimension.SERVER: "PS",
+    Dimension.TO_HOST: "to host", Dimension.FROM_HOST: "from host",
 }  # fmt: skip
 _OTHER_NAMES: Final = {"alltoall": "all_to_all", "sendrecv": "send"}
 

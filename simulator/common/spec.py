@@ -28,7 +28,7 @@ Width = Annotated[_Whole, Field(gt=0, le=MAX_WIDTH)]
 _Value = TypeVar("_Value")
 # Ends of the names of durations and of factors on them, and of rates.
 _DURATIONS: Final = ("_s", "_slowdown", "launch", "latency_inside", "latency_between")
-_RATES: Final = ("_Bps", "_flops", "rate_inside", "rate_between")
+_RATES: Final = ("_Bps", "_flops", "rate_inside", "rate_between", "adam_rate")
 
 
 class Spec(BaseModel):

@@ -13,10 +13,12 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeVar
 
 from scaleproof.simulator.cluster.device.device import (
+    CLIP_BYTES,
     ELEMENT_BYTES,
     Device,
     Optimizer,
     Precision,
+    StateBits,
     is_narrow,
     optimizer_bytes,
     storage_precision,
@@ -53,6 +55,8 @@ class TrainingWork(NamedTuple):
     recipe: scaling of products in 8 or 4 bits. pipelined_ranks: tensor-parallel ranks of each stage of a pipeline over several
     nodes; 0 without such a pipeline. splits_backward: whether gradients of weights are a pass of their own. autocast: whether
     training in 16 bits keeps parameters, norms and sums in 32. master: whether optimizers update master weights in 32 bits.
+    state_bits, ema: bits of states, and precision of an average of parameters, see `optimizer_bytes`. clips: whether gradients
+    are clipped by their norm; as the framework does it if None.
     """
 
     precision: Precision
@@ -63,6 +67,9 @@ class TrainingWork(NamedTuple):
     splits_backward: bool = False
     autocast: bool = False
     master: bool = True
+    state_bits: StateBits | None = None
+    ema: Precision | None = None
+    clips: bool | None = None
 
 
 class Execution:
@@ -177,17 +184,36 @@ class Execution:
     def optimizer_s(self, parameters: float) -> float:
         """Seconds of the optimizer's step over `parameters` parameters: measured, else bound by memory bandwidth."""
         work, device = self.work, self.device
-        measured = device.measured_optimizer_s(parameters, work.optimizer, self.precision) if work.master else None
-        if measured is not None:
+        states = work.master, work.state_bits, work.ema
+        measured = device.measured_optimizer_s(parameters, work.optimizer, self.precision)
+        if measured is not None and states == (True, None, None):
             return measured
+        reached_Bps = self._reached_Bps if self.is_described else device.memory_bandwidth_Bps
+        return self.framework.kernel_scale * self.optimizer_bytes * parameters / reached_Bps
+
+    @functools.cached_property
+    def optimizer_bytes(self) -> float:
+        """Bytes per parameter that the optimizer's step reads and writes."""
+        work = self.work
+        states = work.master, work.state_bits, work.ema
         if not self.is_described:
-            return self.framework.kernel_scale * device.optimizer_s(parameters, work.optimizer, self.precision, work.master)
-        each_bytes, usual_bytes = (
+            return optimizer_bytes(1.0, work.optimizer, self.precision, *states) + CLIP_BYTES * bool(work.clips)
+        own_bytes, usual_bytes = (
             optimizer_bytes(1.0, work.optimizer, self.precision, master) for master in (work.master, True)
         )
-        # what the framework moves in addition has as many bits as the states
-        each_bytes += self.framework.optimizer_bytes * each_bytes / usual_bytes
-        return self.framework.kernel_scale * each_bytes * parameters / self._reached_Bps
+        added_bytes = self.framework.optimizer_bytes
+        if work.clips is not None:
+            added_bytes += CLIP_BYTES * work.clips - self.framework.clip_bytes
+        # what the framework moves in addition has as many bits as parameters have for the optimizer
+        return optimizer_bytes(1.0, work.optimizer, self.precision, *states) + added_bytes * own_bytes / usual_bytes
+
+    @property
+    def host_optimizer_bytes(self) -> float:
+        """Bytes per parameter that the optimizer's step on a host reads and writes, at the rate of one that moves each number
+        once."""
+        work = self.work
+        each_bytes = optimizer_bytes(1.0, work.optimizer, self.precision, work.master, work.state_bits, work.ema)
+        return max(self.optimizer_bytes, self.framework.host_slowdown * each_bytes)
 
     def memory_share(self, layer: Layer, samples: float) -> float:
         """Share of a layer's kernel time that memory bandwidth bounds: all but products and attention."""

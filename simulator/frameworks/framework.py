@@ -344,6 +344,10 @@ class Framework(Spec):
     )
     parameter_bytes: PerPass = Field(PerPass(), description="copies and sums per parameter and microbatch")
     optimizer_bytes: float = Field(0.0, ge=0, le=1e4, description="moved per parameter in addition to the optimizer's formula")
+    clip_bytes: float = Field(0.0, ge=0, le=1e4, description="of optimizer_bytes: for the norm of gradients and their clipping")
+    host_slowdown: float = Field(
+        1.0, ge=1, le=100, description="time of an offloaded optimizer's step over that of one that moves all numbers once"
+    )
     gradients: GradientDefaults = GradientDefaults()
     fp8_gathers: bool = Field(False, description="parameters of 8-bit training are gathered with a byte each")
     overlap_input_gradients: bool = Field(
@@ -436,7 +440,7 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "padding": {"pads_products": False},
     "transposes": {"channels_first": ()},
     "copies": {"parameter_bytes": PerPass(), "gradients": GradientDefaults()},
-    "optimizer": {"optimizer_bytes": 0.0},
+    "optimizer": {"optimizer_bytes": 0.0, "clip_bytes": 0.0},
     "contention": {"contention": False},
     "link contention": {"link_contention": False},
     "rendezvous": {"rendezvous": False},

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from scaleproof.simulator.captured.strategy import CapturedStrategy
+from scaleproof.simulator.cluster.host import required_host
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import ranks, server
-from scaleproof.simulator.memory.result import HOLDERS, MemoryUse, RankMemory
+from scaleproof.simulator.memory.result import HOLDERS, HostUse, MemoryUse, RankMemory
 from scaleproof.simulator.memory.static import states
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -25,10 +26,23 @@ def memory(scenario: Scenario) -> MemoryUse:
         classes = tuple(one.rank_memory(scale) for one in classes_memory(scenario))
         return MemoryUse(classes, None, capacity_bytes(scenario))
     if scenario.cluster.kinds:
-        kinds = MemoryUse(tuple(_by_kind(scenario)), None, capacity_bytes(scenario))
-        return replace(kinds, capacity_bytes=kinds.worst.capacity_bytes or kinds.capacity_bytes)
+        found = tuple(_by_kind(scenario))
+        use = MemoryUse(found, None, capacity_bytes(scenario), _host_use(scenario, found))
+        return replace(use, capacity_bytes=use.worst.capacity_bytes or use.capacity_bytes)
     inputs = MemoryInputs(scenario)
-    return MemoryUse(ranks(inputs), server(inputs), capacity_bytes(scenario))
+    found = ranks(inputs)
+    return MemoryUse(found, server(inputs), capacity_bytes(scenario), _host_use(scenario, found))
+
+
+def _host_use(scenario: Scenario, kinds: Sequence[RankMemory]) -> HostUse | None:
+    """What the ranks of a node keep on their host; None if nothing."""
+    if not scenario.training.offload:
+        return None
+    node, host = scenario.cluster.node, required_host(scenario.cluster)
+    needed_bytes = min(node.devices, scenario.strategy.training_ranks) * max(kind.host_bytes for kind in kinds)
+    if scenario.training.offload_to == "nvme" and host.nvme is not None:
+        return HostUse(needed_bytes, host.nvme.capacity_bytes, "drives", "cluster.node.host.nvme.capacity")
+    return HostUse(needed_bytes, host.memory_bytes, "host memory", "cluster.node.host.memory")
 
 
 def _by_kind(scenario: Scenario) -> Iterator[RankMemory]:

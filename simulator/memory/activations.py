@@ -12,10 +12,9 @@ from scaleproof.simulator.frameworks import Loss
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul, MemoryBound, SavedActivation
-from scaleproof.simulator.model.recompute import Recompute, again
+from scaleproof.simulator.model.recompute import Recompute, kept_activations
 
-# Names of the saved activations that layers read, and that the loss needs.
-READ: Final = "input"
+# Names of the saved activations that the loss needs.
 _LOGITS: Final = ("logits", "probabilities")
 _LOSS: Final = "loss"
 _HEAD: Final = "head"
@@ -25,30 +24,14 @@ _RING_PARTS: Final = 4
 _GATHERED_PARTS: Final = 2
 
 
-def kept(layer: Layer, recompute: Recompute, first: bool = True, entry_elements: int = 0) -> tuple[SavedActivation, ...]:
-    """The activations that a layer keeps from its forward to its backward pass.
-
-    first: whether it is the first layer of a recomputed group, of which only the input is kept. entry_elements: elements per
-    sample of that input, used if the layer's own saved activations do not include it.
-    """
-    if recompute.kind == "none" or layer.pinned_to_end:
-        return layer.kept
-    if recompute.kind == "selective":
-        return again(layer, recompute).kept
-    if not first:
-        return ()
-    inputs = tuple(activation for activation in layer.kept if activation.group == "input")
-    return inputs or (SavedActivation(READ, entry_elements, group="input"),)
-
-
 def saved(
     layer: Layer, recompute: Recompute, concerned: bool, first: bool, entry_elements: int, without: Sequence[SavedActivation]
 ) -> tuple[Sequence[SavedActivation], Sequence[SavedActivation]]:
     """The activations that a layer keeps for its backward pass, and those that it would keep without recomputation.
 
-    concerned: whether it is recomputed; first, entry_elements: see `kept`. without: activations that are left out.
+    concerned: whether it is recomputed; first, entry_elements: see `kept_activations`. without: activations that are left out.
     """
-    own = kept(layer, recompute, first, entry_elements) if concerned else layer.kept
+    own = kept_activations(layer, recompute, first, entry_elements) if concerned else layer.kept
     return [part for part in own if part not in without], [part for part in layer.kept if part not in without]
 
 

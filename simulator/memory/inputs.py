@@ -53,7 +53,8 @@ class MemoryInputs:
     gradients of weights are computed in separate passes. makes_gradients: whether a step begins without allocated gradients;
     makes: and the first backward pass over a chunk allocates its own. whole_gradients: whether ranks accumulate unsharded
     gradients over microbatches, and reduce-scatter them at the end of a step. gathers: whether parameters of layers are
-    all-gathered before each pass.
+    all-gathered before each pass, or copied from the host. sends_gradients: whether gradients are moved to the host as soon as
+    they are sharded.
     """
 
     def __init__(self, scenario: Scenario, samples_per_worker: int | None = None) -> None:
@@ -93,7 +94,9 @@ class MemoryInputs:
         self.whole_gradients = (plan.scatter == "step") & (microbatches > 1)
         workers = plan.shard_over or plan.workers
         self.sharing = workers * plan.context, int(plan.expert_replicas(workers))
-        self.gathers = (zero == 3) & (self.sharing[0] > 1 or (plan.folds > 1 and self.sharing[1] > 1))
+        fetches = "parameters" in training.offload
+        self.gathers = (zero == 3) & (self.sharing[0] > 1 or (plan.folds > 1 and self.sharing[1] > 1) or fetches)
+        self.sends_gradients = np.asarray("optimizer" in training.offload) & (zero >= 2) & ~np.asarray(self.whole_gradients)
 
     def once(self, key: tuple[object, ...], value: Callable[[], _T]) -> _T:
         """A value that varied inputs with the same key have in common, which is computed once."""

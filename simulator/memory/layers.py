@@ -54,18 +54,19 @@ class LayerBytes(NamedTuple):
     """Bytes of the tensors of a layer and one microbatch.
 
     kept, logits: from the forward to the backward pass. recomputed: dropped and computed again; with_previous: together with
-    those of the layer before. left: kept for the gradients of weights after those of activations. gathered: from other ranks.
-    working: gradients of activations that are live at the operators, in the order of the backward pass. product: of one
-    gradient of weights, while it is computed. entry: gradient of the input. unsharded: gradients that are not sharded yet;
-    reduced: the copy that is reduce-scattered; waiting: those that wait for the end of the pass. gradients: of the parameters.
-    largest: no gradient of activations is larger, unless it is 0. times: number of consecutive equal layers. name: of the
-    layer.
+    those of the layer before. fetched: activations that the host keeps, of this layer and of the one that is copied meanwhile.
+    left: kept for the gradients of weights after those of activations. gathered: from other ranks. working: gradients of
+    activations that are live at the operators, in the order of the backward pass. product: of one gradient of weights, while
+    it is computed. entry: gradient of the input. unsharded: gradients that are not sharded yet; reduced: the copy that is
+    reduce-scattered; waiting: those that wait for the end of the pass. gradients: of the parameters. largest: no gradient of
+    activations is larger, unless it is 0. times: number of consecutive equal layers. name: of the layer.
     """
 
     kept: Tensors
     logits: Tensors
     recomputed: Tensors
     with_previous: bool
+    fetched: Tensors
     left: Tensors
     gathered: Tensors
     working: Tensors
@@ -116,11 +117,14 @@ class LayerSizes(NamedTuple):
         multiplies = not splits and (self.pinned_to_end or not inputs.software.stand_ins)
         at_end, scattered = (gathered, 0) if self.pinned_to_end else (0, gathered)
         logits = samples * self.logits
+        kept = _tensor(samples * self.kept - logits)
+        is_sent = "activations" in inputs.training.offload and not self.pinned_to_end
         return LayerBytes(
-            kept=_tensor(samples * self.kept - logits),
+            kept=() if is_sent else kept,
             logits=_tensor(logits),
             recomputed=_tensor(samples * self.again),
             with_previous=self.continues,
+            fetched=(*kept, *kept) if is_sent else (),
             left=_tensor(samples * self.left) if splits else (),
             gathered=_tensor(samples * self.gathered),
             working=(samples * size * working,),

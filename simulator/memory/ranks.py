@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.memory.activations import READ, size_bytes
+from scaleproof.simulator.memory.activations import size_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
 from scaleproof.simulator.memory.layers import LayerBytes, LayerRun, RankChunk, layer_sizes
@@ -30,6 +30,7 @@ from scaleproof.simulator.memory.static import (
 )
 from scaleproof.simulator.memory.step import update
 from scaleproof.simulator.model.layers import Layer, copied_weights, inputs_of
+from scaleproof.simulator.model.recompute import READ
 from scaleproof.simulator.parallelism import GatherAverage, ParameterServer
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.parallelism.stages import ScheduleName
@@ -76,7 +77,8 @@ class PipelineRank:
         elements = inputs.once(("elements", id(chunk)), partial(self._elements, [chunk]))
         sharded = states_of(elements, inputs.training, inputs.zero, inputs.sharing, inputs.gradient_size)
         is_whole = (inputs.zero < 2) | inputs.whole_gradients
-        return np.where(is_whole, inputs.gradient_size, sharded.gradients / max(1, elements.trained))
+        own = np.where(is_whole, inputs.gradient_size, sharded.gradients / max(1, elements.trained))
+        return own * ~inputs.sends_gradients
 
     @property
     def layers(self) -> list[Layer]:
@@ -141,7 +143,14 @@ class PipelineRank:
         holders = {holder: size + most for (holder, size), most in zip(constant.items(), temporary.tolist(), strict=True)}
         holders["fragmentation"] = fragmentation
         sizes_bytes = {holder: inputs.software.scale * float(size) for holder, size in holders.items()}
-        return RankMemory(name, sizes_bytes, float(self.static.host_bytes))
+        return RankMemory(name, sizes_bytes, float(self.static.host_bytes) + self._sent_bytes(passes.most.tolist()))
+
+    def _sent_bytes(self, in_flight: Sequence[int]) -> float:
+        """Bytes of activations that the host keeps. in_flight: microbatches of each chunk."""
+        by_place = enumerate(in_flight)
+        return sum(
+            most * float(sum(one.fetched[:1])) * one.times for place, most in by_place for one in self.layer_bytes(place)
+        )
 
     def reserved_bytes(self, numbers: Sequence[int], known: dict[int, list[Live]]) -> NDArray[np.float64]:
         """Bytes of the fullest of some of the ranks at its peak, without those of libraries, by column of the inputs. known:

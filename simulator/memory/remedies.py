@@ -21,6 +21,10 @@ class SettingsChange(NamedTuple):
     settings: dict[str, str]
     scenario: Scenario
 
+    def __str__(self) -> str:
+        """The settings as `field=value`."""
+        return " ".join(f"{field}={value}" for field, value in self.settings.items())
+
 
 # A step changes any scenario, or gives None where that is not possible. A remedy gives the steps that it may take from a
 # scenario, the cheapest first.
@@ -28,29 +32,28 @@ Step = Callable[[Scenario], SettingsChange | None]
 Remedy = Callable[[Scenario], Iterator[Step]]
 
 
-def fit_by(scenario: Scenario) -> str:
-    """The first remedy with which a scenario fits, as `field=value`; several if no single one suffices; "" if all do not.
+def fitting(scenario: Scenario) -> SettingsChange | None:
+    """The first remedy with which a scenario fits; several if no single one suffices; None if all do not.
 
     Remedies are tried in the order of their costs: little recomputation, communication, smaller matrix products, full
     recomputation, fewer replicas of more GPUs each, offloading to the host. They keep the number of GPUs; only where none of
     these suffices, larger degrees of parallelism take more GPUs of the cluster, and the settings then contain `gpus=N`.
     """
-    found = _single(scenario) or _combined(scenario)
-    return " ".join(f"{field}={value}" for field, value in found.items())
+    return _single(scenario) or _combined(scenario)
 
 
-def _single(scenario: Scenario) -> dict[str, str]:
-    """The settings of the first step with which the scenario fits on its number of GPUs; empty if there is none."""
+def _single(scenario: Scenario) -> SettingsChange | None:
+    """The first step with which the scenario fits on its number of GPUs; None if there is none."""
     for remedy in _ON_SAME_GPUS:
         for step in remedy(scenario):
             change = step(scenario)
             if change is not None and memory(change.scenario).fits:
-                return change.settings
-    return {}
+                return change
+    return None
 
 
-def _combined(scenario: Scenario) -> dict[str, str]:
-    """The settings of several steps with which the scenario fits, each of which is needed; empty if there are none."""
+def _combined(scenario: Scenario) -> SettingsChange | None:
+    """Several steps with which the scenario fits, each of which is needed; None if there are none."""
     steps: list[Step] = []
     changed, use = scenario, memory(scenario)
     for remedy in (*_ON_SAME_GPUS, *_ON_MORE_GPUS):
@@ -63,18 +66,18 @@ def _combined(scenario: Scenario) -> dict[str, str]:
                 steps, changed, use = [*steps, step], change.scenario, less
             if use.fits:
                 return _needed(steps, scenario)
-    return {}
+    return None
 
 
-def _needed(steps: list[Step], scenario: Scenario) -> dict[str, str]:
-    """The settings of the steps without those that the others make unnecessary, the most costly of which are left out first."""
-    settings: dict[str, str] = {}
+def _needed(steps: list[Step], scenario: Scenario) -> SettingsChange | None:
+    """The steps without those that the others make unnecessary, the most costly of which are left out first."""
+    result: SettingsChange | None = None
     for left_out in (None, *reversed(steps)):
         fewer = [step for step in steps if step is not left_out]
         change = _taken(fewer, scenario)
         if change is not None and memory(change.scenario).fits:
-            steps, settings = fewer, change.settings
-    return settings
+            steps, result = fewer, change
+    return result
 
 
 def _taken(steps: Sequence[Step], scenario: Scenario) -> SettingsChange | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.frameworks import MemoryBehaviour
 
 # In the order in which they are reported.
@@ -45,17 +46,47 @@ class RankMemory:
         return self.reserved_bytes - self.holders_bytes.get("fragmentation", 0.0)
 
 
+class HostUse(NamedTuple):
+    """Bytes that the ranks of a node keep on their host. place: host memory, or drives; field: of the cluster, with its
+    capacity, None where it is not given."""
+
+    needed_bytes: float
+    capacity_bytes: float | None
+    place: str
+    field: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether the capacity suffices, where it is known."""
+        return self.capacity_bytes is None or self.needed_bytes <= self.capacity_bytes
+
+    @property
+    def problem(self) -> str:
+        """That the capacity is not known, or does not suffice; empty if it does."""
+        needed = f"{format_bytes(self.needed_bytes)} of a node's {self.place}"
+        if self.capacity_bytes is None:
+            return f"training.offload: needs {needed}, which was not checked; give {self.field}"
+        if self.fits:
+            return ""
+        return (
+            f"training.offload: needs {needed}, which has {format_bytes(self.capacity_bytes)} ({self.field}); offload less, "
+            "or give more nodes"
+        )
+
+
 @dataclass(frozen=True)
 class MemoryUse:
     """Memory of all ranks of a scenario.
 
     ranks: kinds of training ranks, by stage. servers: the fullest parameter server, in host memory. capacity_bytes: of a
-    device (where devices differ, of that whose rank needs the most of it), or a process's share of its machine.
+    device (where devices differ, of that whose rank needs the most of it), or a process's share of its machine. host: of a
+    node, for what is offloaded; None if nothing is.
     """
 
     ranks: tuple[RankMemory, ...]
     servers: RankMemory | None
     capacity_bytes: float
+    host: HostUse | None = None
 
     @property
     def worst(self) -> RankMemory:
@@ -69,5 +100,6 @@ class MemoryUse:
 
     @property
     def fits(self) -> bool:
-        """Whether the capacity suffices for all training ranks."""
-        return self.worst.total_bytes <= self.capacity_bytes
+        """Whether the capacity suffices for all training ranks, and that of hosts for what is offloaded, as far as it is
+        known."""
+        return self.worst.total_bytes <= self.capacity_bytes and (self.host is None or self.host.fits)

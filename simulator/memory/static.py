@@ -8,18 +8,18 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, LEAST_NARROW_STATES, OPTIMIZER_STATES, state_bytes
 from scaleproof.simulator.frameworks import MemoryBehaviour
 from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
 from scaleproof.simulator.memory.step import UpdateBytes
 from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.muon import matrix_elements
 from scaleproof.simulator.model.operators import Matmul, WeightPass
 from scaleproof.simulator.parallelism import LocalSgd
 from scaleproof.simulator.parallelism.compression import PowerSgd, TopK
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
-from scaleproof.simulator.scenario.training import Training
+from scaleproof.simulator.scenario.training import Training, has_only_master
 
-# Elements per parameter that an optimizer keeps: none, a velocity, or two moments. Adafactor is counted by tensor.
-_STATES: Final = {"sgd": 0, "momentum": 1, "adam": 2, "lamb": 2}
 # Bytes per element of master copies and states in mixed precision, arXiv 1910.02054, section 3.1.
 MASTER_BYTES: Final = 4
 
@@ -37,15 +37,17 @@ class StageElements(NamedTuple):
     """Sizes of a rank's part of the model in elements, if they are not named bytes.
 
     parameters: those with the size of trained ones; trained, experts: trained ones and those of experts among them; base_bytes:
-    frozen parameters with a size of their own. states: of the optimizer. largest: largest trained tensor. ends_bytes:
-    parameters of layers that are pinned to a stage end; blocks_bytes: of all other layers; block_bytes: of the largest one.
-    products: one trained weight of each shape in blocks. dequantised: the largest weights that are dequantised.
+    frozen parameters with a size of their own. states: of the optimizer. small: trained ones in tensors whose states never have
+    8 bits. largest: largest trained tensor. ends_bytes: parameters of layers that are pinned to a stage end; blocks_bytes: of
+    all other layers; block_bytes: of the largest one. products: one trained weight of each shape in blocks. dequantised: the
+    largest weights that are dequantised.
     """
 
     parameters: int
     trained: int
     experts: int
     states: float
+    small: int
     largest: int
     ends_bytes: float
     blocks_bytes: float
@@ -57,7 +59,7 @@ class StageElements(NamedTuple):
 
 def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str, element_bytes: int) -> StageElements:
     """Sizes of some layers, each with the number of times that it occurs. element_bytes: of a trained parameter."""
-    parameters = trained = experts = largest = dequantised = 0
+    parameters = trained = experts = largest = dequantised = small = hidden = 0
     all_bytes = base_bytes = blocks_bytes = block_bytes = adafactor = 0.0
     shapes = set[tuple[int, int]]()
     for layer, times in runs:
@@ -70,6 +72,9 @@ def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str, element_bytes
         trained += times * layer.trained_parameters
         experts += times * layer.expert_parameters
         largest = max(largest, max(layer.tensors, default=0))
+        small += times * sum(tensor for tensor in layer.tensors if tensor < LEAST_NARROW_STATES)
+        if optimizer == "muon":
+            hidden += times * matrix_elements(layer)
         if optimizer == "adafactor":
             # sums of rows and columns (arXiv 1804.04235); tensors are assumed square, since their shapes are unknown
             adafactor += times * sum(2 * math.sqrt(tensor) for tensor in layer.tensors)
@@ -78,10 +83,10 @@ def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str, element_bytes
             block_bytes = max(block_bytes, own_bytes)
             matmuls = (operator for operator in layer.operators if isinstance(operator, Matmul) and operator.weight_gradient)
             shapes |= {(product.columns, product.inner) for product in matmuls}
-    states = _STATES[optimizer] * trained if optimizer in _STATES else adafactor
+    states = OPTIMIZER_STATES[optimizer] * trained + adafactor + (trained - hidden if optimizer == "muon" else 0)
     in_products = sum(columns * inner for columns, inner in shapes)
     blocks = all_bytes - blocks_bytes, blocks_bytes, block_bytes
-    return StageElements(parameters, trained, experts, states, largest, *blocks, in_products, base_bytes, dequantised)
+    return StageElements(parameters, trained, experts, states, small, largest, *blocks, in_products, base_bytes, dequantised)
 
 
 def states(layers: Iterable[Layer], training: Training, replicas: int = 1) -> States:
@@ -113,16 +118,22 @@ def states_of(
         sharded = (elements - part.experts) / replicas[0] + part.experts / replicas[1]
         return np.where(zero >= stage, sharded, elements)
 
-    only_master = training.master and gradient_bytes > size
+    only_master = has_only_master(zero, training.master, training.offload, gradient_bytes, size)
     optimizer = shared(part.trained, 1)
     parameters = shared(part.parameters, 3)
     frozen_bytes = (parameters - shared(part.trained, 3)) * MASTER_BYTES
     base_bytes = np.where(zero >= 3, part.base_bytes / replicas[0], part.base_bytes)
+    each_bytes: float = max(size, MASTER_BYTES) if training.master else size
+    if training.state_bits is not None:
+        each_bytes = state_bytes(training.precision, training.master, training.state_bits)
+    if training.state_bits == 8:
+        each_bytes += (MASTER_BYTES - each_bytes) * part.small / max(1, part.trained)
+    averages_bytes = 0 if training.ema is None else ELEMENT_BYTES[training.ema]
     return States(
-        np.where((zero == 3) & only_master, frozen_bytes, parameters * size) + base_bytes,
+        np.where(only_master, frozen_bytes, parameters * size) + base_bytes,
         np.where(whole_gradients, part.trained, shared(part.trained, 2)) * gradient_bytes,
         optimizer * MASTER_BYTES if training.master and size < MASTER_BYTES else 0.0,
-        part.states * optimizer / max(1, part.trained) * (max(size, MASTER_BYTES) if training.master else size),
+        part.states * optimizer / max(1, part.trained) * each_bytes + optimizer * averages_bytes,
     )
 
 
@@ -139,7 +150,7 @@ class StaticMemory:
         self.states = states_of(
             part, inputs.training, inputs.zero, inputs.sharing, inputs.gradient_size, inputs.whole_gradients
         )
-        self.gradients_bytes = inputs.gradient_copies * self.states.gradients
+        self.gradients_bytes = inputs.gradient_copies * self.states.gradients * ~inputs.sends_gradients
         software, states, updates = inputs.software, self.states, self._updates
         mastered = states.master_parameters / MASTER_BYTES if updates else 0.0
         self.holders_bytes = {
@@ -154,9 +165,11 @@ class StaticMemory:
 
     @property
     def host_bytes(self) -> Amount:
-        """Bytes of states that are offloaded to host memory."""
+        """Bytes of states and gradients that are offloaded to host memory, or to drives."""
         offload, states = self.inputs.training.offload, self.states
-        host = states.master_parameters + states.optimizer_states if "optimizer" in offload else 0.0
+        host = states.gradients * self.inputs.sends_gradients
+        if "optimizer" in offload:
+            host = host + states.master_parameters + states.optimizer_states
         return host + (states.parameters if "parameters" in offload else 0.0)
 
     def update_bytes(self, received: Amount = 0.0) -> UpdateBytes:

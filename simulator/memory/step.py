@@ -78,7 +78,8 @@ def forward(memory: Memory, layers: Sequence[LayerBytes]) -> list[list[Tensor]]:
     def allocate(layer: LayerBytes) -> None:
         gathered = memory.allocate("communication", layer.gathered)
         result[-1] = memory.allocate("activations", layer.kept) + memory.allocate("logits", layer.logits)
-        memory.free(memory.allocate("recomputed", layer.recomputed) + gathered)
+        fetched = memory.allocate("activations", layer.fetched)
+        memory.free(memory.allocate("recomputed", layer.recomputed) + fetched + gathered)
 
     for layer in layers:
         result.append([])
@@ -120,7 +121,7 @@ class Backward:
         self._again = self._again or [memory.allocate("recomputed", one.recomputed) for one in together]
         copy = memory.allocate("communication", layer.reduced, _SCATTER_STREAM)
         self._unsharded = memory.allocate("communication", layer.unsharded)
-        gathered = memory.allocate("communication", layer.gathered)
+        gathered = memory.allocate("communication", layer.gathered) + memory.allocate("activations", layer.fetched)
         self._input_gradient(layer)
         memory.free(gathered + self._again.pop() + kept)
         self._waiting += memory.allocate("communication", layer.waiting)

@@ -17,6 +17,8 @@ from scaleproof.simulator.model.operators import Attention, Exchange, Matmul, Op
 # `activation`: the activation functions of all MLPs, experts included.
 ModuleName = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts", "activation"]
 # Activations that attention and its output projection keep.
+# Name of the saved activations that layers read.
+READ: Final = "input"
 _ATTENTION_KEPT: Final = ("attention output", "attention statistics", "projection input")
 
 
@@ -161,6 +163,24 @@ def again(layer: Layer, recompute: Recompute) -> RecomputedWork:
         tuple(layer.exchanges[index] for index in sorted(exchanges) if not layer.exchanges[index].backward),
         tuple(kept for index, kept in enumerate(layer.kept) if index not in dropped),
     )
+
+
+def kept_activations(
+    layer: Layer, recompute: Recompute, first: bool = True, entry_elements: int = 0
+) -> tuple[SavedActivation, ...]:
+    """The activations that a layer keeps from its forward to its backward pass.
+
+    first: whether it is the first layer of a recomputed group, of which only the input is kept. entry_elements: elements per
+    sample of that input, used if the layer's own saved activations do not include it.
+    """
+    if recompute.kind == "none" or layer.pinned_to_end:
+        return layer.kept
+    if recompute.kind == "selective":
+        return again(layer, recompute).kept
+    if not first:
+        return ()
+    inputs = tuple(activation for activation in layer.kept if activation.group == "input")
+    return inputs or (SavedActivation(READ, entry_elements, group="input"),)
 
 
 def _every_second(layer: Layer) -> RecomputedWork:

@@ -87,12 +87,13 @@ class Plan(AllDegrees):
         return self.workers * self.context > 1 or (self.folds > 1 and bool(self.expert_replicas(self.workers) > 1))
 
     def gathering(self, zero: int) -> Gathering | None:
-        """When ranks gather parameters with a stage of ZeRO; None if they shard nothing.
+        """When ranks gather parameters with a stage of ZeRO; None if they shard nothing. A single rank with stage 3 copies
+        those that its host has as often.
 
         In pipelines, parameters that are not freed after the forward pass stay until the step's last backward pass, as in FSDP2
         (torch.distributed.pipelining.stage: set_reshard_after_backward).
         """
-        if zero == 0 or not self.averages:
+        if zero == 0 or (zero < 3 and not self.averages):
             return None
         if zero < 3:
             return "next forward pass" if self.overlap_gather else "after update"

@@ -11,9 +11,22 @@ from __future__ import annotations
 from scaleproof.simulator.program.builder import ProgramBuilder
 from scaleproof.simulator.program.costs import Path, PathOf, Prices, SecondsOf
 from scaleproof.simulator.program.resources import Resources, ResourceTable, Routes, Rows, Tenancy, Use
-from scaleproof.simulator.program.table import COLLECTIVE_STREAM, MAIN_STREAM, NO_STREAM, Kind, Program, RankClasses, followers
+from scaleproof.simulator.program.table import (
+    ACTIVATIONS_IN_STREAM,
+    ACTIVATIONS_OUT_STREAM,
+    COLLECTIVE_STREAM,
+    MAIN_STREAM,
+    NO_STREAM,
+    STATES_IN_STREAM,
+    STATES_OUT_STREAM,
+    Kind,
+    Program,
+    RankClasses,
+    followers,
+)
 
 __all__ = [
-    "COLLECTIVE_STREAM", "MAIN_STREAM", "NO_STREAM", "Kind", "Path", "PathOf", "Prices", "Program", "ProgramBuilder",
-    "RankClasses", "ResourceTable", "Resources", "Routes", "Rows", "SecondsOf", "Tenancy", "Use", "followers",
+    "ACTIVATIONS_IN_STREAM", "ACTIVATIONS_OUT_STREAM", "COLLECTIVE_STREAM", "MAIN_STREAM", "NO_STREAM", "STATES_IN_STREAM",
+    "STATES_OUT_STREAM", "Kind", "Path", "PathOf", "Prices", "Program", "ProgramBuilder", "RankClasses", "ResourceTable",
+    "Resources", "Routes", "Rows", "SecondsOf", "Tenancy", "Use", "followers",
 ]  # fmt: skip

@@ -171,11 +171,12 @@ class ProgramBuilder:
     def transfer(
         self, source: Tasks, target: Tasks, size_bytes: ArrayLike, path: PathOf | Paths, phase: int,
         after: After, stage: ArrayLike = -1, microbatch: ArrayLike = -1, together: int = -1,
-        labels: Communication = UNLABELLED, slot: ArrayLike = -1,
+        labels: Communication = UNLABELLED, slot: ArrayLike = -1, stream: int = NO_STREAM,
     ) -> Tasks:  # fmt: skip
-        """Adds a transfer of `size_bytes` from one class to another along `path`."""
+        """Adds a transfer of `size_bytes` from one class to another along `path`. Transfers on one stream of the source run
+        one after another."""
         return self._add(
-            source, after, kind=Kind.TRANSFER, peer=target, phase=phase, stage=stage, microbatch=microbatch,
+            source, after, kind=Kind.TRANSFER, peer=target, stream=stream, phase=phase, stage=stage, microbatch=microbatch,
             together=together, slot=slot, path=self._path(path), amount=size_bytes, **labels._asdict(),
         )  # fmt: skip
 

@@ -19,6 +19,11 @@ from scaleproof.simulator.program.resources import Resources, Routes, Rows, Tena
 NO_STREAM: Final = -1
 MAIN_STREAM: Final = 0
 COLLECTIVE_STREAM: Final = 1
+# Copies between a device and its host: of states, and of activations, to the host and back.
+STATES_OUT_STREAM: Final = 2
+STATES_IN_STREAM: Final = 3
+ACTIVATIONS_OUT_STREAM: Final = 4
+ACTIVATIONS_IN_STREAM: Final = 5
 
 
 class Kind(IntEnum):

@@ -67,7 +67,8 @@ class Run:
     scaling: weak and strong scaling, by these words.
     memory_bytes_per_rank: peak of the training rank that needs the most; memory_bytes: the same by holder;
     memory_by_stage: of each kind of training rank; capacity_bytes: capacity of a rank; fits: whether it suffices; fit_by:
-    settings with which it does; fit_by_note: a remark on them; memory_interval_bytes: its 90 % interval, and
+    settings with which it does; fit_by_note: what they cost; host_problem: that the memory of hosts does not suffice for what
+    is offloaded; memory_interval_bytes: its 90 % interval, and
     fits_probability, which follows from the same errors of published runs; None where no error is known. energy_J, cost_USD:
     "per_step", "per_million_samples" and, with
     tokens, "per_million_tokens". servers: parameter servers and their workers. to_target: updates and samples to a target loss.
@@ -117,6 +118,7 @@ class Run:
     fits_probability: float | None = None
     fit_by: str = ""
     fit_by_note: str = ""
+    host_problem: str = ""
     energy_J: Mapping[str, float] | None = None
     cost_USD: Mapping[str, float] | None = None
     servers: ServerStatistics | None = None
@@ -270,6 +272,8 @@ class Run:
         if self.memory_bytes_per_rank is not None:
             of = f" of {format_bytes(self.capacity_bytes)}" if self.capacity_bytes else ""
             facts["memory"] = f"{format_bytes(self.memory_bytes_per_rank)}{of} per rank"
+            if self.host_problem:
+                facts["memory"] += f"; {self.host_problem}"
         if self.fits is False and self.fit_by:
             facts["memory"] += f"; fits with {self.fit_by}" + (f" ({self.fit_by_note})" if self.fit_by_note else "")
         causes = sorted(self.breakdown_s, key=self.breakdown_s.__getitem__, reverse=True)[:_CAUSES]

@@ -39,7 +39,7 @@ FIELDS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
 }
 # By field, abbreviated values and what they stand for.
 VALUES: Final[dict[FieldPath, dict[str, str]]] = {
-    ("training", "optimizer"): {"adamw": "adam"},
+    ("training", "optimizer"): {"adamw": "adam", "adamw_torch": "adam", "adamw_torch_fused": "adam", "adamw_hf": "adam"},
     ("training", "precision"): {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"},
     ("strategy", "kind"): {"ps": "parameter_server", "pp": "pipeline", "3d": "hybrid"},
 }
@@ -47,6 +47,14 @@ VALUES: Final[dict[FieldPath, dict[str, str]]] = {
 _FORMATS: Final = {
     "mxfp8": ("fp8", "fp8_recipe"), "nvfp4": ("fp4", "fp4_recipe"), "mxfp4": ("fp4", "fp4_recipe"),
 }  # fmt: skip
+# Names of optimizers with the bits of their states, as Hugging Face's Trainer has them. Paged states stay on the device while
+# they fit.
+_STATES: Final = {
+    f"{prefix}{name}{suffix}": (optimizer, bits)
+    for name, optimizer in (("adamw", "adam"), ("lion", "lion"))
+    for prefix in ("", "paged_")
+    for suffix, bits in (("_8bit", 8), ("_32bit", 32), *([("", 32)] if prefix else []))
+} | {"adamw_bnb_8bit": ("adam", 8), "lamb_8bit": ("lamb", 8), "momentum_8bit": ("momentum", 8)}
 # Names of data parallelism and the stage of ZeRO that they imply.
 _SHARDING: Final = {"ddp": 0, "fsdp": 3}
 # Degrees of parallelism inside a worker, with which data parallelism is a hybrid.
@@ -93,6 +101,7 @@ def expand(located: Located) -> None:
         if isinstance(value, str) and value.lower() in meanings:
             parent[path[-1]] = meanings[value.lower()]
     _expand_format(located, located.mapping(("training",)))
+    _expand_states(located, located.mapping(("training",)))
     _expand_recompute(located, located.mapping(("training",)))
     _expand_sharding(located, located.mapping(("strategy",)))
     _expand_nics(located)
@@ -107,6 +116,17 @@ def _expand_format(located: Located, training: dict[Any, Any]) -> None:
     if training.setdefault(field, name.lower()) != name.lower():
         raise located.refused(path, f"{name} is not {field} {training[field]}; leave one out")
     located.places.setdefault(("training", field), located.place(path))
+
+
+def _expand_states(located: Located, training: dict[Any, Any]) -> None:
+    """Replaces `optimizer: adamw_8bit` by the optimizer and the bits of its states."""
+    name, path, field = training.get("optimizer"), ("training", "optimizer"), ("training", "state_bits")
+    if not isinstance(name, str) or name.lower() not in _STATES:
+        return
+    training["optimizer"], bits = _STATES[name.lower()]
+    if training.setdefault("state_bits", bits) != bits:
+        raise located.refused(path, f"{name} has states of {bits} bits, not {training['state_bits']}; leave one out")
+    located.places.setdefault(field, located.place(path))
 
 
 def _expand_recompute(located: Located, training: dict[Any, Any]) -> None:

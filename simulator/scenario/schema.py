@@ -13,6 +13,7 @@ from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import storage_precision
 from scaleproof.simulator.cluster.device.kernels.products import Recipe, has_nvfp4, has_scaled_blocks
+from scaleproof.simulator.cluster.host import with_host
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
@@ -53,7 +54,7 @@ from scaleproof.simulator.scenario.framework_choice import (
     with_training_defaults,
 )
 from scaleproof.simulator.scenario.reliability import Reliability
-from scaleproof.simulator.scenario.training import Batch, Input, Training, averages_gradients
+from scaleproof.simulator.scenario.training import Batch, Input, Training, averages_gradients, state_problems
 
 # All kinds of strategies that scenarios may have.
 KINDS: Final = StrategyRegistry(
@@ -182,7 +183,8 @@ class Scenario(Spec):
         if self.total_samples % self.strategy.workers == 0:
             self.__dict__["strategy"] = self.strategy.for_samples(self.samples_per_worker)
         strategy, training = self.strategy, self.training
-        self.__dict__["cluster"] = placed(self.cluster, strategy.plan)
+        cluster = placed(self.cluster, strategy.plan)
+        self.__dict__["cluster"] = with_host(cluster) if training.offload else cluster
         if self.framework_is_default:
             self.__dict__["framework"] = default_framework(
                 strategy, training.precision, training.zero, self.model, self.cluster
@@ -220,7 +222,8 @@ class Scenario(Spec):
         self.training.recompute.check(layers, self.model.kind)
         if isinstance(strategy, CapturedStrategy):
             strategy.check_training(self.training, self.cluster.device.peak_flops)
-        for field, text in chain(self._training_problems(), self._cluster_problems(), self._precision_problems()):
+        states = state_problems(self.training, strategy)
+        for field, text in chain(self._training_problems(), states, self._cluster_problems(), self._precision_problems()):
             raise FieldError(field, text)
         return self
 
@@ -259,6 +262,12 @@ class Scenario(Spec):
             message = f"workers and dedicated servers need {nodes} nodes, the cluster has {cluster.nodes}"
             colocated = ", or placement: colocated" if hasattr(strategy, "placement") else ""
             yield ("strategy", "servers"), f"{message}; set cluster.nodes={nodes}{colocated}"
+        host = cluster.node.host
+        if self.training.offload_to == "nvme" and (host is None or host.nvme is None):
+            message = (
+                "missing for training.offload_to=nvme; give rates, as in {read: 6 GB/s, write: 4 GB/s}, or offload_to=host"
+            )
+            yield ("cluster", "node", "host", "nvme"), message
         if cluster.nodes > 1 and cluster.network is None:
             yield ("cluster", "network"), "missing between several nodes; give bandwidth and latency"
         if strategy.communicates_in_nodes(cluster) and cluster.node.link is None:

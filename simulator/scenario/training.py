@@ -3,14 +3,16 @@ precision in which gradients are accumulated over microbatches and reduced over 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
-from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Optimizer, Precision
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, OPTIMIZER_STATES, Optimizer, Precision, StateBits
 from scaleproof.simulator.cluster.device.kernels.products import Fp4Recipe, Fp8Recipe
 from scaleproof.simulator.common.spec import Spec, Width
 from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
+from scaleproof.simulator.common.yaml_file import FieldPath
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.model.adapters import Adapters
 from scaleproof.simulator.model.fine_tuning import BasePrecision, FineTuning
@@ -18,6 +20,9 @@ from scaleproof.simulator.model.recompute import NO_RECOMPUTE, AnyRecompute
 from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.parallelism.option_rules import BY_FRAMEWORK
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
+from scaleproof.simulator.parallelism.stages import WHOLE
+
+Offloaded = Literal["optimizer", "parameters", "activations"]
 
 
 class Batch(Spec):
@@ -90,6 +95,17 @@ class Training(Spec):
         description="with 16 bits: parameters have master copies in fp32, and the optimizer states fp32; "
         "false: neither, so that bf16 parameters are updated in bf16, as torch's optimizers do by themselves",
     )
+    state_bits: StateBits | None = Field(
+        None,
+        description="of optimizer states, in place of what master says; 8: quantised by blocks, as bitsandbytes does (arXiv "
+        "2110.02861), 32 in tensors of fewer than 4096 elements",
+    )
+    ema: Precision | None = Field(
+        None, description="precision of an exponential moving average of the parameters, as another state; true: fp32"
+    )
+    clip_gradients: bool | None = Field(
+        None, description="whether gradients are clipped by their norm; if absent, as the framework's optimizer step counts it"
+    )
     adapters: Adapters | None = Field(
         None, description="low-rank products next to frozen ones, which are trained in place of the model's parameters (LoRA)"
     )
@@ -120,8 +136,18 @@ class Training(Spec):
     fused_accumulation: bool | None = Field(
         None, description="whether matrix products add gradients of weights to the buffer themselves"
     )
-    offload: tuple[Literal["optimizer", "parameters"], ...] = Field(
-        (), description="states that are kept in host memory; the time of this is not modelled, and widens intervals"
+    offload: tuple[Offloaded, ...] = Field(
+        (),
+        description="what is kept in pinned host memory: optimizer (its states and its step), parameters that are sharded, "
+        "activations of blocks",
+    )
+    offload_to: Literal["host", "nvme"] = Field(
+        "host", description="where offloaded states are: nvme: on drives, from which they pass through host memory"
+    )
+    delay_update: bool = Field(
+        False,
+        description="an offloaded optimizer's step overlaps with the next step's passes, which use older parameters (arXiv "
+        "2101.06840, section 5.2)",
     )
     warmup_steps: int = Field(3, ge=0, le=1_000_000, description="steps run before the measured ones")
     measured_step: MeasuredStep | None = Field(None, description="measured on one device, instead of its model")
@@ -148,11 +174,54 @@ class Training(Spec):
             self.parameter_bytes, self.has_wide_stream, bool(self.autocast), is_fused,
         )  # fmt: skip
 
+    @field_validator("ema", mode="before")
+    @classmethod
+    def _ema_by_truth_value(cls, value: Any) -> Any:
+        """Accepts whether there is an average, in place of its precision."""
+        return ("fp32" if value else None) if isinstance(value, bool) else value
+
     @field_validator("offload", "freeze", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         """Accepts one kind of states, or one layer, without a list."""
         return (value,) if isinstance(value, str) else value
+
+
+def state_problems(training: Training, strategy: Strategy) -> Iterator[tuple[FieldPath, str]]:
+    """Optimizers and states that do not suit each other or the strategy, and messages that say what to do."""
+    optimizer, bits = training.optimizer, training.state_bits
+    if bits is not None and not OPTIMIZER_STATES[optimizer]:
+        message = f"{optimizer} has no states of the size of parameters; leave it out, or give adam, lion or momentum"
+        yield ("training", "state_bits"), message
+    if training.offload and strategy.servers:
+        yield ("training", "offload"), f"hosts have the states of a {strategy.kind}; leave offload out, or use data_parallel"
+    others = {"parameters", "activations"} & {*training.offload}
+    if others and not isinstance(strategy, ReplicaStrategy):
+        yield (
+            ("training", "offload"),
+            f"{min(others)} are not offloaded by the strategy {strategy.kind}; leave them out, or use data_parallel",
+        )
+    if "activations" in training.offload and strategy.plan.schedule not in WHOLE:
+        message = f"activations are not offloaded with the schedule {strategy.plan.schedule}; leave them out, or give 1f1b"
+        yield ("training", "offload"), message
+    for field, value in (("offload_to", training.offload_to == "nvme"), ("delay_update", training.delay_update)):
+        if value and "optimizer" not in training.offload:
+            yield ("training", field), "the optimizer is not offloaded; set training.offload=[optimizer], or leave it out"
+    if training.delay_update and not isinstance(strategy, ReplicaStrategy):
+        yield ("training", "delay_update"), f"not modelled with a {strategy.kind}; leave it out, or use data_parallel"
+    if "optimizer" in training.offload and optimizer == "muon":
+        yield ("training", "offload"), "muon's products on hosts are not modelled; give adam, or leave offload out"
+    if bits == 8 and optimizer == "muon":
+        yield ("training", "state_bits"), "muon in 8 bits is not modelled; give 16 or 32, or optimizer=adam"
+    if bits is not None and training.precision == "fp64":
+        yield ("training", "state_bits"), "states of fp64 have 64 bits; leave it out, or give another precision"
+    if strategy.servers and (bits or training.ema or training.clip_gradients is not None or optimizer == "muon"):
+        field = next(name for name in ("state_bits", "ema", "clip_gradients", "optimizer") if name in training.model_fields_set)
+        message = f"servers update parameters in fp32, with states of their own; leave {field} out, or use data_parallel"
+        yield ("training", field), message
+    elif optimizer == "muon" and not isinstance(strategy, ReplicaStrategy):
+        message = f"muon is not modelled with the strategy {strategy.kind}; give adam, or use data_parallel, pipeline or hybrid"
+        yield ("training", "optimizer"), message
 
 
 class GradientSizes(NamedTuple):
@@ -187,6 +256,12 @@ def gradient_sizes(training: Training, strategy: Strategy, framework: Framework)
         return GradientSizes(accumulated, reduced)
     added = 2 * accumulated - size if fused else size + 2 * accumulated
     return GradientSizes(accumulated, reduced, added)
+
+
+def has_only_master(zero: Any, master: bool, offload: Sequence[Offloaded], gradient_bytes: int, size: int) -> Any:
+    """Whether the master copies are the sharded parameters too, which are cast when they are gathered (PyTorch's FSDP); not
+    where hosts have the master copies, and devices the parameters. size: bytes of an element of gathered parameters."""
+    return (zero == 3) & (master and gradient_bytes > size and ("optimizer" not in offload or "parameters" in offload))
 
 
 def averages_gradients(strategy: Strategy) -> bool:

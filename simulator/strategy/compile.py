@@ -14,6 +14,7 @@ from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.program.costs import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers
+from scaleproof.simulator.strategy.data_parallel.offloading import add_activation_copies
 from scaleproof.simulator.strategy.data_parallel.ring_allreduce import GradientSync
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.folding import folded, folded_with_links
@@ -47,7 +48,7 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
         classes, link_classes = _folded(classes, plan, job, ranges)
     check_size(plan, len(classes))
     units = [rank_layers.units(stage, plan, job) for stage in ranges]
-    cuts_all_passes = job.zero == 3 or job.scatters
+    cuts_all_passes = job.zero == 3 or job.scatters or "activations" in job.offload
     if cuts_all_passes:
         _check_units(len(classes) * sum(map(len, units)), plan.microbatches)
     times = pass_times(plan, job)
@@ -58,6 +59,8 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
         add_servers(context, replicas)
     else:
         GradientSync(context, replicas).add()
+        if "activations" in job.offload:
+            add_activation_copies(context, replicas)
     return context.builder.build(PlanCosts(job, plan.microbatches, link_classes, plan, times))
 
 

@@ -13,17 +13,27 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.groups import LinkLevel
-from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Amount, Optimizer, Precision
+from scaleproof.simulator.cluster.device.device import (
+    ELEMENT_BYTES,
+    OPTIMIZER_STATES,
+    Amount,
+    Optimizer,
+    Precision,
+    StateBits,
+    state_bytes,
+)
 from scaleproof.simulator.cluster.device.kernels.products import Recipe
+from scaleproof.simulator.cluster.host import required_host
 from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork, execution_of
 from scaleproof.simulator.frameworks.framework import ShardCopies, slowest
 from scaleproof.simulator.model.autocast import stream_bytes
 from scaleproof.simulator.model.layers import Layer, boundary_elements
-from scaleproof.simulator.model.operators import Matmul, Operator
-from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
-from scaleproof.simulator.scenario.training import GradientSizes, Input, MeasuredStep
+from scaleproof.simulator.model.muon import newton_schulz
+from scaleproof.simulator.model.operators import Matmul, Operator, SavedActivation
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute, kept_activations
+from scaleproof.simulator.scenario.training import GradientSizes, Input, MeasuredStep, Offloaded, has_only_master
 
 if TYPE_CHECKING:
     from scaleproof.simulator.strategy.data_parallel.contention import Contention
@@ -65,13 +75,15 @@ class Job:
 
     zero: stage of ZeRO; from 1 on, replicas shard the optimizer's step. measured_step: if given, layer times are scaled to add
     up to it. framework: the training software; recipe: how it scales 8 or 4 bits. ranks: number of ranks that wait for each
-    other in each step; group: within each pass. pipelined_ranks, splits_backward, autocast, master: as in `TrainingWork`.
+    other in each step; group: within each pass. pipelined_ranks, splits_backward, autocast, master, state_bits, ema, clips: as
+    in `TrainingWork`.
     exchange: times of the collectives among ranks that share layers. contend: slowdown by collectives next to passes.
     recomputed: whether each layer is recomputed, where that depends on stages; all blocks if None. gradients: bytes of their
     elements, of the training precision if None. scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an
     engine models that messages share links; else workers whose messages take equal times are one class. is_emulated: whether
     ranks wait for the time of their compute instead of using cores. trained_bytes: of a trained parameter, of the training
-    precision if None.
+    precision if None. offload, uses_drives, delays_update: what hosts have, whether drives do, and whether an offloaded step of
+    the optimizer overlaps with the next step.
     """
 
     layers: Sequence[Layer]
@@ -87,6 +99,12 @@ class Job:
     framework: Framework = IDEAL
     recipe: Recipe = "delayed"
     master: bool = True
+    state_bits: StateBits | None = None
+    ema: Precision | None = None
+    clips: bool | None = None
+    offload: tuple[Offloaded, ...] = ()
+    uses_drives: bool = False
+    delays_update: bool = False
     ranks: int = 1
     group: int = 1
     pipelined_ranks: int = 0
@@ -278,7 +296,7 @@ class Job:
         """Factor on layer times that makes them add up to the measured step. Raises FieldError."""
         if self.measured_step is None:
             return 1.0
-        left_s = self.measured_step.time_s - self.optimizer_s(sum(layer.trained_parameters for layer in self.layers))
+        left_s = self.measured_step.time_s - self.device_optimizer_s(sum(layer.trained_parameters for layer in self.layers))
         if left_s <= 0:
             message = (
                 "is shorter than the optimizer's step alone at the device's memory bandwidth; give the time of a whole step"
@@ -291,7 +309,7 @@ class Job:
         """The device as the framework uses it."""
         work = TrainingWork(
             self.precision, self.optimizer, self.recompute, self.recipe, self.pipelined_ranks, self.splits_backward,
-            self.autocast, self.master,
+            self.autocast, self.master, self.state_bits, self.ema, self.clips,
         )  # fmt: skip
         return execution_of(self.cluster.device, self.framework, work)
 
@@ -343,11 +361,79 @@ class Job:
         return float(total / max(1, sum(count for _, count in blocks)))
 
     def optimizer_s(self, parameters: Amount) -> Amount:
+        """Seconds of the optimizer's step over the `parameters` parameters that a rank updates: on its device; or on its host,
+        with the copies before and after it, next to those of the node's other ranks."""
+        if "optimizer" not in self.offload:
+            return self.device_optimizer_s(parameters)
+        sent_s: Amount = parameters * self.accumulated_bytes / self.host_link_Bps(self.ranks)
+        return sent_s + self.host_optimizer_s(parameters, self.ranks)
+
+    def host_optimizer_s(self, parameters: Amount, ranks: int) -> Amount:
+        """Seconds of the optimizer's step on a host, and of the copy of parameters to the device, for each of `ranks` ranks,
+        which share nodes; of that copy alone if the step overlaps with the next one's passes."""
+        host, on_node = required_host(self.cluster), min(self.cluster.node.devices, ranks)
+        each_s = 0.0 if "parameters" in self.offload else self.held_bytes / self.host_link_Bps(ranks)
+        if not self.delays_update:
+            each_s += on_node / host.updated_per_s(*self.host_update_bytes)
+        result: Amount = each_s * parameters
+        return result
+
+    def host_link_Bps(self, ranks: int) -> float:
+        """Bytes per second between each of `ranks` devices and its host, if all copy at the same time."""
+        host = required_host(self.cluster)
+        return (host.link_Bps or 0.0) / min(self.cluster.node.devices, ranks, host.devices_per_link)
+
+    @cached_property
+    def host_update_bytes(self) -> tuple[float, float]:
+        """Bytes per parameter of the optimizer's step on a host: those that it reads and writes in memory, and those of states
+        that it reads from drives and writes there."""
+        states = state_bytes(self.precision, self.master, self.state_bits) * OPTIMIZER_STATES[self.optimizer]
+        stored = state_bytes(self.precision, self.master) + states + (0 if self.ema is None else ELEMENT_BYTES[self.ema])
+        return self._execution.host_optimizer_bytes, stored if self.uses_drives else 0.0
+
+    @property
+    def accumulated_bytes(self) -> int:
+        """Bytes of an element of accumulated gradients."""
+        return self.parameter_bytes if self.gradients is None else self.gradients.accumulated
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of an element of the parameters that a rank holds between passes: of master copies if it has no others."""
+        only_master = has_only_master(self.zero, self.master, self.offload, self.accumulated_bytes, self.parameter_bytes)
+        return ELEMENT_BYTES["fp32"] if only_master else self.parameter_bytes
+
+    def kept_bytes(self, samples: float) -> NDArray[np.float64]:
+        """Bytes of the activations that each block keeps until its backward pass, shape (layers,); 0 of layers at the ends of
+        stages."""
+        software, entries = self.framework.memory, [0, *boundary_elements(self.layers)]
+        result = np.zeros(len(self.layers))
+        for number, (layer, entry) in enumerate(zip(self.layers, entries, strict=False)):
+            if layer.pinned_to_end:
+                continue
+            kept: Sequence[SavedActivation] = layer.kept
+            if self.recompute.kind != "none" and (self.recomputed is None or self.recomputed[number]):
+                kept = kept_activations(layer, self.recompute, entry_elements=entry)
+            else:
+                result[number] = sum(software.kept_bytes.get(one.name, 0.0) * one.written for one in layer.operators)
+            result[number] += sum(one.elements * (one.element_bytes or self.element_bytes) for one in kept)
+        return samples * result
+
+    def device_optimizer_s(self, parameters: Amount) -> Amount:
         """Seconds of the optimizer's step over the `parameters` parameters that a device updates."""
         if isinstance(parameters, np.ndarray):
             fixed_s, with_one_s = map(self._execution.optimizer_s, (0.0, 1.0))
             return self.slowest * (fixed_s + (with_one_s - fixed_s) * parameters)
         return self.slowest * self._execution.optimizer_s(parameters)
+
+    def orthogonalising_s(self, layers: Iterable[Layer]) -> float:
+        """Seconds of Muon's products over the matrices of some layers, in bf16 where the device has it; 0 with other
+        optimizers."""
+        if self.optimizer != "muon":
+            return 0.0
+        narrow = "bf16" in self.cluster.device.peak_flops and self.element_bytes > ELEMENT_BYTES["bf16"]
+        execution = replace(self, precision="bf16")._execution if narrow else self._execution
+        each = (execution.once(Execution.operators_s, layer, newton_schulz(layer), 1.0)[0] for layer in layers)
+        return self.slowest * sum(each)
 
     def broadcasts_s(self, tensors: Any, ranks: Any) -> Any:
         """Additional seconds in which `ranks` data-parallel ranks gather parameters in ZeRO's stage 1, tensor by tensor."""

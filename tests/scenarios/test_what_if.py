@@ -1,22 +1,14 @@
-"""Shipped what-if scenarios: all predict, and their comparisons agree with theory."""
+"""Comparisons of shipped what-if scenarios agree with theory; tests/simulator/test_predict.py predicts all of them."""
 
 from __future__ import annotations
 
 import functools
-import math
 
 import pytest
 
-from scaleproof.simulator.common import catalog
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
-from tests.validator.verdicts import in_bulk
-
-# these scenarios show configurations that are impractical
-TOO_LARGE = {"gpt3-175b-hybrid-selene", "gpt3-175b-pipeline-selene", "gpt3-175b-ring-selene", "gpt3-175b-servers-selene"}
-
-SMALLEST = ("gpt3-175b-servers-selene", "llama-2-7b-fsdp-a100", "resnet50-ring-p100")
 
 
 @functools.cache
@@ -28,16 +20,6 @@ def run(name: str, *fields: str, framework: str | None = None) -> Run:
 def exposed(found: Run) -> float:
     """Exposed communication as a share of the step."""
     return found.breakdown_s["exposed_communication"] / found.step_time_s
-
-
-# tests/simulator/test_predict.py also predicts all of them
-@pytest.mark.parametrize("name", [*SMALLEST, *in_bulk(*(name for name in catalog.names("what-if") if name not in SMALLEST))])
-def test_each_what_if_scenario_predicts(name: str) -> None:
-    found = run(name)
-    assert found.scenario == name
-    assert 0 < found.step_time_s < math.inf
-    assert sum(found.breakdown_s.values()) == pytest.approx(found.step_time_s)
-    assert found.fits is (name not in TOO_LARGE)
 
 
 def test_a_slow_worker_delays_synchronous_servers_only() -> None:

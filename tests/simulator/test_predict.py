@@ -20,6 +20,8 @@ Make = Callable[..., Scenario]
 NAMES = catalog.names("what-if")
 # whose intervals take several seconds
 LARGE = ("gpt3-175b-hybrid-selene", "llama3-405b-54-days")
+# these scenarios show configurations that are impractical
+TOO_LARGE = {"gpt3-175b-hybrid-selene", "gpt3-175b-pipeline-selene", "gpt3-175b-ring-selene", "gpt3-175b-servers-selene"}
 
 
 @pytest.mark.parametrize("name", [*(name for name in NAMES if name not in LARGE), *in_bulk(*LARGE)])
@@ -31,7 +33,7 @@ def test_every_shipped_scenario_predicts_a_consistent_summary(name: str) -> None
     assert sum(summary["breakdown_s"].values()) == pytest.approx(summary["step_time_s"])
     assert summary["memory_bytes_per_rank"] == pytest.approx(sum(summary["memory_bytes"].values()))
     assert summary["memory_bytes_per_rank"] == max(stage["total_bytes"] for stage in summary["memory_by_stage"])
-    assert summary["fits"] == (summary["memory_bytes_per_rank"] <= summary["capacity_bytes"])
+    assert summary["fits"] == (summary["memory_bytes_per_rank"] <= summary["capacity_bytes"]) == (name not in TOO_LARGE)
     assert 0 < summary["mfu"] <= summary["hfu"] < 1
     json.dumps(summary, allow_nan=False)
 

@@ -9,8 +9,8 @@ from typing import Final
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.memory.activations import READ
 from scaleproof.simulator.model import Traced
+from scaleproof.simulator.model.recompute import READ
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import FITS, memory_error
 from scaleproof.validator.launch.refusal import Refusal, refuse

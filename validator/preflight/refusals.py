@@ -250,7 +250,6 @@ def _sparse_rows(scenario: Scenario) -> Iterator[Refusal]:
         (strategy.shard == "bytes" and strategy.servers > 1, f"strategy.shard: bytes {refused}",
          "the rows of a table are on one server", "give shard: tensor, or one server"),
         (strategy.two_level, f"strategy.two_level {refused}", "workers of a node touch different rows", "leave either out"),
-        (training.offload, f"training.offload {refused}", "", "leave either out"),
     ]  # fmt: skip
 
 
@@ -270,7 +269,7 @@ def _precision(scenario: Scenario) -> Iterator[Refusal]:
 
 
 def _states(scenario: Scenario) -> Iterator[Refusal]:
-    """Parameters that are trained, optimizers, offloading and compression."""
+    """Parameters that are trained, optimizers, their states, offloading and compression."""
     training, plan, optimizer = scenario.training, scenario.strategy.plan, scenario.training.optimizer
     yield from [
         *((getattr(training, field), f"training.{field} is {_UNMEASURED}", "ranks train all parameters of a model",
@@ -280,6 +279,13 @@ def _states(scenario: Scenario) -> Iterator[Refusal]:
          f"training.optimizer: {optimizer} with divided parameters is {_UNMEASURED}",
          "its update of an element depends on the whole tensor, of which ranks that shard have a part",
          f"give one of {', '.join(OPTIMIZERS)}"),
+        (optimizer in ("lion", "muon"), f"training.optimizer: {optimizer} is {_UNMEASURED}", "",
+         f"give one of {', '.join(OPTIMIZERS)}"),
+        *((value, f"training.{field} is {_UNMEASURED}", "", "leave it out to measure") for field, value in (
+            ("state_bits", training.state_bits), ("ema", training.ema), ("clip_gradients", training.clip_gradients),
+            ("delay_update", training.delay_update), ("offload_to: nvme", training.offload_to == "nvme"))),
+        ("activations" in training.offload, f"training.offload of activations is {_UNMEASURED}", "",
+         "leave them out to measure"),
         (training.offload == ("parameters",), f"training.offload of parameters alone is {_UNMEASURED}",
          "torch updates parameters in host memory by an optimizer in host memory", "give [optimizer, parameters] to measure"),
         ("parameters" in training.offload and not plan.averages,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from scaleproof.reports.explorer.controls import facts
 from scaleproof.reports.explorer.controls.choices import COUNTS, Control, Option, choice, option
 from scaleproof.reports.explorer.controls.layouts import micro_batch_size, rearranged, settings_between
 from scaleproof.reports.explorer.controls.parallelism import Parallelism
 from scaleproof.reports.explorer.controls.sliders import sliders
-from scaleproof.simulator.cluster.device.device import Precision
+from scaleproof.simulator.cluster.device.device import Optimizer, Precision
 from scaleproof.simulator.cluster.device.kernels.products import has_scaled_blocks
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import counted
@@ -127,7 +127,7 @@ class _Training:
             ]
             yield choice("training.fp8_recipe", "FP8 recipe", "", recipes, scenario.training.fp8_recipe,
                          term="How tensors are scaled before they are cast to 8 bits.")  # fmt: skip
-        options = [option(one, one, f"training.optimizer={one}") for one in ("sgd", "momentum", "adam", "lamb", "adafactor")]
+        options = [option(one, one, f"training.optimizer={one}") for one in get_args(Optimizer)]
         yield choice("training.optimizer", "Optimizer", "", options, scenario.training.optimizer,
                      term="Adam and LAMB keep two states per parameter, momentum one, SGD none.")  # fmt: skip
 

@@ -87,6 +87,8 @@ def layout(scenario: Scenario) -> str:
 
 def headline(run: Run, scenario: Scenario) -> str:
     """'llama-2-7b on 64 × A100: 190,400 tokens/s'; where memory does not suffice, that alone."""
+    if run.host_problem:
+        return f"Out of host memory: {run.host_problem}"
     if run.fits is False and run.memory_bytes_per_rank and run.capacity_bytes:
         need, has = format_bytes(run.memory_bytes_per_rank), format_bytes(run.capacity_bytes)
         return f"Out of memory: {need} needed of {has} per GPU"

@@ -1,8 +1,9 @@
 """The best configuration for an objective, with a proof of optimality.
 
-`plan` enumerates every valid configuration, computes its memory, estimates the step time and a lower bound of it unless far
-more memory is needed than there is, and adds finer recomputation where more memory would make a configuration faster. Those
-that fit with enough probability are then predicted in the order of their lower bounds until no other one can be better.
+`plan` enumerates every valid configuration, with states offloaded to hosts only where nothing fits without. It computes their
+memory, estimates the step time and a lower bound of it unless far more memory is needed than there is, and adds finer
+recomputation where more memory would make a configuration faster. Those that fit with enough probability are then predicted in
+the order of their lower bounds until no other one can be better.
 
 A configuration has up to three bounds, each closer to its prediction and more costly than the one before: that of its estimate;
 its replay as if no messages shared links, or the time that its most used link needs, as sharing only lengthens; and its
@@ -29,7 +30,7 @@ from scaleproof.simulator.analysis.planner.estimate.parameter_servers import val
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import CLOSED, FOLLOWED
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.refine import refined
-from scaleproof.simulator.analysis.planner.space import STRATEGIES, server_space, spaces
+from scaleproof.simulator.analysis.planner.space import STRATEGIES, offloading, server_space, spaces
 from scaleproof.simulator.analysis.planner.words import layout
 from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
@@ -47,7 +48,6 @@ from scaleproof.simulator.engine import (
 )
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import capacity_bytes
-from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.predict import timed
@@ -220,17 +220,22 @@ def plan(
     _check(scenario, objective, top, kinds)
     began_s = time.perf_counter()
     ranks = gpus or scenario.strategy.training_ranks
-    candidates = _candidates(scenario, ranks, servers, kinds, _schedules(schedules), frameworks)
-    if not len(candidates):
-        raise InputError(
-            f"no configuration trains {scenario.total_samples} samples per step on {ranks} ranks; change batch, or the ranks"
-        )
-    report_progress(f"estimating {len(candidates):,} configurations")
-    memory_bytes = candidates.memory_bytes()
-    least_bytes, leanest = float(memory_bytes.min()), candidates.scenario(int(memory_bytes.argmin()))
-    room = MemoryRoom.of(least_bytes, leanest, memory, fits)
-    if least_bytes > room.limit_bytes:
-        raise InputError(_nothing_fits(len(candidates), least_bytes, room, leanest))
+    for one in (scenario, *(offloading(scenario) if "hybrid" in kinds else ())):
+        candidates = _candidates(one, ranks, servers if one is scenario else 0, kinds, _schedules(schedules), frameworks)
+        if not len(candidates):
+            continue
+        report_progress(f"estimating {len(candidates):,} configurations")
+        memory_bytes = candidates.memory_bytes()
+        least_bytes, leanest = float(memory_bytes.min()), candidates.scenario(int(memory_bytes.argmin()))
+        room = MemoryRoom.of(least_bytes, leanest, memory, fits)
+        if least_bytes <= room.limit_bytes:
+            break
+    else:
+        if not len(candidates):
+            message = f"no configuration trains {scenario.total_samples} samples per step on {ranks} ranks"
+            raise InputError(f"{message}; change batch, or the ranks")
+        raise InputError(_nothing_fits(len(candidates), least_bytes, room, leanest.training.offload))
+    scenario = one
     estimated = _estimate(candidates, memory_bytes, room)
     finer = refined(candidates, estimated.expected_s, memory_bytes, room.limit_bytes)
     finer_bytes = finer.memory_bytes()
@@ -260,16 +265,12 @@ def _estimate(candidates: Candidates, memory_bytes: Times, room: MemoryRoom) -> 
     return estimated
 
 
-def _nothing_fits(count: int, least_bytes: float, room: MemoryRoom, leanest: Scenario) -> str:
-    """The message that no configuration fits, with what would make the leanest fit that plans do not search."""
+def _nothing_fits(count: int, least_bytes: float, room: MemoryRoom, offload: Sequence[str]) -> str:
+    """The message that no configuration fits, not even with what is offloaded."""
     of = f"of {format_bytes(room.capacity_bytes)}"
     message = f"nothing fits: the smallest of {count:,} configurations needs {format_bytes(least_bytes)} {of} per rank"
-    is_device = room.capacity_bytes == capacity_bytes(leanest)
-    remedy = fit_by(leanest) if is_device and not leanest.strategy.servers else ""
-    if "offload" not in remedy:
-        return f"{message}; give more ranks"
-    settings = " ".join(f"--set '{setting}'" for setting in remedy.split())
-    return f"{message}; give more ranks, or offload states, which plans do not search: {settings}"
+    offloaded = f" with {' and '.join(offload)} on hosts" if offload else ""
+    return f"{message}{offloaded}; give more ranks"
 
 
 def _kinds(scenario: Scenario, servers: int | None, strategies: Collection[str] | None) -> Collection[str]:
@@ -298,8 +299,9 @@ def _candidates(
     schedules: Sequence[ScheduleName],
     frameworks: Sequence[Framework] | None,
 ) -> Candidates:
-    hybrids = spaces(scenario, ranks, schedules, frameworks)
-    hybrids = hybrids if "hybrid" in kinds else [replace(hybrids[0], ranks=())]
+    # frameworks without ZeRO's stage 3 offload no parameters
+    hybrids = [one for one in spaces(scenario, ranks, schedules, frameworks) if one.zero]
+    hybrids = hybrids if "hybrid" in kinds else [replace(one, ranks=()) for one in hybrids[:1]]
     served = server_space(scenario, ranks, servers if "parameter_server" in kinds else 0, frameworks)
     return Candidates((*map(every, hybrids), valid_server_configurations(served)))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
 from scaleproof.simulator.analysis.planner.estimate import Space
 from scaleproof.simulator.analysis.planner.estimate.parameter_servers import PLACEMENTS, ServerSpace
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import CLOSED
+from scaleproof.simulator.cluster.host import with_host
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.model.layers import WHOLE, Layer, Shard, block_range
@@ -26,8 +27,11 @@ from scaleproof.simulator.scenario.framework_choice import (
     with_training_defaults,
 )
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import Offloaded
 
 _ZERO: Final = (0, 1, 2, 3)
+# States that plans offload where nothing fits without, one after another; parameters in ZeRO's stage 3.
+_OFFLOAD: Final[tuple[tuple[Offloaded, ...], ...]] = (("optimizer",), ("optimizer", "parameters"))
 _CHUNKS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24)
 # Kinds of strategies that are planned.
 STRATEGIES: Final = ("hybrid", "parameter_server")
@@ -55,6 +59,16 @@ def spaces(
         return [space(_in_framework(scenario, one), ranks, schedules) for one in named]
     found = (space(_in_framework(scenario, one), ranks, schedules) for one in _defaults(scenario))
     return [replace(one, by_default=True) for one in found]
+
+
+def offloading(scenario: Scenario) -> Iterator[Scenario]:
+    """The scenario with more and more states offloaded to hosts, as far as it allows: the optimizer, and parameters."""
+    if scenario.strategy.servers or scenario.training.optimizer == "muon":
+        return
+    for offload in _OFFLOAD:
+        if set(scenario.training.offload) < set(offload):
+            training = scenario.training.model_copy(update={"offload": offload})
+            yield scenario.model_copy(update={"training": training, "cluster": with_host(scenario.cluster)})
 
 
 def _defaults(scenario: Scenario) -> list[Framework]:
@@ -115,7 +129,11 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
         samples=tuple(samples for samples in range(1, min(total, _MOST_SAMPLES) + 1) if total % samples == 0),
         # always includes the schedule of configurations without pipeline parallelism
         schedules=tuple(dict.fromkeys((*schedules, *CLOSED[:1]))),
-        zero=tuple(zero for zero in _ZERO if (f"zero_{zero}" if zero else "data_parallel") in supports),
+        zero=tuple(
+            zero
+            for zero in _ZERO[3 if "parameters" in scenario.training.offload else 0 :]
+            if (f"zero_{zero}" if zero else "data_parallel") in supports
+        ),
         recompute=_recompute(layers),
         sequence_parallel=(False, True),
         buckets_bytes=tuple(sorted({own, *_BUCKETS_BYTES})),

@@ -28,6 +28,7 @@ def layout(configuration: Mapping[str, Any]) -> str:
     parts += [f"MBS {configuration['samples']}", f"GA {configuration.get('microbatches', 1)}"]
     parts += [f"ZeRO-{configuration['zero']}"] if configuration.get("zero") else []
     parts += [f"recompute {recompute_words(configuration['recompute'])}"] if configuration["recompute"] != "none" else []
+    parts += [f"offload {configuration['offload']}"] if configuration.get("offload") else []
     return ", ".join(parts)
 
 

@@ -37,7 +37,8 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator
 
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4"]
-Optimizer = Literal["sgd", "momentum", "adam", "lamb", "adafactor"]
+Optimizer = Literal["sgd", "momentum", "adam", "lamb", "adafactor", "lion", "muon"]
+StateBits = Literal[8, 16, 32]
 
 # A number or an array of numbers.
 Amount = TypeVar("Amount", float, NDArray[np.float64])
@@ -48,8 +49,21 @@ ELEMENT_BYTES: Final[dict[str, int]] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16":
 _NARROW: Final = {"fp8": 1.0, "fp4": 0.5}
 # Elements that an optimizer reads and writes per parameter: sgd reads w and g and writes w; momentum and Adam also read and
 # write states. LAMB writes Adam's update, reads it and w for their norms, and both again to apply it; Adafactor reads g once
-# more for its sums.
-OPTIMIZER_ACCESSES: Final[dict[str, int]] = {"sgd": 3, "momentum": 5, "adam": 7, "lamb": 12, "adafactor": 4}
+# more for its sums. Lion and Muon have a momentum; Muon's products of matrices are counted apart from these.
+OPTIMIZER_ACCESSES: Final[dict[str, int]] = {
+    "sgd": 3, "momentum": 5, "adam": 7, "lamb": 12, "adafactor": 4, "lion": 5, "muon": 5,
+}  # fmt: skip
+# Elements of states per parameter: a momentum, or two moments. Adafactor's sums are few, and Muon has two moments of parameters
+# that are no matrices of blocks.
+OPTIMIZER_STATES: Final[dict[str, int]] = {
+    "sgd": 0, "momentum": 1, "adam": 2, "lamb": 2, "adafactor": 0, "lion": 1, "muon": 1,
+}  # fmt: skip
+# Elements that have one 32-bit scale in states of 8 bits: 256 in bitsandbytes since 0.44, 2,048 before; and the smallest tensor
+# whose states have 8 bits (min_8bit_size).
+_STATE_BLOCK: Final = 256
+LEAST_NARROW_STATES: Final = 4096
+# Bytes per parameter that the norm of 32-bit gradients reads (4), and clipping reads and writes (8).
+CLIP_BYTES: Final = 12.0
 
 
 def storage_precision(precision: Precision) -> Precision:
@@ -62,11 +76,24 @@ def is_narrow(precision: Precision) -> bool:
     return precision in _NARROW
 
 
-def optimizer_bytes(parameters: Amount, optimizer: str, precision: str, master: bool = True) -> Amount:
+def state_bytes(precision: str, master: bool = True, bits: StateBits | None = None) -> float:
+    """Bytes of an element of optimizer states: of `bits` bits, of 32 even if gradients have 16 if None, or of the precision
+    without master weights. States of 8 bits have a 32-bit scale per block (arXiv 2110.02861)."""
+    if bits is None:
+        return max(4, ELEMENT_BYTES[precision]) if master else ELEMENT_BYTES[precision]
+    return 1 + 4 / _STATE_BLOCK if bits == 8 else bits // 8
+
+
+def optimizer_bytes(
+    parameters: Amount, optimizer: str, precision: str,
+    master: bool = True, bits: StateBits | None = None, ema: str | None = None,
+) -> Amount:  # fmt: skip
     """Bytes that an optimizer step reads and writes; master weights and states have 32 bits even if gradients have 16, and
-    those of the precision without master weights."""
-    size = ELEMENT_BYTES[precision]
-    return parameters * (max(4, size) if master else size) * OPTIMIZER_ACCESSES[optimizer]
+    those of the precision without master weights. bits: of states. ema: precision of an average of parameters, which is read
+    and written next to them."""
+    size, accesses = state_bytes(precision, master), 2 * OPTIMIZER_STATES[optimizer]
+    moved = size * (OPTIMIZER_ACCESSES[optimizer] - accesses) + state_bytes(precision, master, bits) * accesses
+    return parameters * (moved if ema is None else moved + size + 2 * ELEMENT_BYTES[ema])
 
 
 class MeasuredLayer(Spec):
@@ -298,17 +325,22 @@ class Device(Spec):
                 return measured.base_s + measured.per_parameter_s * parameters
         return None
 
-    def optimizer_s(self, parameters: Amount, optimizer: Optimizer, precision: Precision, master: bool = True) -> Amount:
+    def optimizer_s(
+        self, parameters: Amount, optimizer: Optimizer, precision: Precision,
+        master: bool = True, bits: StateBits | None = None, ema: Precision | None = None,
+    ) -> Amount:  # fmt: skip
         """Seconds of one optimizer step over `parameters` parameters: measured, otherwise bound by memory bandwidth.
 
-        master: whether there are master weights, as in the measured steps.
+        master: whether there are master weights, as in the measured steps. bits, ema: see `optimizer_bytes`.
         """
-        measured = self.measured_optimizer_s(parameters, optimizer, precision) if master else None
+        measured = self.measured_optimizer_s(parameters, optimizer, precision) if (master, bits, ema) == _USUAL_STATES else None
         if measured is not None:
             return measured
-        return optimizer_bytes(parameters, optimizer, precision, master) / self.memory_bandwidth_Bps
+        return optimizer_bytes(parameters, optimizer, precision, master, bits, ema) / self.memory_bandwidth_Bps
 
 
+# States of measured optimizer steps: master weights, states in 32 bits, and no average of parameters.
+_USUAL_STATES: Final = (True, None, None)
 # Kernel parameters without which kernels cannot be timed, in YAML.
 _NEEDED_KERNELS: Final = ("tile_share", "memory_share", "launch")
 # Parameters that are fitted together: a device that states the first has no others from its generation.

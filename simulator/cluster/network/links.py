@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from scaleproof.simulator.cluster.host import NodeHost
 from scaleproof.simulator.cluster.network.topology import Switch
 from scaleproof.simulator.cluster.network.topology_kinds import AnyTopology
 from scaleproof.simulator.cluster.network.wiring import Wiring
@@ -195,8 +196,11 @@ class Node(Spec):
     link: Link | None = Field(None, description="needed when there is more than one device")
     cores: float | None = Field(None, gt=0)
     memory_bandwidth_Bps: MemoryBytesPerSecond | None = Field(
-        None, alias="memory_bandwidth", description="of the host, for parameter servers; that of the device if absent"
+        None,
+        alias="memory_bandwidth",
+        description="of the host, for parameter servers and offloaded states; that of the device, or assumed, if absent",
     )
+    host: NodeHost | None = Field(None, description="memory and rates for training.offload; rates are assumed if absent")
     power_W: Watts | None = Field(None, alias="power", description="of the whole node in training")
     idle_power_W: Watts | None = Field(None, alias="idle_power", description="while its ranks wait; power if absent")
     price_USD_per_s: DollarsPerSecond | None = Field(

@@ -129,6 +129,7 @@ def _layer_tensors(inputs: MemoryInputs, layer: Layer, sizes: LayerSizes, total:
         logits=_whole(total.logits),
         recomputed=_as_tensors(inputs, dropped, sum(total.recomputed), logits=True),
         with_previous=total.with_previous,
+        fetched=2 * _as_tensors(inputs, sizes.activations, sum(total.fetched[:1]), logits=False),
         left=_whole(total.left),
         gathered=_whole(total.gathered),
         working=tuple(_working_bytes(inputs, layer, sum(total.working))),

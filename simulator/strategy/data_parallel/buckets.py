@@ -118,17 +118,23 @@ class RankLayers:
         counts = map(sum, zip(*map(self.trained if trained else self.parameters, layers), strict=True))
         return {group: count for group, count in zip(REPLICA_GROUPS, counts, strict=True) if count}
 
+    @property
+    def has_experts(self) -> bool:
+        """Whether workers have different experts with gradients."""
+        return self._experts[-1] > 0
+
     def has_backward(self, layers: range) -> bool:
         """Whether any of some layers has a backward pass."""
         return any(self.layers[number].has_backward for number in layers)
 
     def units(self, stage: range, plan: Plan, job: Job) -> list[SyncUnit]:
-        """Units of a stage of the model in forward order: single layers if ZeRO's stage 3 gathers them, one if gradients are
-        summed whole, else by buckets."""
+        """Units of a stage of the model in forward order: single layers if ZeRO's stage 3 gathers them or hosts have a part of
+        what they need, one if gradients are summed whole, else by buckets."""
+        each = [range(i, i + 1) for i in stage]
         if not plan.averages or plan.servers:
-            return [SyncUnit(stage, [])]
-        if job.zero == 3:
-            return [SyncUnit(layer, self.gradients.bounds(layer)) for layer in (range(i, i + 1) for i in stage)]
+            return [SyncUnit(layers, []) for layers in (each if job.offload else [stage])]
+        if job.zero == 3 or "activations" in job.offload:
+            return [SyncUnit(layers, self.gradients.bounds(layers)) for layers in each]
         if job.sums_whole:
             return [SyncUnit(stage, self.gradients.bounds(stage))]
         size = job.reduced_bytes

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,15 +18,20 @@ from numpy.typing import ArrayLike, NDArray
 from scaleproof.simulator.cluster.collectives.groups import Group, passed_bytes
 from scaleproof.simulator.common.communication import Communication, Dimension
 from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.model.muon import NARROW_BYTES, matrix_elements
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program import PathOf, Rows
 from scaleproof.simulator.strategy.data_parallel import zero
 from scaleproof.simulator.strategy.data_parallel.buckets import Issued, ReplicaCollective, SyncUnit, ends
+from scaleproof.simulator.strategy.data_parallel.offloading import HostCopies
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.pipeline.replica import SLOTS, CompileContext, Replica
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
 from scaleproof.simulator.strategy.step_builder import JobCosts
+
+# Bytes of the sum of squares of gradients.
+_NORM_BYTES: Final = 4.0
 
 
 class GradientSync:
@@ -41,18 +46,37 @@ class GradientSync:
 
     def add(self) -> None:
         """Adds sums and gathers of every stage, and the optimizers."""
-        sums = [self._add_collectives(rank) for rank in range(self.plan.stages)]
+        copies = [self._host_copies(rank) for rank in range(self.plan.stages)]
+        sums = [self._add_collectives(rank, copies[rank]) for rank in range(self.plan.stages)]
         if self.context.rank_layers.copied:
             self._sum_copies(sums)
+        if self.job.clips:
+            self._add_norm(sums)
         for rank, rows in enumerate(sums):
-            self._add_optimizers(rank, rows)
+            self._add_optimizers(rank, rows, copies[rank])
 
-    def _add_collectives(self, rank: int) -> Rows:
-        """Adds the collectives of a pipeline rank; returns the rows of its sums."""
+    def _host_copies(self, rank: int) -> HostCopies:
+        """Copies of the states of a pipeline rank between devices and hosts."""
+        groups = ("replicas", "experts") if self.context.rank_layers.has_experts else ("replicas",)
+        shares = {group: self._group_size(rank, group) if self.job.zero else 1 for group in groups}
+        return HostCopies(self.context, self.replicas, rank, shares)
+
+    def _add_collectives(self, rank: int, copies: HostCopies) -> Rows:
+        """Adds the collectives of a pipeline rank, and copies before and after them; returns the rows of its sums."""
         gathers = zero.gathers(self.context, rank) if self.job.zero else ()
         issued = [*gathers, *self._sums(rank)] if self.plan.averages else []
-        if not issued:
-            return np.array([], dtype=np.int64)
+        by_task: dict[tuple[int, int], list[int]] = {}
+        sums = self._add_issued(rank, issued, by_task) if issued else np.array([], dtype=np.int64)
+        if "parameters" in self.job.offload:
+            copies.fetch_parameters({task: rows for (task, layer), rows in by_task.items() if layer < 0})
+        if "optimizer" in self.job.offload:
+            done = [(task, unit) for task, units in completed(self.context, rank) for unit in units]
+            copies.send_gradients([(task, unit, by_task.get((task, unit.layers.start), ())) for task, unit in done])
+        return sums
+
+    def _add_issued(self, rank: int, issued: list[Issued], by_task: dict[tuple[int, int], list[int]]) -> Rows:
+        """Adds collectives of a pipeline rank; returns the rows of its sums. by_task: gets the rows of gathers by the task that
+        needs them and −1, and those of sums by the task that completes the gradients and their first layer."""
         issued.sort(key=lambda call: call.slot)
         slot, after, before, holds, first_layer = np.array(
             [(call.slot, call.after, call.before, call.holds, call.layers.start) for call in issued]
@@ -63,6 +87,9 @@ class GradientSync:
         # collectives take longer next to passes whose own collectives use the same links
         direction = np.where((before >= 0) & (self.context.schedule.kind[before] == Pass.FORWARD), 0, 1)
         self.context.builder.delay(rows, partial(_replica_delay, self.job.samples_per_worker, direction, first_layer))
+        for call, row in zip(issued, rows.tolist(), strict=True):
+            is_sum = call.collective.op in ("reduce_scatter", "all_reduce")
+            by_task.setdefault((call.after, call.layers.start) if is_sum else (call.before, -1), []).append(row)
         is_awaited = before >= 0
         self.context.builder.follow(self._rows[:, before[is_awaited]].T, rows[is_awaited, None])
         for replica in self.replicas:
@@ -176,10 +203,48 @@ class GradientSync:
         for rank in pair:
             sums[rank] = np.append(sums[rank], row)
 
-    def _add_optimizers(self, rank: int, sums: Rows) -> None:
+    def _add_norm(self, sums: list[Rows]) -> None:
+        """Adds the sum of the squares of gradients over all ranks that have a part of them, for which optimizers wait."""
+        plan, mesh, job, replicas = self.plan, self.context.mesh, self.job, self.replicas
+        if job.zero and plan.averages:
+            groups, dimension = [Group.of(plan.ranks, mesh.devices)], zero.dimension_of(job)
+        else:
+            by_stage = ([mesh.members(one.workers.rank, stage) for stage in range(plan.stages)] for one in replicas)
+            groups = [Group.of([*itertools.chain.from_iterable(members)], mesh.devices) for members in by_stage]
+            dimension = Dimension.PIPELINE if plan.stages > 1 else Dimension.TENSOR
+        if groups[0].size == 1:
+            return
+        nodes = sorted({node for of_rank in self._nodes for node in of_rank})
+        calls = [("all_reduce", one, _NORM_BYTES, [node for node in nodes if node in one.node_numbers]) for one in groups]
+        path: PathOf = partial(ResourceMap.concurrent_collectives, calls=calls)
+        after = [row for rows in sums for row in rows] + [row for replica in replicas for row in replica.last_rows]
+        members = [number for replica in replicas for number in replica.ranks]
+        labels = Communication.of(dimension, "all_reduce", _NORM_BYTES)
+        moved_bytes = passed_bytes("all_reduce", groups[0], _NORM_BYTES)
+        row = self.context.builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after, labels=labels)
+        sums[:] = [np.append(rows, row) for rows in sums]
+
+    def _add_whole_matrices(self, rank: int, sums: Rows) -> Rows:
+        """Adds Muon's gathers of the momentum of sharded matrices; returns the rows that its step follows."""
+        layers = self.context.rank_layers.layers
+        stages = [self.context.ranges[stage] for stage in self.plan.stage_of[rank]]
+        sizes_bytes = [float(NARROW_BYTES * sum(matrix_elements(layers[i]) for i in stage)) for stage in stages]
+        dimension = zero.dimension_of(self.job)
+        moved = [
+            (ReplicaCollective("all_gather", "replicas", size_bytes, dimension), stage)
+            for size_bytes, stage in zip(sizes_bytes, stages, strict=True)
+            if size_bytes
+        ]
+        return self._add(rank, moved, sums[:, None]) if moved else sums
+
+    def _add_optimizers(self, rank: int, sums: Rows, copies: HostCopies) -> None:
         """Adds each replica's optimizer step, and afterwards the gather of sharded parameters unless the next step overlaps
         it."""
         context, plan, label = self.context, self.plan, self._label(rank)
+        if self.job.optimizer == "muon" and self.job.zero and plan.averages:
+            sums = self._add_whole_matrices(rank, sums)
+        if "optimizer" in self.job.offload:
+            copies.update(self._updated(rank), sums, label)
         members = self._members(rank)
         seconds = [self._optimizer_seconds(rank, replica.kinds[rank]) for replica in self.replicas]
         rows = [
@@ -196,20 +261,27 @@ class GradientSync:
     def _optimizer_seconds(self, rank: int, kind: int) -> Callable[[JobCosts], float]:
         """Function for the seconds of the optimizer's step over a rank's own shard of the parameters, on a kind of nodes."""
         context, plan = self.context, self.plan
-        stages = [context.ranges[stage] for stage in plan.stage_of[rank]]
-        parameters, ranks = context.rank_layers.by_group(*stages, trained=True), self._group_size(rank, "replicas")
-        updated = sum(count / (self._group_size(rank, group) if self.job.zero else 1) for group, count in parameters.items())
-        tensors = [tensor for stage in stages for i in stage for tensor in context.rank_layers.layers[i].tensors]
+        ranks, updated = self._group_size(rank, "replicas"), self._updated(rank)
+        layers = [context.rank_layers.layers[i] for stage in plan.stage_of[rank] for i in context.ranges[stage]]
+        tensors = [tensor for layer in layers for tensor in layer.tensors]
 
         def seconds(costs: JobCosts) -> float:
             job = costs.job_with(costs.job.samples_per_worker, kind)
-            work_s = job.optimizer_s(updated) + job.gradient_host_s(len(tensors), ranks) + job.broadcasts_s(len(tensors), ranks)
+            work_s = job.gradient_host_s(len(tensors), ranks) + job.broadcasts_s(len(tensors), ranks)
+            if "optimizer" not in job.offload:
+                work_s += job.device_optimizer_s(updated) + job.orthogonalising_s(layers) / (ranks if job.zero else 1)
             work_s += compression_s(plan, job, tensors, ranks)
             if plan.stages == 1 and ranks > 1:
                 work_s += job.framework.step_stall_s(context.mesh.nodes)
             return float(work_s)
 
         return seconds
+
+    def _updated(self, rank: int) -> float:
+        """Number of parameters that a rank updates."""
+        stages = (self.context.ranges[stage] for stage in self.plan.stage_of[rank])
+        parameters = self.context.rank_layers.by_group(*stages, trained=True)
+        return sum(count / (self._group_size(rank, group) if self.job.zero else 1) for group, count in parameters.items())
 
 
 def completed(context: CompileContext, rank: int) -> Iterator[tuple[int, Sequence[SyncUnit]]]:

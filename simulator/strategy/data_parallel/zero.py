@@ -20,7 +20,7 @@ from scaleproof.simulator.strategy.pipeline.schedules import Pass
 
 def summed(context: CompileContext, ranks: int, group: str, size_bytes: float) -> Iterator[ReplicaCollective]:
     """Collectives that sum gradients of `size_bytes` over a group of `ranks` ranks that shard states."""
-    plan, job, dimension = context.plan, context.job, _dimension(context.job)
+    plan, job, dimension = context.plan, context.job, dimension_of(context.job)
     if job.sums_whole or job.owns_tensors:
         yield ReplicaCollective("all_reduce", "all replicas" if job.owns_tensors else group, size_bytes, dimension)
         return
@@ -35,13 +35,15 @@ def gathers(context: CompileContext, rank: int) -> Iterator[Issued]:
     if gathering == "next forward pass":
         yield from _gathers_of_step(context, rank)
     elif gathering not in (None, "after update"):
-        yield from _gathers_of_layers(context, rank)
+        for task, after in layer_needs(context, rank):
+            yield from _gathered(context, task, after)
 
 
-def _gathers_of_layers(context: CompileContext, rank: int) -> Iterator[Issued]:
-    """Gathers of the parameters of each layer before its forward pass, and before its backward pass if they were freed; only
-    before the step's first pass if they are kept for the whole step. `prefetch` layers are gathered ahead."""
-    plan, schedule, gathering = context.plan, context.schedule, context.plan.gathering(context.job.zero)
+def layer_needs(context: CompileContext, rank: int) -> Iterator[tuple[int, int]]:
+    """Tasks before which ZeRO's stage 3 brings the parameters of a layer to the device, and the task after which it begins to:
+    forward passes, and backward passes if the parameters were freed; only the step's first pass if they are kept for the whole
+    step. `prefetch` layers are brought ahead."""
+    plan, schedule, gathering = context.plan, context.schedule, context.plan.gathering(3)
     rank_tasks = np.flatnonzero(schedule.rank == rank)
     kinds = (Pass.FORWARD, Pass.BACKWARD, Pass.INPUT) if gathering == "every pass" else (Pass.FORWARD,)
     tasks = rank_tasks[np.isin(schedule.kind[rank_tasks], kinds)]
@@ -52,7 +54,7 @@ def _gathers_of_layers(context: CompileContext, rank: int) -> Iterator[Issued]:
         tasks = tasks[schedule.microbatch[tasks] == _first_microbatch(context, tasks)]
     for number, task in enumerate(tasks.tolist()):
         ahead = number - 1 - plan.prefetch
-        yield from _gathered(context, task, int(tasks[ahead]) if ahead >= 0 else int(rank_tasks[0]))
+        yield task, int(tasks[ahead]) if ahead >= 0 else int(rank_tasks[0])
 
 
 def _first_microbatch(context: CompileContext, tasks: Rows) -> Rows:
@@ -83,7 +85,7 @@ def _gathered(context: CompileContext, task: int, after: int) -> Iterator[Issued
 def gathers_of(context: CompileContext, layers: range) -> Iterator[ReplicaCollective]:
     """Collectives that gather the shards of some layers' parameters, or broadcast them from the ranks that own them: of all
     parameters where these are sharded, else of those that the optimizer has changed."""
-    job, dimension = context.job, _dimension(context.job)
+    job, dimension = context.job, dimension_of(context.job)
     for group, parameters in context.rank_layers.by_group(layers, trained=job.zero < 3).items():
         size_bytes = float(parameters * job.gathered_bytes)
         if job.owns_tensors:
@@ -93,6 +95,6 @@ def gathers_of(context: CompileContext, layers: range) -> Iterator[ReplicaCollec
             yield ReplicaCollective("all_gather", group, size_bytes, dimension)
 
 
-def _dimension(job: Job) -> Dimension:
+def dimension_of(job: Job) -> Dimension:
     """The dimension of collectives over replicas that shard states or parameters."""
     return Dimension.FSDP if job.zero == 3 else Dimension.ZERO

@@ -46,7 +46,8 @@ def can_fold(classes: Sequence[RankClass], plan: Plan, job: Job) -> bool:
     """Whether workers differ in nothing but the routes of their messages.
 
     Not where they differ in their speed, in the batches that they load, in the groups with which they synchronise gradients, or
-    in the time that hosts need for a message, which depends on its size; and not with parameter servers.
+    in the time that hosts need for a message, which depends on its size; and not with parameter servers, or where workers share
+    the memory of their hosts.
     """
     links = [link for link in (job.cluster.node.link, job.cluster.network) if link is not None]
     sharded = plan.sharing < plan.workers if job.zero else False
@@ -59,5 +60,6 @@ def can_fold(classes: Sequence[RankClass], plan: Plan, job: Job) -> bool:
         or plan.shares is not None
         or job.cluster.kinds
         or plan.servers
+        or job.offload
         or any(link.overhead_s for link in links)
     )

@@ -53,7 +53,7 @@ def layer_bytes(job: Job, plan: Plan, times: PassTimes) -> list[NDArray[np.float
         [
             layer.parameter_bytes(job.parameter_bytes)
             + layer.trained_parameters * job.parameter_bytes
-            + optimizer_bytes(layer.trained_parameters, job.optimizer, job.precision, job.master)
+            + optimizer_bytes(layer.trained_parameters, job.optimizer, job.precision, job.master, job.state_bits, job.ema)
             for layer in job.layers
         ]
     )

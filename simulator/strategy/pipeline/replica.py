@@ -188,6 +188,11 @@ class Replica:
         """Number of ranks of a stage that are on the same node and send concurrently."""
         return self.workers.each * self.context.mesh.on_first_node(self.context.mesh.members(self.workers.rank, 0))
 
+    @property
+    def on_node(self) -> int:
+        """Number of ranks of a stage and of this class that are on the same node."""
+        return min(self.concurrent_senders, self.context.mesh.devices)
+
     def _add_rank(self, stage: int) -> int:
         """Adds the ranks of a stage. They are named '16 workers', 'stage 0 (16 workers)', or after the first worker if workers
         are not all equivalent."""
@@ -200,9 +205,8 @@ class Replica:
             name = f"{name} ({self.context.job.cluster.with_device_of(self.kinds[stage]).device.name})"
         members = mesh.members(workers.rank, stage)
         return self.context.builder.add_rank(
-            name, members[0], self.places[stage][0], min(self.concurrent_senders, mesh.devices), workers.ranks * len(members),
-            members=members,
-        )  # fmt: skip
+            name, members[0], self.places[stage][0], self.on_node, workers.ranks * len(members), members=members
+        )
 
     def _add_tasks(self) -> Rows:
         """Adds the passes of every stage in order; returns their rows."""

@@ -31,12 +31,13 @@ def step_s(small: Make, *changes: str) -> float:
 def test_both_engines_give_equal_perturbed_times(small: Make, strategy: str) -> None:
     uneven = (
         "unevenness={noise: [{period: 1 ms, lasts: 100 us}, {ranks: [0], period: 0.3 ms, lasts: 20 us, phase: aligned}], "
-        "throttled: [{ranks: [1], slowdown: 1.5, after: 2 ms}], tail: {share: 0.2, slowdown: 2, each: pass}}"
+        "throttled: [{ranks: [1], slowdown: 1.5, after: 2 ms}], tail: {share: 0.2, slowdown: 2, each: pass}, "
+        "stragglers: [{ranks: [1], slowdown: 1.3}], late: [{ranks: [0], delay: 5 ms}], compute_jitter: 0.1}"
     )
     scenario = small(STRATEGIES[strategy], "batch=960", uneven)
     program = compiled(scenario)
     assert any(program.ranks.paces)
-    variation = Variation(program.ranks.late_s, tail=scenario.unevenness.tail, seed=3, samples=2)
+    variation = Variation(program.ranks.late_s, 0.1, 0.05, tail=scenario.unevenness.tail, seed=3, samples=2)
     for sample in range(2):
         replayed = replay.simulate(program, 3, variation, sample)
         if not engine.is_contended(replayed):

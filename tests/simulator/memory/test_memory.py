@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.memory import memory, states
-from scaleproof.simulator.memory.activations import kept, segments, size_bytes
+from scaleproof.simulator.memory.activations import segments, size_bytes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul, Module, SavedActivation
-from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute, kept_activations
+from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import Training
 from scaleproof.simulator.strategy.scenario_job import job_of
@@ -61,6 +62,7 @@ BLOCK = replace(
         ("fp32", "lamb", 0, (4000, 4000, 0, 8000)),
         ("fp32", "momentum", 1, (4000, 4000, 0, 1000)),
         ("fp64", "sgd", 0, (8000, 8000, 0, 0)),
+        ("bf16", "lion", 0, (2000, 2000, 4000, 4000)),
         # one number for each row and each column
         ("fp32", "adafactor", 0, (4000, 4000, 0, 4 * 2 * 1000**0.5)),
     ],
@@ -125,7 +127,7 @@ def test_pure_training_is_refused_where_it_is_not_described(small: Make, overrid
 
 def test_kept_activations_depend_on_recomputation() -> None:
     def bytes_of(recompute: Recompute, first: bool = True) -> int:
-        return size_bytes(kept(BLOCK, recompute, first), 2)
+        return size_bytes(kept_activations(BLOCK, recompute, first), 2)
 
     every = Recompute.model_validate({"group": 3})
     assert bytes_of(NO_RECOMPUTE) == 2 * 80 + 500
@@ -185,7 +187,8 @@ def test_offloaded_states_are_in_host_memory(small: Make) -> None:
     parameters = scenario.model.parameters()
     worst = memory(scenario).worst
     assert worst.holders_bytes["optimizer_states"] == worst.holders_bytes["parameters"] == 0
-    assert worst.host_bytes == pytest.approx(3 * 4 * parameters / 4)
+    # parameters, gradients and two moments
+    assert worst.host_bytes == pytest.approx(4 * 4 * parameters / 4)
 
 
 def test_servers_store_the_optimizer_states_of_their_workers(small: Make) -> None:
@@ -225,10 +228,37 @@ def test_processes_share_the_memory_of_their_machine(small: Make) -> None:
             "training.zero: servers have the optimizer states of a parameter_server",
         ),
         (("training.offload=[parameters]",), "training.offload: only sharded parameters can be offloaded"),
-        (("training.offload=[weights]",), "'weights' is not known; give 'optimizer' or 'parameters'"),
+        (("training.offload=[weights]",), "'weights' is not known; give 'optimizer', 'parameters' or 'activations'"),
     ],
 )
 def test_invalid_fields_are_rejected(small: Make, overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         small(*overrides)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("training", "expected_bytes"),
+    [
+        ("optimizer: adam", 8),
+        ("optimizer: adam, state_bits: 16", 4),
+        # a byte, and 4 for each block of 256 elements
+        ("optimizer: adam, state_bits: 8", 2 * (1 + 4 / 256)),
+        ("optimizer: lion, state_bits: 8", 1 + 4 / 256),
+        ("optimizer: adam, master: false", 4),
+        ("optimizer: adam, ema: true", 12),
+        ("optimizer: adam, ema: bf16", 10),
+        # embeddings and the output head, of 262 M parameters, have two moments
+        ("optimizer: muon", 4 * (1 + 262.4e6 / 6738.4e6)),
+    ],
+)
+def test_states_of_a_7b_model(training: str, expected_bytes: float) -> None:
+    scenario = load("llama-2-7b", ("cluster=dgx-h100", "batch=8", f"training={{precision: bf16, {training}}}"))
+    parameters = scenario.model.parameters()
+    assert memory(scenario).worst.holders_bytes["optimizer_states"] == pytest.approx(expected_bytes * parameters, rel=2e-3)
+
+
+def test_small_tensors_have_no_states_of_8_bits() -> None:
+    training = Training.model_validate({"precision": "bf16", "optimizer": "adam", "state_bits": 8})
+    assert states([layer("one", 4095)], training).optimizer_states == 8 * 4095
+    assert states([layer("one", 4096)], training).optimizer_states == 2 * (4096 + 4 * 16)

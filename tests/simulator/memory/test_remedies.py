@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.memory.remedies import fit_by
+from scaleproof.simulator.memory.remedies import fitting
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
@@ -18,6 +18,10 @@ Make = Callable[..., Scenario]
 TALL = ("model={kind: mlp, layers: 8, inputs: 64, hidden: 64, outputs: 64}", "batch=65536")
 WIDE = ("model={kind: mlp, layers: 8, inputs: 512, hidden: 512, outputs: 512}", "batch=4", "training.optimizer=adam")
 GPT = ("model={kind: gpt, layers: 8, hidden: 128, heads: 8, vocabulary: 64, sequence: 128, flash: false, dropout: true}",)
+
+
+def fit_by(scenario: Scenario) -> str:
+    return str(fitting(scenario) or "")
 
 
 def reported(small: Make, *overrides: str, share: float = 1.0, less_bytes: float = 0.0) -> str:

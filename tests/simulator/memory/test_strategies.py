@@ -338,3 +338,21 @@ def test_nccl_buffers_have_the_expected_bytes(small: Make, devices: int, measure
     """NVIDIA/nccl, issue 964: what an A100 holds for a communicator of a node."""
     scenario = small(*HEAVY, *ON, f"strategy={{kind: data_parallel, workers: {devices}}}")
     assert memory(scenario).worst.holders_bytes["library"] / 2**20 == pytest.approx(measured_MiB, rel=0.05)
+
+
+def test_chunks_of_different_size_are_counted_separately(small: Make) -> None:
+    """The last rank of two has the third and the fourth stage, which holds all but one block."""
+    strategy = hybrid(stages=2, chunks=2, schedule="interleaved_1f1b", microbatches=8, balance="[1, 1, 1, 13]")
+    allocated = memory(small(GPT, *ON, BARE, "batch=16", strategy, training(precision="fp16", recompute="full")))
+    sbh = 512 * 2 * 1024
+    counts = fullest_passes("interleaved_1f1b", 2, 1, 8, 2).candidates[:, :, 3]
+    assert allocated.ranks[1].holders_bytes["activations"] / sbh == pytest.approx(
+        max(2 * one + 2 * 13 * other for one, other in counts.tolist()), rel=0.02
+    )
+
+
+def test_reported_memory_separates_allocated_reserved_and_total(small: Make) -> None:
+    allocated = memory(small(GPT, *ON, "batch=8", hybrid(workers=8))).worst
+    outside = allocated.holders_bytes["library"] + allocated.holders_bytes["context"]
+    assert allocated.total_bytes - allocated.reserved_bytes == pytest.approx(outside)
+    assert allocated.reserved_bytes - allocated.allocated_bytes == pytest.approx(allocated.holders_bytes["fragmentation"])

@@ -10,10 +10,10 @@ import pytest
 
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.memory.activations import kept, size_bytes
+from scaleproof.simulator.memory.activations import size_bytes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Matmul
-from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute, again
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute, again, kept_activations
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.plan_costs import with_collectives
@@ -44,7 +44,7 @@ def blocks(scenario: Scenario) -> list[Layer]:
 
 
 def dropped_elements(layer: Layer, recompute: Recompute) -> int:
-    return size_bytes(layer.kept, 1) - size_bytes(kept(layer, recompute), 1)
+    return size_bytes(layer.kept, 1) - size_bytes(kept_activations(layer, recompute), 1)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_every_second_product_and_all_but_flash_attention_are_recomputed(small: 
     assert [one.name for one in found.operators[3:]] == ["rms norm", "rotary", "residual", "rms norm", "swiglu", "residual"]
     # a gating and a down projection, values as wide as two key heads, what attention reads of queries and keeps, the input
     expected_bytes = TOKENS * (HIDDEN + HIDDEN + KEYS + FEEDFORWARD + HIDDEN + HIDDEN) + 4 * 8 * TOKENS
-    assert size_bytes(kept(block, form(products="every_second")), 1) == expected_bytes
+    assert size_bytes(kept_activations(block, form(products="every_second")), 1) == expected_bytes
 
 
 @pytest.mark.parametrize(

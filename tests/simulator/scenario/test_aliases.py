@@ -170,3 +170,34 @@ def test_selective_is_what_the_framework_calls_so(tmp_path: Path) -> None:
     assert scenario.copied(framework=other).training.recompute.meaning == "{modules: [core_attn]}"
     given = read(tmp_path, text, "framework=megatron-core-0.12", "training.recompute={products: every_second}")
     assert given.training.recompute.meaning == "{products: every_second}"
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("adamw_torch_fused", ("adam", None)),
+        ("adamw_bnb_8bit", ("adam", 8)),
+        ("paged_adamw_8bit", ("adam", 8)),
+        ("paged_adamw", ("adam", 32)),
+        ("lion_8bit", ("lion", 8)),
+    ],
+)
+def test_optimizers_have_the_names_of_hugging_face(word: str, expected: tuple[str, int | None], tmp_path: Path) -> None:
+    training = read(tmp_path, PLAIN, f"optimizer={word}").training
+    assert (training.optimizer, training.state_bits) == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ("training={optimizer: adamw_8bit, state_bits: 32}", "adamw_8bit has states of 8 bits, not 32; leave one out"),
+        ("training={optimizer: sgd, state_bits: 8}", "training.state_bits: sgd has no states of the size of parameters"),
+        ("training={optimizer: muon, state_bits: 8}", "training.state_bits: muon in 8 bits is not modelled; give 16 or 32"),
+        ("training={optimizer: adamx}", "training.optimizer: 'adamx' is not known"),
+        ("training={state_bits: 4}", "training.state_bits: "),
+    ],
+)
+def test_states_that_optimizers_lack_are_refused(changed: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError) as error:
+        read(tmp_path, PLAIN, changed)
+    assert problem in str(error.value)

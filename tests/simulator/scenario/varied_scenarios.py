@@ -318,6 +318,10 @@ VARIED: Final[Mapping[str, Fields]] = {
     "recompute-products": _job(training={"recompute": {"products": "every_second"}}),
     "measured-step": _job(training={"measured_step": {"samples": 2, "time": "50 ms"}}),
     "offload": _job(training={"zero": 3, "offload": ["optimizer"]}),
+    "offload-drives": _job(
+        _cluster(node={"host": {"memory": "1 TB", "nvme": {"read": "1 GB/s", "write": "1 GB/s", "capacity": "1 TB"}}}),
+        training={"zero": 3, "offload": ["optimizer", "parameters"], "offload_to": "nvme"},
+    ),
     "adapters": _h100(
         training={"adapters": {"kind": "dora", "rank": 8, "targets": ["q_proj", "down_proj"]}, "base_precision": "nf4"}
     ),

@@ -117,7 +117,7 @@ def test_buffers_in_pinned_memory_change_no_result_and_are_waited_for_once_a_ste
             ({"kind": "pipeline", "stages": 2, "microbatches": 4}, {"recompute": "full"}),
             ({"kind": "gather_average", "workers": 2}, {"offload": ["optimizer"]}),
             ({"kind": "local_sgd", "workers": 2, "period": 2}, {"offload": ["optimizer"]}),
-            ({"kind": "parameter_server", "workers": 2}, {"offload": ["optimizer"], "optimizer": "momentum"}),
+            ({"kind": "parameter_server", "workers": 2}, {"optimizer": "momentum"}),
         ),
     ],
 )
@@ -140,7 +140,6 @@ def test_losses_in_16_bits_are_those_in_64_bits_up_to_rounding(
         *in_bulk(
             ({"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2}, {"offload": ["optimizer"], "zero": 1}),
             (SHARED, {"offload": ["optimizer"], "optimizer": "adam"}),
-            ({"kind": "parameter_server", "workers": 2}, {"offload": ["optimizer"], "optimizer": "adam"}),
             ({"kind": "local_sgd", "workers": 2, "period": 2}, {"offload": ["optimizer"], "optimizer": "adam"}),
             ({"kind": "gather_average", "workers": 2}, {"offload": ["optimizer"]}),
         ),
@@ -156,6 +155,9 @@ def test_offloaded_states_train_like_one_process(
     ("strategy", "training", "message"),
     [
         ({**WORKERS, "compression": {"kind": "top_k", "share": 0.1}}, {"precision": "fp16"}, "strategy.compression with"),
+        (WORKERS, {"optimizer": "lion"}, "training.optimizer: lion .* give one of sgd, momentum, adam"),
+        (WORKERS, {"optimizer": "adam", "state_bits": 8}, "training.state_bits .* leave it out to measure"),
+        (WORKERS, {"offload": ["activations"]}, "training.offload of activations"),
         (WORKERS, {"offload": ["parameters"], "zero": 3}, r"training.offload of parameters alone.*\[optimizer, parameters\]"),
     ],
 )

@@ -256,6 +256,7 @@ class Configurations:
             "bucket_bytes": space.buckets_bytes[numbers.pop("bucket")],
             "order": list(space.orders[numbers["order"]]),
             "expert_tensor": numbers["expert_tensor"] or None,
+            **({"offload": " and ".join(space.scenario.training.offload)} if space.scenario.training.offload else {}),
         }
 
     def scenario(self, row: int) -> Scenario:

@@ -98,10 +98,32 @@ def _step_times(c: Configurations) -> StepTimes:
             at = np.flatnonzero(some.zero == zero)
             # bounds as if nothing were shared
             times = StageSteps(shape, layers, passes.take(at), alone.take(at), zero).times()
+            busy_s[at] = np.maximum(busy_s[at], _copied_s(shape, some.take(at), layers, layer[at], zero))
             least_s[rows[at]] = _MARGIN * np.maximum(times.least_s, busy_s[at])
             times = times if shared is alone else StageSteps(shape, layers, passes.take(at), shared.take(at), zero).times()
             expected_s[rows[at]] = np.maximum(times.expected_s, _MARGIN * busy_s[at])
     return StepTimes(expected_s, least_s)
+
+
+def _copied_s(shape: Shape, c: Configurations, layers: LayerTimes, layer: Numbers, zero: int) -> Times:
+    """Seconds for which the link between a device and its host is busy in one direction with what is offloaded, at least, by
+    configuration; 0 where nothing is."""
+    job, workers = replace(layers.base, zero=zero), np.asarray(c.workers * c.context, dtype=np.float64)
+    to_host, from_host = np.zeros((2, len(c)))
+    if not job.offload:
+        return to_host
+    stage = [job.layers[i] for i in shape.cut.ranges[0]]
+    trained, held = (float(sum(getattr(one, name) for one in stage)) for name in ("trained_parameters", "parameters"))
+    shards = workers if zero else np.ones(len(c))
+    if "optimizer" in job.offload:
+        to_host += trained / shards * job.accumulated_bytes * (c.microbatches if zero >= 2 else 1)
+    if "parameters" in job.offload:
+        from_host += held / shards * job.held_bytes * (1 if shape.keeps else c.microbatches * (1 + shape.reshards))
+    if any(one.expert_parameters for one in stage):
+        # experts have fewer replicas
+        to_host, from_host = np.zeros((2, len(c)))
+    busy_s: Times = np.maximum(to_host, from_host) / job.host_link_Bps(c.space.ranks[0])
+    return busy_s
 
 
 def _traffic(c: Configurations, shape: Shape, layers: LayerTimes, layer: Numbers, traffic: StageTraffic) -> tuple[Times, Times]:
@@ -334,7 +356,14 @@ def _optimizer_s(shape: Shape, layers: LayerTimes, c: Configurations, parameters
     updated = replicas / np.where(c.zero > 0, ranks, 1) + experts / np.where(c.zero > 0, _expert_replicas(c), 1)
     kinds = (shape.cut.ranges[kind] for kind in shape.cut.kinds)
     tensors = shape.by_rank(np.array([[sum(len(job.layers[i].tensors) for i in own)] for own in kinds]))
-    seconds: Times = job.optimizer_s(updated) + job.gradient_host_s(tensors, ranks)
+    if "optimizer" in job.offload:
+        of_step_s = job.host_optimizer_s(updated, c.space.ranks[0])
+    else:
+        layers_s = np.array(
+            [[job.orthogonalising_s(job.layers[i] for i in shape.cut.ranges[kind])] for kind in shape.cut.kinds]
+        )
+        of_step_s = job.device_optimizer_s(updated) + shape.by_rank(layers_s) / np.where(c.zero > 0, ranks, 1)
+    seconds: Times = of_step_s + job.gradient_host_s(tensors, ranks)
     seconds += np.where(c.zero == 1, replace(job, zero=1).broadcasts_s(tensors, ranks), 0.0)
     if shape.stages == 1:
         nodes = -(-c.workers * c.context * c.tensor // job.cluster.node.devices)

@@ -21,6 +21,7 @@ from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
 from scaleproof.simulator.analysis.planner.record import record_of
 from scaleproof.simulator.analysis.planner.search import PlanResult, plan
 from scaleproof.simulator.analysis.planner.space import space, spaces
+from scaleproof.simulator.analysis.planner.words import layout
 from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.frameworks import shipped
@@ -315,14 +316,22 @@ def test_where_nothing_fits_surely_what_fits_most_probably_is_ranked() -> None:
     assert sentence.startswith("no configuration fits with a probability of 90 %; these fit with one of at least ")
 
 
-def test_where_nothing_fits_offloading_is_named_if_it_suffices() -> None:
-    job = load("llama-2-7b", ("cluster=aws-g5", "batch=16"))
-    with pytest.raises(InputError, match=r"of 22.0 GiB per rank; give more ranks, or offload states") as error:
-        plan(job, 4)
-    assert str(error.value).endswith("which plans do not search: --set 'training.offload=[optimizer]'")
-    # it is kept where the scenario has it
-    offloading = load("llama-2-7b", ("cluster=aws-g5", "batch=16", "training.offload=[optimizer]"))
-    assert plan(offloading, 4, top=1).best[0].scenario.training.offload == ("optimizer",)
+def test_where_nothing_fits_states_are_offloaded() -> None:
+    found = plan(load("llama-2-7b", ("cluster=aws-g5", "batch=16")), 4, top=1)
+    best = found.best[0]
+    assert best.scenario.training.offload == ("optimizer",)
+    assert best.run.communication
+    assert layout(found.configurations.row(best.row)).endswith("offload optimizer")
+    # estimates of what is offloaded are close, and their bounds are bounds
+    expected_s, least_s = (float(times[0]) for times in found.configurations.times(np.array([best.row])))
+    assert least_s <= best.run.step_time_s
+    assert expected_s == pytest.approx(best.run.step_time_s, rel=0.1)
+    # where the scenario offloads, plans do
+    given = load("llama-2-7b", ("cluster=aws-g5", "batch=16", "training.zero=3", "training.offload=[optimizer, parameters]"))
+    planned = plan(given, 4, top=1).best[0].scenario
+    assert (planned.training.zero, planned.training.offload) == (3, ("optimizer", "parameters"))
+    with pytest.raises(InputError, match=r"with optimizer and parameters on hosts; give more ranks"):
+        plan(load("llama-2-70b", ("cluster=aws-g5", "batch=1")), 1)
 
 
 def test_the_best_configurations_are_returned_as_a_table() -> None:

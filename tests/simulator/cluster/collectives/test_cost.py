@@ -308,3 +308,18 @@ def test_with_nccl_a_measured_group_corrects_others_in_part() -> None:
     measured = plain(1, 8, device="H100", collectives={"measured": [entry]})
     ratio = collective_time("allreduce", size_bytes, 4, measured) / collective_time("allreduce", size_bytes, 4, free)
     assert ratio == pytest.approx(2**0.5)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ([], "a group needs ranks"),
+        ([1, 1], "rank 1 stands more than once in the group; name each rank once"),
+        ([-1, 2], "numbered from zero on"),
+        (0, "a collective over 0 ranks; give at least one"),
+        ([0, 4], "5 ranks for 4 devices; give at most 4, or set nodes to 5"),
+    ],
+)
+def test_ranks_outside_the_cluster_are_rejected(ranks: int | list[int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        collective_time("allreduce", 8, ranks, plain(4))

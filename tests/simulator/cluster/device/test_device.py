@@ -168,3 +168,11 @@ def test_unknown_devices_are_reported_with_their_place(tmp_path: Path, given: st
     with pytest.raises(ScenarioError) as error:
         scenario(tmp_path, f"{{node: {{}}, device: {given}}}")
     assert message in str(error.value)
+
+
+def test_measured_layers_take_precedence_over_kernels() -> None:
+    timed = {"samples": [1, 11], "forward": ["3 ms", "23 ms"], "backward": ["3 ms", "23 ms"]}
+    measured = {"signature": "kind of block", "precision": "fp32", **timed}
+    own = device(kernels=KERNELS, measured_layers=[measured])
+    assert own.layer_s(block(LINEAR), 10, "fp32") == pytest.approx((21e-3, 21e-3))
+    assert own.layer_s(Layer("a", "another", (LINEAR,), (1,), 1), 10, "fp32") != pytest.approx((21e-3, 21e-3))

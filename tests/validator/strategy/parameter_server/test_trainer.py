@@ -378,7 +378,6 @@ def test_sparse_messages_have_the_predicted_sizes(make_scenario: MakeScenario, m
         (SPARSE, {"tied": True}, {}, "model with strategy.sparse .* not tied"),
         ({**SPARSE, "shard": "bytes"}, {}, {}, "strategy.shard: bytes .* one server"),
         ({**SPARSE, "two_level": True}, {}, {}, "strategy.two_level .* leave either out"),
-        (SPARSE, {}, {"offload": ["optimizer"]}, "training.offload .* leave either out"),
     ],
 )
 def test_sparse_gradients_that_are_only_predicted_are_refused(
