@@ -272,30 +272,3 @@ def test_overrides_name_configurations_from_the_working_folder(tmp_path: Path, m
     assert scenario.model.parameters() == 109_482_240
     with pytest.raises(ScenarioError, match="--set model=hf:nothing: model: nothing: No such file"):
         load("resnet50-ring-p100", ["model=hf:nothing"])
-
-
-@pytest.mark.parametrize(
-    ("config", "parameters"),
-    [
-        (
-            {
-                "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 32,
-                "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 36, "max_position_embeddings": 40960,
-                "vocab_size": 151936, "tie_word_embeddings": False, "attention_bias": False,
-            },
-            8_190_735_360,
-        ),
-        (
-            {
-                "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "num_attention_heads": 32,
-                "num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 48, "max_position_embeddings": 40960,
-                "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1,
-                "mlp_only_layers": [], "vocab_size": 151936, "tie_word_embeddings": False,
-            },
-            30_532_122_624,
-        ),
-    ],
-)  # fmt: skip
-def test_head_norms_and_wide_heads_are_read(config: dict[str, Any], parameters: int, tmp_path: Path) -> None:
-    model = load_model(f"hf:{written(tmp_path, config)}")
-    assert model.parameters() == parameters
