@@ -51,7 +51,7 @@ from scaleproof.simulator.memory import capacity_bytes
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.prediction.accounting import accounted, tokens_per_sample
+from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -319,7 +319,7 @@ def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection
         raise FieldError(("cluster", "node", "price"), message)
     if objective == "energy" and node.power_W is None:
         raise FieldError(("cluster", "node", "power"), "missing from the cluster, and energy needs it; give a power")
-    if objective == "tokens-per-dollar" and tokens_per_sample(scenario.model) is None:
+    if objective == "tokens-per-dollar" and scenario.tokens_per_sample is None:
         raise InputError(f"{scenario.model.kind} models have no tokens; plan for cost")
     if not kinds or not set(kinds) <= set(STRATEGIES):
         raise InputError(f"--strategies {','.join(kinds)}: give some of {','.join(STRATEGIES)}")
