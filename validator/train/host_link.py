@@ -20,7 +20,7 @@ class HostLink:
         link_Bps = job.host_link_Bps(job.ranks)
         # seconds per element of gradients and of parameters; hosts keep parameters that are offloaded as well
         self._sent_s = job.accumulated_bytes / link_Bps
-        self._fetched_s = 0.0 if "parameters" in job.offload else job.held_bytes / link_Bps
+        self._fetched_s = 0.0 if "parameters" in job.offload else job.shard_bytes / link_Bps
         self._lock = threading.Lock()
         # elements sent in this step; when the last of them arrive, of time.perf_counter
         self._elements = 0
