@@ -69,7 +69,7 @@ class Probe:
         value = _shown(self.value)
         if self.in_scenario:
             return f"`{self.name}: {value}`"
-        more = "".join(f", `training.{name}: {given}`" for name, given in self.training.items())
+        more = "".join(f", `training.{name}: {_shown(given)}`" for name, given in self.training.items())
         experts = {f"experts.{name}": given for name, given in self.model.get("experts", {}).items()}
         usual = {"layers", "experts", *(f"experts.{name}" for name in _MIXED["experts"])}
         own = {name: given for name, given in {**self.model, **experts}.items() if name not in usual}

@@ -102,7 +102,9 @@ class LayerSharder:
         fully_shard(root, mesh=self._mesh(shard))
         ahead = self._plan.prefetch
         # of the first stage, frozen layers below all trained ones have no backward pass
-        trained = (number for number, modules in enumerate(layers) if any(map(trained_parameters, modules)))
+        trained = (
+            number for number, modules in enumerate(layers) if any(trained_parameters(cast(nn.Module, one)) for one in modules)
+        )
         first = next(trained, 0) if self._stage <= 0 else 0
         for number, modules in enumerate(layers):
             following, previous = layers[number + 1 :][:ahead], layers[first : max(first, number)][::-1][:ahead]

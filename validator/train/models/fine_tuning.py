@@ -69,7 +69,7 @@ class AdapterGroup(nn.ModuleList):
         weight, bias = cast(Tensor, linear.weight), cast("Tensor | None", linear.bias)
         weights = self._rows(weight)
         biases = [None] * len(weights) if bias is None else self._rows(bias)
-        columns = list(output.unflatten(-1, (-1, sum(self._widths))).split(self._widths, -1))
+        columns = list(torch.split(output.view(*output.shape[:-1], -1, sum(self._widths)), self._widths, -1))
         for adapter, place in zip(self, self._places, strict=True):
             own = adapter(*inputs, columns[place].flatten(-2), weights[place], biases[place])
             columns[place] = own.view_as(columns[place])
@@ -77,8 +77,8 @@ class AdapterGroup(nn.ModuleList):
 
     def _rows(self, parameter: Tensor) -> list[Tensor]:
         """Each product's rows of a parameter of the linear layer."""
-        split = parameter.detach().unflatten(0, (-1, sum(self._widths))).split(self._widths, 1)
-        return [one.flatten(0, 1) for one in split]
+        groups = parameter.detach().view(-1, sum(self._widths), *parameter.shape[1:])
+        return [one.flatten(0, 1) for one in torch.split(groups, self._widths, 1)]
 
 
 class Lora(nn.Module):
@@ -121,7 +121,7 @@ class Dora(Lora):
         norms = (weight + self.scale * self.up.weight.detach() @ self.down.weight.detach()).norm(dim=1)
         product = output if bias is None else output - bias
         result = (product + self.added(x)) * (self.magnitudes[0] / norms)
-        return result if bias is None else result + bias
+        return cast(Tensor, result if bias is None else result + bias)
 
 
 _ADAPTERS: Final[dict[str, type[Lora]]] = {"lora": Lora, "dora": Dora}

@@ -66,7 +66,8 @@ def test_adapters_begin_as_the_frozen_model(
         whole = TrainedModel(make_scenario(WORKERS, model, **training))
         outputs.append(whole.graph(dict(zip(whole.numbers, whole.build(whole.numbers), strict=True)))(tokens))
 
-    assert torch.allclose(*outputs, atol=1e-5)
+    frozen, adapted = outputs
+    assert torch.allclose(frozen, adapted, atol=1e-5)
 
 
 @pytest.mark.parametrize(
