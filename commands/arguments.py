@@ -88,6 +88,17 @@ class Command:
         self.add("SCENARIO", SCENARIO, **settings)
         self.add_overrides()
 
+    def add_scenario_or_files(self) -> None:
+        """Adds the positional argument SCENARIO, which `--from` may replace, and `--from`."""
+        self.add("SCENARIO", SCENARIO, nargs="?")
+        self.add(
+            "--from FILE",
+            "the job of a configuration of DeepSpeed, Accelerate, Transformers, TRL, Axolotl, LLaMA-Factory or torchtune; "
+            "SCENARIO is then its model, if given",
+            repeated=True,
+            dest="files",
+        )
+
     def add_overrides(self, of: str = "a field, such as strategy.workers=8", option: str = "--set") -> None:
         """Adds an option that overrides fields. of: the fields, for the help text."""
         dest = "overrides" if option == "--set" else option[2:].replace("-", "_")

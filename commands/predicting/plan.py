@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from scaleproof.commands.arguments import SCENARIO, Command, listed, positive, share, size
+from scaleproof.commands.arguments import Command, listed, positive, share, size
+from scaleproof.commands.config_files import reference
 from scaleproof.commands.gpus import say_precision
 from scaleproof.commands.output import print_result, working
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
@@ -16,7 +17,7 @@ def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     parser = Command(commands, "plan", _plan)
     parser.parser.description = "Estimate every configuration for a scenario's model, and prove the best one by prediction."
-    parser.add("SCENARIO", SCENARIO)
+    parser.add_scenario_or_files()
     parser.add_overrides("a field, such as batch=1536")
     parser.add("--gpus N", "number of GPUs to train on, or several: 64,128,256 (the scenario's number of ranks)", type=_counts)
     parser.add("--out DIR", "write the best scenario of each size, all results and a page; finished sizes are kept", type=Path)
@@ -51,7 +52,7 @@ def _plan(options: argparse.Namespace) -> int:
     from scaleproof.simulator.frameworks import shipped
     from scaleproof.simulator.scenario.load import load
 
-    scenario = load(options.scenario, options.overrides)
+    scenario = load(*reference(options))
     say_precision(scenario)
     search = {
         "objective": options.objective,

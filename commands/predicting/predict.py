@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaleproof.commands.arguments import Command
+from scaleproof.commands.config_files import reference
 from scaleproof.commands.gpus import add_gpus, loaded, say_precision
 from scaleproof.commands.output import print_result
 from scaleproof.simulator.common.errors import ExitCode
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 def mount(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     predict = Command(commands, "predict", _predict)
-    predict.add_scenario()
+    predict.add_scenario_or_files()
+    predict.add_overrides()
     add_gpus(predict)
     code = ExitCode.OUT_OF_MEMORY
     predict.parser.epilog = f"Exit code {code}: the scenario is predicted, and does not fit into its devices' memory."
@@ -52,7 +54,7 @@ def _predict(options: argparse.Namespace) -> int:
     from scaleproof.simulator.predict import predict
     from scaleproof.simulator.uncertainty.error_model import RAW
 
-    scenario = loaded(options.scenario, options.overrides, options.gpus)
+    scenario = loaded(*reference(options), options.gpus)
     say_precision(scenario)
     run = predict(scenario, errors=RAW if options.raw else None)
     if options.out:

@@ -13,7 +13,7 @@ from scaleproof.commands.output import print_json
 def mount(commands: Any) -> None:
     """Adds the commands to argparse's subparsers."""
     show = Command(commands, "show", _show)
-    show.add("NAME", "a name from 'scaleproof list', or published:ROW-ID")
+    show.add("NAME", "a name from 'scaleproof list', published:ROW-ID, or from:FILE (configurations of training software)")
     Command(commands, "schema", _schema)
 
 
@@ -26,7 +26,17 @@ def _schema(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     from scaleproof.simulator.common import catalog
     from scaleproof.simulator.common.catalog import PUBLISHED
+    from scaleproof.simulator.scenario import config_files
 
+    if options.name.startswith(config_files.PREFIX):
+        from scaleproof.commands.text.config_files import describe_config_files
+        from scaleproof.simulator.scenario import dump
+
+        paths = config_files.paths_of(options.name)
+        files = config_files.read(paths)
+        text = describe_config_files(paths, files.lines)
+        sys.stdout.write("".join(f"# {line}\n" for line in text.splitlines()) + dump.written(files.located.data))
+        return 0
     if options.name.startswith(PUBLISHED):
         from scaleproof.simulator.published.runs import text_of
 

@@ -59,6 +59,7 @@ class MemoryInputs:
 
     def __init__(self, scenario: Scenario, samples_per_worker: int | None = None) -> None:
         """samples_per_worker: the largest share of the samples of a step if None."""
+        scenario = scenario.longest
         strategy = scenario.strategy
         self.scenario, self.software, self.strategy = scenario, scenario.framework.memory, strategy
         self.job, self.servers = job_of(scenario), strategy.servers

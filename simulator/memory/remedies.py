@@ -12,7 +12,6 @@ from scaleproof.simulator.model.layers import WHOLE
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.scenario.training import Batch
 
 
 class SettingsChange(NamedTuple):
@@ -100,7 +99,7 @@ def _changed(
     fields |= {f"strategy.{field}": value for field, value in strategy.items()}
     changed, batch = scenario.strategy.model_copy(update=dict(strategy)), scenario.batch
     if batch.total is None and changed.workers != scenario.strategy.workers:
-        batch = Batch(total=scenario.total_samples)
+        batch = scenario.batch.with_total(scenario.total_samples)
         fields["batch.total"] = batch.total
     try:
         trained = scenario.training.model_copy(update=dict(training))

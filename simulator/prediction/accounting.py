@@ -31,7 +31,7 @@ def accounted(run: Run, scenario: Scenario) -> Run:
     Runs with emulated compute get only tokens and the target: they do not compute, and do not run on the described hardware.
     Neither model nor hardware FLOPs include unused capacity of experts, or the load of the busiest rank beyond the mean.
     """
-    read = tokens_per_sample(scenario.model)
+    read = scenario.tokens_per_sample
     tokens = None if read is None else read * run.samples
     target = None if scenario.convergence is None else to_target(scenario.convergence, run)
     if run.compute == "paced":
@@ -98,12 +98,6 @@ def _flops_per_sample_of(scenario: Scenario) -> tuple[float, float]:
         return model_flops / scenario.total_samples, recomputed_flops / scenario.total_samples
     layers = scenario.model_copy(update={"model": _with_filled_experts(scenario.model)}).layers(WHOLE)
     return flops_per_sample(layers, scenario.training.recompute, job_of(scenario).recomputed)
-
-
-def tokens_per_sample(model: ModelSpec) -> int | None:
-    """Tokens per sample that the model reads, plus those that a decoder writes; None if it does not read tokens."""
-    read: int | None = getattr(model, "sequence", None)
-    return None if read is None else read + getattr(model, "target_sequence", 0)
 
 
 def _with_filled_experts(model: ModelSpec) -> ModelSpec:

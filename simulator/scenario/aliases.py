@@ -100,11 +100,27 @@ def expand(located: Located) -> None:
         value = parent.get(path[-1])
         if isinstance(value, str) and value.lower() in meanings:
             parent[path[-1]] = meanings[value.lower()]
+    _expand_lengths(located, located.mapping(("model",)))
     _expand_format(located, located.mapping(("training",)))
     _expand_states(located, located.mapping(("training",)))
     _expand_recompute(located, located.mapping(("training",)))
     _expand_sharding(located, located.mapping(("strategy",)))
     _expand_nics(located)
+
+
+def _expand_lengths(located: Located, model: dict[Any, Any]) -> None:
+    """Replaces `model.sequence: {distribution: …, max: 2048}` by the longest sample and `batch.lengths`."""
+    given, path = model.get("sequence"), ("model", "sequence")
+    if not isinstance(given, dict):
+        return
+    lengths = dict(given)
+    if "max" not in lengths:
+        raise located.refused(path, "max: missing; give the tokens to which longer samples are cut")
+    batch = located.data.setdefault("batch", {})
+    if isinstance(batch, dict) and batch.setdefault("lengths", lengths) is not lengths:
+        raise located.refused(path, "means batch.lengths, which is also given; leave one out")
+    model["sequence"] = lengths.pop("max")
+    located.places.setdefault(("batch", "lengths"), located.place(path))
 
 
 def _expand_format(located: Located, training: dict[Any, Any]) -> None:

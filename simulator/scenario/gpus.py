@@ -125,7 +125,11 @@ class _Parts(Spec):
             update["microbatches"] = self._microbatches(total // workers)
         changed = strategy.model_copy(update=update)
         nodes = changed.nodes_needed(self.cluster)
-        return {"strategy": changed, "cluster": self.cluster.with_nodes(nodes), "batch": Batch(total=total)}
+        return {
+            "strategy": changed,
+            "cluster": self.cluster.with_nodes(nodes),
+            "batch": self.batch.with_total(total),
+        }
 
     def _microbatches(self, samples: int) -> int:
         """Number of microbatches of a worker with `samples` samples, of the same size as before. Raises InputError."""

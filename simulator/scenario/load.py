@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.yaml_file import Located
-from scaleproof.simulator.scenario import aliases
+from scaleproof.simulator.scenario import aliases, config_files
 from scaleproof.simulator.scenario.capture_file import SUFFIX, around_capture, fit_to_cluster
 from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.gpus import read_with_gpus
@@ -36,19 +36,20 @@ Overrides = Mapping[str, Any] | Sequence[str] | str
 _EXAMPLE: Final = "{'strategy.workers': 8}"
 # The module that makes the YAML of a published training run, whose microbatch may be the largest that fits.
 _PUBLISHED_RUNS: Final = "scaleproof.simulator.published.runs"
-# Fields of a scenario that is given by its model alone; overrides must add those of `_NEEDED`, here with an example.
+# Fields of a scenario that is given by its model alone.
 _AROUND_A_MODEL: Final = {"strategy": {"kind": "hybrid"}, "training": {"precision": "bf16", "optimizer": "adam"}}
-_NEEDED: Final = {"cluster": "dgx-h100", "batch": "512"}
+# Examples of fields that overrides must add to what is no whole scenario.
+_NEEDED: Final = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "batch": "512"}
 
 
 def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
     """Loads a scenario with overrides.
 
     reference: the name of a shipped scenario, a path, `published:ROW-ID`, the fields of a scenario as in YAML, or a capture
-    file, which has the cluster that it was captured for; or a model
-    (`hf:config.json`, `python:module:function`, the name of a shipped one), trained in bf16 with Adam, for which the overrides
-    give cluster and batch. overrides: a mapping of fields such as `{"strategy.workers": 8}`, or texts such as
-    `"strategy.workers=8"`.
+    file, which has the cluster that it was captured for; a model (`hf:config.json`, `python:module:function`, the name of a
+    shipped one), trained in bf16 with Adam, for which the overrides give cluster and batch; or configuration files of training
+    software (`from:axolotl.yml,ds_config.json`), for which they give the cluster. overrides: a mapping of fields such as
+    `{"strategy.workers": 8}`, or texts such as `"strategy.workers=8"`.
 
     Raises NotFoundError, ScenarioError with every problem as `file:line:column: field: what; what to do`, or InputError for an
     argument of another type.
@@ -60,6 +61,8 @@ def load(reference: Reference, overrides: Overrides = ()) -> Scenario:
     if name.startswith(catalog.PUBLISHED):
         text = import_module(_PUBLISHED_RUNS).text_of(name)
         return build(yaml_file.parse(text, name), Path(name), changes)
+    if name.startswith(config_files.PREFIX):
+        return _of_config_files(name, changes)
     if is_capture(name):
         return build(around_capture(name, changes), Path(name), changes)
     if catalog.is_model(name):
@@ -75,14 +78,32 @@ def is_capture(reference: str) -> bool:
 
 def _around_model(reference: str, overrides: Sequence[str]) -> Located:
     """The fields of a scenario that trains a model. Raises ScenarioError if the overrides lack some that are needed."""
-    given = {aliases.field_set_by(override).partition(".")[0] for override in overrides}
-    if missing := [f"--set {field}={example}" for field, example in _NEEDED.items() if field not in given]:
-        message = f"a model without a scenario needs {' and '.join(_NEEDED)}; add {' '.join(missing)}, for example"
-        raise ScenarioError([f"{reference}: {message}"])
+    _check_given(reference, "a model without a scenario", ("cluster", "batch"), overrides)
     located = Located({"model": reference, **copy.deepcopy(_AROUND_A_MODEL)}, {(): reference})
     resolve_part(located, "model", Path())
     located.data["name"] = located.data["model"]["name"]
     return located
+
+
+def _of_config_files(reference: str, overrides: Sequence[str]) -> Scenario:
+    """The scenario of configuration files, with the model of an override in place of theirs. Raises InputError, and
+    ScenarioError for files that are wrong, or if the overrides lack what they do not say."""
+    paths = config_files.paths_of(reference)
+    models = [override for override in overrides if override.startswith("model=")]
+    files = config_files.read(paths, models[-1].partition("=")[2] if models else "")
+    needed = [field for field in ("model", "cluster") if field not in files.located.data]
+    _check_given(", ".join(paths), "the job", needed, overrides)
+    others = [override for override in overrides if override not in models]
+    keeps = not any(aliases.field_set_by(override).startswith("batch") for override in others)
+    return build(files.located, Path(paths[0]), others, {"batch.per_worker"} if keeps else ())
+
+
+def _check_given(reference: str, what: str, needed: Sequence[str], overrides: Sequence[str]) -> None:
+    """Raises ScenarioError if the overrides lack needed fields."""
+    given = {aliases.field_set_by(override).partition(".")[0] for override in overrides}
+    if missing := [f"--set {field}={_NEEDED[field]}" for field in needed if field not in given]:
+        message = f"{what} needs {' and '.join(needed)}; add {' '.join(missing)}, for example"
+        raise ScenarioError([f"{reference}: {message}"])
 
 
 def override_texts(overrides: Overrides) -> Sequence[str]:
@@ -105,8 +126,10 @@ def reference_text(reference: object, kind: str = "scenario") -> str:
     raise InputError(f"expected the name of a {kind}, a path, or a mapping with its fields; got {type(reference).__name__}")
 
 
-def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenario:
+def build(located: Located, path: Path, overrides: Sequence[str] = (), keeps: Collection[str] = ()) -> Scenario:
     """Builds a scenario from YAML that was read from `path`: resolves parts given by name, applies overrides, validates.
+
+    keeps: fields that an override of the number of GPUs leaves as they are.
 
     Raises ScenarioError.
     """
@@ -137,7 +160,7 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
         fit_to_cluster(located, fixed)
     if gpus is None or problems:
         return validated(Scenario, located, problems, wrong)
-    return read_with_gpus(located, gpus, fixed)
+    return read_with_gpus(located, gpus, fixed | {*keeps})
 
 
 def cluster_with(path: Path, overrides: Sequence[str]) -> Cluster:
@@ -159,6 +182,9 @@ def _check_is_scenario(located: Located, path: Path) -> None:
         raise ScenarioError([f"{located.place(())}: a scenario must be a mapping with model, cluster, strategy and batch"])
     if {"model_type", "architectures"} & set(located.data):
         message = f"this is a model's configuration, not a scenario; give it as hf:{path}"
+        raise ScenarioError([f"{located.place(())}: {message}"])
+    if not {"cluster", "strategy"} & set(located.data) and (found := config_files.format_of(located.data)):
+        message = f"this is a configuration of {found.name}, not a scenario; give it by --from {path}, or as from:{path}"
         raise ScenarioError([f"{located.place(())}: {message}"])
     others = {"axes": ("study", f"sweep {path} --out DIR"), "claim": ("claim", f"claims {path}")}
     for key, (kind, command) in others.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Annotated, Any, Final, Literal, Self
@@ -27,7 +28,7 @@ from scaleproof.simulator.model.autocast import with_wide_stream
 from scaleproof.simulator.model.fine_tuning import FineTuning, trained_part
 from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard
 from scaleproof.simulator.model.traced import Traced
-from scaleproof.simulator.model.transformer.decoder import Gpt
+from scaleproof.simulator.model.transformer.decoder import Gpt, Transformer
 from scaleproof.simulator.parallelism import (
     DataParallel,
     GatherAverage,
@@ -53,6 +54,7 @@ from scaleproof.simulator.scenario.framework_choice import (
     with_defaults,
     with_training_defaults,
 )
+from scaleproof.simulator.scenario.lengths import LengthStatistics, statistics, with_keys
 from scaleproof.simulator.scenario.reliability import Reliability
 from scaleproof.simulator.scenario.training import Batch, Input, Training, averages_gradients, state_problems
 
@@ -65,16 +67,19 @@ AnyStrategy = Annotated[Strategy, KINDS]
 _MOST_PARAMETERS: Final = 10**15
 
 
-def _layers(model: ModelSpec, shard: Shard, autocast: bool = False, tuning: FineTuning | None = None) -> Sequence[Layer]:
+def _layers(
+    model: ModelSpec, shard: Shard, autocast: bool = False, tuning: FineTuning | None = None, keys: float = 1.0
+) -> Sequence[Layer]:
     """The layers of a model, identical objects for equal models. Raises FieldError if the model cannot be sharded, or trained,
     so."""
     # traced models have a cache of their own, by the folder of the user's function, and warn each time
-    return model.build_layers(shard) if isinstance(model, Traced) else _built(model, shard, autocast, tuning)
+    return model.build_layers(shard) if isinstance(model, Traced) else _built(model, shard, autocast, tuning, keys)
 
 
 @functools.lru_cache(maxsize=64)
-def _built(model: ModelSpec, shard: Shard, autocast: bool, tuning: FineTuning | None) -> Sequence[Layer]:
+def _built(model: ModelSpec, shard: Shard, autocast: bool, tuning: FineTuning | None, keys: float) -> Sequence[Layer]:
     layers = tuple(model.build_layers(shard))
+    layers = layers if keys == 1 else with_keys(layers, keys)
     layers = with_wide_stream(layers) if autocast else layers
     return layers if tuning is None else trained_part(layers, tuning)
 
@@ -159,11 +164,46 @@ class Scenario(Spec):
         return bool(self.training.offload) or (isinstance(self.strategy, CapturedStrategy) and self.strategy.script.uses_host)
 
     def layers(self, shard: Shard) -> Sequence[Layer]:
-        """The layers of a rank of the sharded model, as they are trained; identical objects for equal models. Raises FieldError
-        if it cannot be sharded, or trained, so."""
+        """The layers of a rank of the sharded model, as they are trained, with samples of the mean length.
+
+        Identical objects for equal models. Raises FieldError if it cannot be sharded, or trained, so.
+        """
         # the software of GPT-2 and its kin has one product for queries, keys and values
         tuning = self.training.fine_tuning(is_fused=isinstance(self.model, Gpt))
-        return _layers(self.model, shard, self.training.has_wide_stream, tuning)
+        model, keys, found = self.model, 1.0, self.length_statistics
+        if found is not None:
+            whole = shard.context * (shard.tensor if shard.sequence else 1)
+            tokens = math.ceil(found.padded / whole) * whole
+            model, keys = model.model_copy(update={"sequence": tokens}), round(found.keys / tokens, 4)
+        return _layers(model, shard, self.training.has_wide_stream, tuning, keys)
+
+    @property
+    def length_statistics(self) -> LengthStatistics | None:
+        """Tokens of samples of different lengths; None if all are as long. Raises InputError for a file of lengths that cannot
+        be read."""
+        lengths, longest, plan = self.batch.lengths, getattr(self.model, "sequence", None), self.strategy.plan
+        if lengths is None or longest is None:
+            return None
+        samples = max(1, self.samples_per_worker // plan.microbatches)
+        return statistics(
+            lengths, longest, samples, plan.microbatches, plan.workers, self.training.zero == 3 or plan.stages > 1
+        )
+
+    @property
+    def tokens_per_sample(self) -> int | None:
+        """Tokens per sample that the model reads, without padding, plus those that a decoder writes; None if it does not read
+        tokens."""
+        read: int | None = getattr(self.model, "sequence", None)
+        if (found := self.length_statistics) is not None:
+            return round(found.mean)
+        return None if read is None else read + getattr(self.model, "target_sequence", 0)
+
+    @property
+    def longest(self) -> Self:
+        """The scenario with samples of the greatest length, for which memory must suffice."""
+        if self.batch.lengths is None:
+            return self
+        return self.model_copy(update={"batch": self.batch.model_copy(update={"lengths": None})})
 
     def copied(self, **update: Any) -> Self:
         """A copy with other parts, which are not validated, and with their default framework unless the scenario names one.
@@ -245,6 +285,10 @@ class Scenario(Spec):
             yield ("training", "zero"), message
         if training.zero and not averages:
             yield ("training", "zero"), f"the strategy {kind} does not shard states; leave zero out, or use data_parallel"
+        if self.batch.lengths is not None and (not isinstance(self.model, Transformer) or not averages):
+            what = f"the strategy {kind}" if isinstance(self.model, Transformer) else f"a {self.model.kind}"
+            message = f"not modelled with {what}; leave it out, or train a gpt or llama by data_parallel, pipeline or hybrid"
+            yield ("batch", "lengths"), message
         for field in ("accumulate_precision", "reduce_precision", "fused_accumulation"):
             if getattr(training, field) is not None and not averages:
                 yield ("training", field), f"not supported by the strategy {kind}; remove {field}, or use data_parallel"

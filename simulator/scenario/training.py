@@ -21,21 +21,29 @@ from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.parallelism.option_rules import BY_FRAMEWORK
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.parallelism.stages import WHOLE
+from scaleproof.simulator.scenario.lengths import Lengths
 
 Offloaded = Literal["optimizer", "parameters", "activations"]
 
 
 class Batch(Spec):
-    """Samples per step: the total of all workers, or the number per worker."""
+    """Samples per step: the total of all workers, or the number per worker; and their lengths."""
 
     total: Width | None = None
     per_worker: Width | None = None
+    lengths: Lengths | None = Field(
+        None, description="of samples that are shorter than model.sequence; all are as long if absent"
+    )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
         if (self.total is None) == (self.per_worker is None):
             raise ValueError("give total or per_worker" + ("" if self.total is None else ", not both"))
         return self
+
+    def with_total(self, samples: int) -> Batch:
+        """Other samples of all workers per step, with the same lengths."""
+        return self.model_copy(update={"total": samples, "per_worker": None})
 
 
 class Storage(Spec):

@@ -76,7 +76,7 @@ class Job:
     zero: stage of ZeRO; from 1 on, replicas shard the optimizer's step. measured_step: if given, layer times are scaled to add
     up to it. framework: the training software; recipe: how it scales 8 or 4 bits. ranks: number of ranks that wait for each
     other in each step; group: within each pass. pipelined_ranks, splits_backward, autocast, master, state_bits, ema, clips: as
-    in `TrainingWork`.
+    in `TrainingWork`. imbalance: work of the worker with the longest samples over the mean.
     exchange: times of the collectives among ranks that share layers. contend: slowdown by collectives next to passes.
     recomputed: whether each layer is recomputed, where that depends on stages; all blocks if None. gradients: bytes of their
     elements, of the training precision if None. scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an
@@ -117,6 +117,7 @@ class Job:
     shares_links: bool = True
     is_emulated: bool = False
     autocast: bool = False
+    imbalance: float = 1.0
     trained_bytes: int | None = None
 
     def distinguishable_ranks(self, ranks: int) -> Collection[int]:
@@ -217,11 +218,11 @@ class Job:
 
     @property
     def slowest(self) -> float:
-        """Time of the slowest of the ranks that wait for each other, relative to the mean; 1 unless device times come from a
-        model of a GPU's kernels."""
+        """Time of the slowest of the ranks that wait for each other, relative to the mean; 1 unless samples differ in length or
+        device times come from a model of a GPU's kernels."""
         device = self.cluster.device
         is_described = device.kernels is not None and device.kernels.generation != "cpu" and device.efficiency is None
-        return slowest(self.framework.scale, self.ranks, self.group) if is_described else 1.0
+        return self.imbalance * (slowest(self.framework.scale, self.ranks, self.group) if is_described else 1.0)
 
     def within_passes_s(self, samples: float) -> NDArray[np.float64]:
         """Seconds of each layer's collectives, and those of them that are exposed, by the links that limit them: in the forward
@@ -372,7 +373,7 @@ class Job:
         """Seconds of the optimizer's step on a host, and of the copy of parameters to the device, for each of `ranks` ranks,
         which share nodes; of that copy alone if the step overlaps with the next one's passes."""
         host, on_node = required_host(self.cluster), min(self.cluster.node.devices, ranks)
-        each_s = 0.0 if "parameters" in self.offload else self.held_bytes / self.host_link_Bps(ranks)
+        each_s = 0.0 if "parameters" in self.offload else self.shard_bytes / self.host_link_Bps(ranks)
         if not self.delays_update:
             each_s += on_node / host.updated_per_s(*self.host_update_bytes)
         result: Amount = each_s * parameters
@@ -397,8 +398,8 @@ class Job:
         return self.parameter_bytes if self.gradients is None else self.gradients.accumulated
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of an element of the parameters that a rank holds between passes: of master copies if it has no others."""
+    def shard_bytes(self) -> int:
+        """Bytes of an element of the parameters that a rank keeps between passes: of master copies if it has no others."""
         only_master = has_only_master(self.zero, self.master, self.offload, self.accumulated_bytes, self.parameter_bytes)
         return ELEMENT_BYTES["fp32"] if only_master else self.parameter_bytes
 

@@ -49,8 +49,10 @@ def _own_job(scenario: Scenario) -> Job:
 def _job(scenario: Scenario, strategy: Strategy, samples_per_worker: int, unevenness: Perturbations) -> Job:
     training, plan = scenario.training, strategy.plan
     cluster = scenario.cluster if strategy is scenario.strategy else placed(scenario.cluster, plan)
+    layers, lengths = scenario.layers(plan.shard), scenario.length_statistics
     job = Job(
-        layers=scenario.layers(plan.shard),
+        layers=layers,
+        imbalance=1.0 if lengths is None else lengths.imbalance(layers),
         cluster=scenario.framework.reached(cluster),
         samples_per_worker=samples_per_worker,
         precision=training.precision,

@@ -64,7 +64,7 @@ def test_a_wrong_command_or_option_gives_a_hint(arguments: list[str], hint: str,
         (["predict", "llama3-70b"], "'llama-3-70b' is a model, not a scenario; use 'scaleproof model llama-3-70b'"),
         (["predict", "llama-3-70b"], "needs cluster and batch; add --set cluster=dgx-h100 --set batch=512"),
         (["predict", "ring-2", "--set", "network.bandwidth=1"], "did you mean 'cluster.network.bandwidth'?"),
-        (["predict", "ring-2", "--set", "cluster.device=h100"], "did you mean 'h100-80gb-sxm', 'h100-80gb-pcie' or "),
+        (["predict", "ring-2", "--set", "cluster.device=h100"], "did you mean 'h100-80gb-sxm', 'h100-94gb-nvl' or "),
     ],
 )
 def test_a_wrong_name_says_what_it_is_and_what_to_use(

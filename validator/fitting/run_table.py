@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from scaleproof.simulator.common.errors import InputError, ScaleproofError, UnitError, printable
 from scaleproof.simulator.common.units import parse_bytes, parse_count, parse_time_s
-from scaleproof.simulator.prediction.accounting import tokens_per_sample
 from scaleproof.simulator.published.tables import Cells, opened
 from scaleproof.simulator.published.training_runs import row_scenario
 from scaleproof.simulator.scenario.fields import field_named
@@ -49,7 +48,7 @@ def _rate(text: str) -> float:
 
 def _tokens(scenario: Scenario) -> float:
     """Tokens of a step. Raises InputError for a model that reads none."""
-    tokens = tokens_per_sample(scenario.model)
+    tokens = scenario.tokens_per_sample
     if tokens is None:
         raise InputError(f"tokens per second, but the model {scenario.model.name} reads none; give step_time")
     return scenario.total_samples * tokens

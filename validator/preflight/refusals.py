@@ -57,6 +57,8 @@ def _model(scenario: Scenario) -> Iterator[Refusal]:
     ]  # fmt: skip
     if is_paced:
         return
+    yield (scenario.batch.lengths is not None, f"batch.lengths is {_UNMEASURED}",
+           "real samples are all as long as model.sequence", "leave it out")  # fmt: skip
     yield isinstance(model, VisionLanguage), f"model: {kind_of(model)} is {_UNMEASURED}", "", "give one that reads only text"
     if isinstance(model, Transformer):
         has_biases = model.experts is not None and model.experts.biases

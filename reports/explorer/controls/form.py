@@ -16,7 +16,6 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.scenario.training import Batch
 
 # samples of a microbatch with which a model of the other sort begins
 _TEXTS: Final = 1
@@ -167,7 +166,9 @@ class _Training:
     def _with_batch(self, total: int) -> Scenario | None:
         scenario = self._scenario
         try:
-            return rearranged(scenario.copied(batch=Batch(total=total)), scenario.strategy, micro_batch_size(scenario))
+            return rearranged(
+                scenario.copied(batch=scenario.batch.with_total(total)), scenario.strategy, micro_batch_size(scenario)
+            )
         except InputError:
             return None
 

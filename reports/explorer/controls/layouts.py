@@ -10,7 +10,6 @@ from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.framework_choice import DECIDED
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.scenario.training import Batch
 
 # parts of a scenario whose fields a layout or a plan changes
 _PARTS: Final = ("strategy", "training")
@@ -38,7 +37,7 @@ def rearranged(scenario: Scenario, strategy: Strategy, micro_batch: int | None =
     if "microbatches" in fields:
         update["microbatches"] = _microbatches(samples // workers, micro_batch or micro_batch_size(scenario))
         update["micro_batch_size"] = None
-    changed = scenario.copied(strategy=strategy.model_copy(update=update), batch=Batch(total=samples))
+    changed = scenario.copied(strategy=strategy.model_copy(update=update), batch=scenario.batch.with_total(samples))
     check(changed)
     return changed
 

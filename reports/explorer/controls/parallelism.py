@@ -16,7 +16,6 @@ from scaleproof.simulator.parallelism.option_rules import has_effect, rules_of
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.scenario.framework_choice import default_framework, features
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.scenario.training import Batch
 
 _SCHEDULES: Final = {
     "1f1b": "1F1B", "gpipe": "GPipe", "interleaved_1f1b": "interleaved 1F1B", "zb_h1": "zero bubble H1",
@@ -104,12 +103,14 @@ class Parallelism:
             after = rearranged(base, beginning(kind, base, ranks)).rebuilt()
             return option(kind, family.label, *settings_between(scenario, after), hint=family.help)
         except BatchError as error:
-            other = base.copied(batch=Batch(total=error.nearest))
+            other = base.copied(batch=base.batch.with_total(error.nearest))
             offer, reason = f"Use a global batch of {error.nearest:,}", str(error)
         except InputError as error:
             fewer = min(1 << (min(ranks, blocks(scenario)).bit_length() - 1), ranks)
             offer, reason = f"Use {fewer} GPUs", getattr(error, "message", str(error))
-            other = base.copied(strategy=beginning("data_parallel", base, fewer), batch=Batch(total=base.total_samples))
+            other = base.copied(
+                strategy=beginning("data_parallel", base, fewer), batch=base.batch.with_total(base.total_samples)
+            )
         try:
             after = rearranged(other, beginning(kind, other, other.strategy.training_ranks)).rebuilt()
             sets = settings_between(scenario, after)

@@ -13,7 +13,6 @@ from scaleproof.simulator.common.units import format_Bps
 from scaleproof.simulator.engine import NONE, Timeline, Variation, events, replay
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.prediction.accounting import tokens_per_sample
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.scenario.gpus import with_gpus
 from scaleproof.simulator.scenario.schema import Scenario
@@ -78,7 +77,7 @@ class _CurvePoint:
 
     def __init__(self, scenario: Scenario, interval: bool) -> None:
         run = timed(scenario, interval, simulate=quick)
-        size = run.samples * (tokens_per_sample(scenario.model) or 1)
+        size = run.samples * (scenario.tokens_per_sample or 1)
         self.rate = size / run.step_time_s
         self._edges = [size / edge_s for edge_s in reversed(run.prediction_interval_s or ())]
 

@@ -19,7 +19,6 @@ from scaleproof.simulator.common.units import (
 )
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
-from scaleproof.simulator.prediction.accounting import tokens_per_sample
 from scaleproof.simulator.run.bottleneck import limit
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -63,7 +62,7 @@ HOLDERS: Final = {
 
 def throughput_unit(scenario: Scenario) -> str:
     """Tokens per second for language models, else samples per second."""
-    return "samples/s" if tokens_per_sample(scenario.model) is None else "tokens/s"
+    return "samples/s" if scenario.tokens_per_sample is None else "tokens/s"
 
 
 def rate(run: Run) -> tuple[float, str]:

@@ -19,7 +19,6 @@ from scaleproof.simulator.analysis.goodput.result import CheckpointChoice, Goodp
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.prediction.accounting import tokens_per_sample
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.unmodelled import unmodelled
 
@@ -114,7 +113,7 @@ def goodput(scenario: Scenario, days: float = DAYS, samples: int = SAMPLES, seed
         ),
         halved=_halved(job, step_s, interval_s, run_s),
         samples_per_s=sizes.samples_per_s,
-        tokens_per_sample=tokens_per_sample(scenario.model),
+        tokens_per_sample=scenario.tokens_per_sample,
         cost_USD=None if price_USD_per_s is None else nodes * price_USD_per_s * run_s,
         warnings=tuple(warnings),
         assumed_s=job.reliability.assumed_s,

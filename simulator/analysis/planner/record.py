@@ -16,7 +16,6 @@ from scaleproof.simulator.memory import capacity_bytes, memory
 from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.simulator.parallelism.option_rules import has_effect
 from scaleproof.simulator.parallelism.plan import Plan
-from scaleproof.simulator.prediction.accounting import tokens_per_sample
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals
 from scaleproof.simulator.scenario.dump import dump, dump_framework, dump_part
@@ -227,7 +226,7 @@ def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str 
         nodes=base.cluster.nodes,
         added_nodes=added_nodes,
         samples=base.total_samples,
-        tokens_per_sample=tokens_per_sample(base.model),
+        tokens_per_sample=base.tokens_per_sample,
         objective=planned.objective,
         configurations=len(configurations),
         fitting=planned.fitting,

@@ -47,11 +47,12 @@ from scaleproof.simulator.engine import (
     simulate_steady,
 )
 from scaleproof.simulator.frameworks import Framework
-from scaleproof.simulator.memory import capacity_bytes
+from scaleproof.simulator.memory import MemoryUse, capacity_bytes
+from scaleproof.simulator.memory import memory as memory_of
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.prediction.accounting import accounted, tokens_per_sample
+from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -228,13 +229,14 @@ def plan(
         memory_bytes = candidates.memory_bytes()
         least_bytes, leanest = float(memory_bytes.min()), candidates.scenario(int(memory_bytes.argmin()))
         room = MemoryRoom.of(least_bytes, leanest, memory, fits)
-        if least_bytes <= room.limit_bytes:
+        use = memory_of(leanest)
+        if least_bytes <= room.limit_bytes and (use.host is None or use.host.fits):
             break
     else:
         if not len(candidates):
             message = f"no configuration trains {scenario.total_samples} samples per step on {ranks} ranks"
             raise InputError(f"{message}; change batch, or the ranks")
-        raise InputError(_nothing_fits(len(candidates), least_bytes, room, leanest.training.offload))
+        raise InputError(_nothing_fits(len(candidates), least_bytes, room, leanest.training.offload, use))
     scenario = one
     estimated = _estimate(candidates, memory_bytes, room)
     finer = refined(candidates, estimated.expected_s, memory_bytes, room.limit_bytes)
@@ -265,8 +267,10 @@ def _estimate(candidates: Candidates, memory_bytes: Times, room: MemoryRoom) -> 
     return estimated
 
 
-def _nothing_fits(count: int, least_bytes: float, room: MemoryRoom, offload: Sequence[str]) -> str:
-    """The message that no configuration fits, not even with what is offloaded."""
+def _nothing_fits(count: int, least_bytes: float, room: MemoryRoom, offload: Sequence[str], use: MemoryUse) -> str:
+    """The message that no configuration fits, not even with what is offloaded. use: memory of the leanest."""
+    if use.host is not None and not use.host.fits:
+        return f"nothing fits on the devices without, and on hosts with, offloaded states; {use.host.problem}"
     of = f"of {format_bytes(room.capacity_bytes)}"
     message = f"nothing fits: the smallest of {count:,} configurations needs {format_bytes(least_bytes)} {of} per rank"
     offloaded = f" with {' and '.join(offload)} on hosts" if offload else ""
@@ -319,7 +323,7 @@ def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection
         raise FieldError(("cluster", "node", "price"), message)
     if objective == "energy" and node.power_W is None:
         raise FieldError(("cluster", "node", "power"), "missing from the cluster, and energy needs it; give a power")
-    if objective == "tokens-per-dollar" and tokens_per_sample(scenario.model) is None:
+    if objective == "tokens-per-dollar" and scenario.tokens_per_sample is None:
         raise InputError(f"{scenario.model.kind} models have no tokens; plan for cost")
     if not kinds or not set(kinds) <= set(STRATEGIES):
         raise InputError(f"--strategies {','.join(kinds)}: give some of {','.join(STRATEGIES)}")

@@ -349,3 +349,10 @@ def test_chunks_of_different_size_are_counted_separately(small: Make) -> None:
     assert allocated.ranks[1].holders_bytes["activations"] / sbh == pytest.approx(
         max(2 * one + 2 * 13 * other for one, other in counts.tolist()), rel=0.02
     )
+
+
+def test_reported_memory_separates_allocated_reserved_and_total(small: Make) -> None:
+    allocated = memory(small(GPT, *ON, "batch=8", hybrid(workers=8))).worst
+    outside = allocated.holders_bytes["library"] + allocated.holders_bytes["context"]
+    assert allocated.total_bytes - allocated.reserved_bytes == pytest.approx(outside)
+    assert allocated.reserved_bytes - allocated.allocated_bytes == pytest.approx(allocated.holders_bytes["fragmentation"])

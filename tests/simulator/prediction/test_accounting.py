@@ -14,7 +14,7 @@ from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.common.spans import COMMUNICATION_PHASES, Stream
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.prediction.accounting import accounted, flops_per_sample, tokens_per_sample
+from scaleproof.simulator.prediction.accounting import accounted, flops_per_sample
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_model
 from scaleproof.simulator.scenario.schema import Scenario
@@ -170,9 +170,8 @@ def test_invalid_power_and_price_are_rejected(small: Make, change: str, message:
 
 
 def test_tokens_include_those_read_and_written() -> None:
-    assert tokens_per_sample(load_model("gpt3-175b")) == 2048
-    assert tokens_per_sample(load_model("t5-base")) == 512 + 114
-    assert tokens_per_sample(load_model("resnet50")) is None
+    for model, tokens in (("gpt3-175b", 2048), ("t5-base", 512 + 114), ("resnet50", None)):
+        assert load(model, ["cluster=dgx-h100", "batch=8"]).tokens_per_sample == tokens
 
 
 def test_measured_runs_have_the_same_accounting(small: Make) -> None:
@@ -189,7 +188,7 @@ def test_emulated_runs_have_no_mfu_energy_or_cost(small: Make) -> None:
         predict(scenario), compute="paced", model_flops=None, hardware_flops=None, peak_flops=None, energy_J=None, cost_USD=None
     )
     run = accounted(bare, scenario)
-    assert run.tokens == tokens_per_sample(scenario.model) * run.samples
+    assert run.tokens == scenario.tokens_per_sample * run.samples
     assert (run.mfu, run.hfu, run.energy_J, run.cost_USD) == (None, None, None, None)
     assert accounted(replace(bare, compute="real"), scenario).cost_USD is not None
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import format_change, format_time_s
-from scaleproof.simulator.prediction.accounting import accounted, tokens_per_sample
+from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.run.breakdown import slope
 from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -132,7 +132,7 @@ def _step_s(record: LogRecord, scenario: Scenario, log: JobLog) -> float:
         return 1 / rate
     if quantity == "samples_per_s":
         return scenario.total_samples / rate
-    tokens = tokens_per_sample(scenario.model)
+    tokens = scenario.tokens_per_sample
     if tokens is None:
         raise InputError(f"{log.path}: reports tokens per second, but {scenario.name}'s model reads none; check the scenario")
     gpus = scenario.strategy.training_ranks if quantity == "tokens_per_s_per_gpu" else 1

@@ -23,7 +23,7 @@ from scaleproof.simulator.parallelism.stages import ScheduleName, check_schedule
 from scaleproof.simulator.parallelism.used_devices import placed
 from scaleproof.simulator.scenario.framework_choice import default_framework, planned_fields
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.scenario.training import Batch, gradient_sizes
+from scaleproof.simulator.scenario.training import gradient_sizes
 
 Numbers = NDArray[np.int64]
 # Up to this many possible keys per row a table of all keys is faster than sorting the rows; keys are below the other number.
@@ -280,7 +280,7 @@ class Configurations:
             update={"zero": columns["zero"], "recompute": space.recompute[columns["recompute"]]}
         )
         given = {name: getattr(base, name) for name in Scenario.model_fields}
-        given |= {"strategy": strategy, "training": training, "batch": Batch(total=base.total_samples)}
+        given |= {"strategy": strategy, "training": training, "batch": base.batch.with_total(base.total_samples)}
         return Scenario(**given)
 
 

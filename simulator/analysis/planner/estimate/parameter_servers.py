@@ -22,7 +22,6 @@ from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.scenario.training import Batch
 
 Placement = Literal["dedicated", "colocated"]
 
@@ -99,7 +98,7 @@ class ServerConfigurations:
         none = dict.fromkeys(("accumulate_precision", "reduce_precision", "fused_accumulation"))
         training = base.training.model_copy(update={"zero": 0, "recompute": recompute, **none})
         given = {name: getattr(base, name) for name in Scenario.model_fields}
-        given |= {"strategy": strategy, "training": training, "batch": Batch(total=base.total_samples)}
+        given |= {"strategy": strategy, "training": training, "batch": base.batch.with_total(base.total_samples)}
         return Scenario(**given)
 
     def nodes(self) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.engine.events import simulate
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import predict, timed
+from scaleproof.simulator.run.bottleneck import limit
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.scenario_job import program_of
@@ -131,7 +132,7 @@ def test_other_strategies_update_on_hosts_after_their_passes(strategy: str) -> N
 
 
 def test_what_is_assumed_is_said_and_widens_the_interval() -> None:
-    assumed, given = scenario("training.zero=2", OPTIMIZER), seven("training.zero=2", OPTIMIZER)
+    assumed, given = scenario("training.zero=2", OPTIMIZER, "cluster.node.host={}"), seven("training.zero=2", OPTIMIZER)
     run, known = predict(assumed, remedy=False), predict(given, remedy=False)
     assert "50 GB/s between a device and its host (cluster.node.host.link) and Adam of 7.68 billion" in "".join(run.warnings)
     assert "which was not checked; give cluster.node.host.memory" in "".join(run.warnings)
@@ -176,3 +177,12 @@ def test_what_cannot_be_offloaded_is_refused(overrides: tuple[str, ...], message
     with pytest.raises(ScenarioError) as error:
         scenario(*overrides)
     assert message in str(error.value)
+
+
+def test_updates_on_hosts_that_take_most_of_a_step_limit_it() -> None:
+    small_batch, large_batch = (
+        " ".join(limit(timed(seven("training.zero=2", OPTIMIZER, f"batch={batch}")))) for batch in (8, 64)
+    )
+    assert "% updates on hosts. Host-bound: faster memory of hosts, training.delay_update or less" in small_batch
+    assert "Compute-bound" in large_batch
+    assert "% updates on hosts: faster memory" in large_batch

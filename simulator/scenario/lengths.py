@@ -1,0 +1,175 @@
+"""Samples of different lengths: how long microbatches are, what attention computes, and how unequal ranks are.
+
+Lengths are drawn from a fixed seed for the microbatches of some steps of all workers.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat, model_validator
+
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.operators import Attention
+
+_SEED: Final = 20_261_130
+# Drawn samples, and steps that are drawn at least; means are accurate to about 1 %.
+_DRAWS: Final = 2**17
+_LEAST_STEPS: Final = 8
+# Workers that are drawn; of more, the slowest is hardly slower.
+_MOST_WORKERS: Final = 512
+# Microbatches among whose samples lengths are sorted (transformers' get_length_grouped_indices, mega_batch_mult).
+_SORTED: Final = 50
+_MOST_FILE_BYTES: Final = 64 * 2**20
+# Activations that grow with the keys of attention without a flash kernel.
+_SCORES: Final = frozenset({"attention scores", "attention mask", "dropped attention scores"})
+
+
+class Lengths(Spec):
+    """Lengths of samples in tokens, at most `model.sequence`, to which longer ones are cut, and how microbatches are made of
+    them."""
+
+    distribution: Literal["lognormal", "uniform", "file"]
+    mean: PositiveFloat | None = Field(None, description="tokens of a sample, before longer ones are cut")
+    deviation: Annotated[float, Field(gt=0, le=3)] = Field(
+        0.7, description="lognormal: standard deviation of the length's logarithm"
+    )
+    file: str | None = Field(None, description="a text file with the length of a sample in each line")
+    batches: Literal["padded", "grouped", "packed"] = Field(
+        "padded",
+        description="padded: to the longest sample of a microbatch; grouped: so, of samples of similar lengths; packed: "
+        "several fill model.sequence tokens, which are one sample of the batch",
+    )
+    across: bool = Field(False, description="packed: whether tokens attend to the samples before their own")
+
+    @model_validator(mode="after")
+    def _fields_fit(self) -> Self:
+        if (self.distribution == "file") != (self.file is not None):
+            raise ValueError("file: goes with distribution file; give both, or neither")
+        if (self.distribution == "file") == (self.mean is not None):
+            raise ValueError("mean: goes with the distributions lognormal and uniform; give it there alone")
+        if self.across and self.batches != "packed":
+            raise ValueError("across: goes with batches packed; give packed, or leave it out")
+        return self
+
+
+class LengthStatistics(NamedTuple):
+    """Tokens of samples: in the mean, and with padding, as microbatches compute them.
+
+    keys: mean number of tokens of a token's sample, with padding, to which attention computes scores. tokens_imbalance,
+    scores_imbalance: of the worker with the most, over the mean, of tokens and of attention scores; steps wait for it.
+    """
+
+    mean: float
+    padded: float
+    keys: float
+    tokens_imbalance: float
+    scores_imbalance: float
+
+    def imbalance(self, layers: Sequence[Layer]) -> float:
+        """Time of the worker with the most work relative to the mean, by the FLOPs of attention and of all else."""
+        flops = [(one.forward_flops, isinstance(one, Attention)) for layer in layers for one in layer.operators]
+        share = sum(flops for flops, is_attention in flops if is_attention) / max(1.0, sum(flops for flops, _ in flops))
+        return (1 - share) * self.tokens_imbalance + share * self.scores_imbalance
+
+
+@functools.lru_cache(maxsize=256)
+def statistics(
+    lengths: Lengths, longest: int, samples: int, microbatches: int, workers: int, waits_each: bool
+) -> LengthStatistics:
+    """Statistics of microbatches of `samples` samples of at most `longest` tokens. waits_each: whether workers wait for each
+    other in each microbatch, not only at the end of a step of `microbatches`. Raises InputError for a file that cannot be read.
+    """
+    workers = min(workers, _MOST_WORKERS)
+    own = workers * microbatches * samples
+    steps = max(_LEAST_STEPS, _DRAWS // own)
+    if lengths.batches == "packed":
+        return _packed(lengths, longest, (steps, microbatches, workers), samples, waits_each)
+    tokens = _drawn(lengths, longest, steps * own)
+    if lengths.batches == "grouped":
+        group = min(len(tokens), _SORTED * samples * microbatches)
+        tokens = np.concatenate([np.sort(part)[::-1] for part in np.split(tokens, range(group, len(tokens), group))])
+    padded = tokens.reshape(-1, samples).max(axis=1).reshape(steps, microbatches, workers)
+    mean = padded.mean()
+    imbalances = (_imbalance(amount, waits_each) for amount in (padded, padded**2))
+    return LengthStatistics(tokens.mean(), mean, (padded**2).mean() / mean, *imbalances)
+
+
+def _packed(lengths: Lengths, longest: int, shape: tuple[int, int, int], samples: int, waits_each: bool) -> LengthStatistics:
+    """Statistics of samples of `longest` tokens that are filled one after another; a sample that does not fit begins the next
+    one too."""
+    rows = math.prod(shape) * samples
+    mean = _drawn(lengths, longest, 10_000).mean()
+    tokens = _drawn(lengths, longest, math.ceil(1.1 * rows * longest / mean) + 10)
+    begins = np.cumsum(tokens) - tokens
+    scores = np.bincount((begins // longest).astype(np.int64), tokens**2, rows)[:rows]
+    if lengths.across:
+        scores = np.full(rows, float(longest) ** 2)
+    microbatch = scores.reshape(-1, samples).sum(axis=1).reshape(shape)
+    return LengthStatistics(longest, longest, scores.mean() / longest, 1.0, _imbalance(microbatch, waits_each))
+
+
+def _imbalance(amount: NDArray[np.float64], waits_each: bool) -> float:
+    """The largest amount of a worker over the mean; amount: by step, microbatch and worker."""
+    own = amount if waits_each else amount.sum(axis=1)
+    return float(own.max(axis=-1).mean() / own.mean())
+
+
+def _drawn(lengths: Lengths, longest: int, count: int) -> NDArray[np.float64]:
+    """Tokens of `count` samples."""
+    random = np.random.default_rng(_SEED)
+    if lengths.file is not None:
+        found = _in_file(lengths.file)
+        return np.minimum(found[random.integers(len(found), size=count)], longest)
+    assert lengths.mean is not None
+    if lengths.distribution == "uniform":
+        reach = min(lengths.mean - 1, max(0.0, longest - lengths.mean))
+        drawn = random.uniform(lengths.mean - reach, lengths.mean + reach, count)
+    else:
+        drawn = random.lognormal(math.log(lengths.mean) - lengths.deviation**2 / 2, lengths.deviation, count)
+    return np.clip(np.rint(drawn), 1, longest)
+
+
+@functools.lru_cache(maxsize=8)
+def _in_file(name: str) -> NDArray[np.float64]:
+    """The lengths in a file, one a line. Raises InputError."""
+    path, remedy = Path(name), "give a text file with a number of tokens in each line"
+    try:
+        if path.stat().st_size > _MOST_FILE_BYTES:
+            raise InputError(f"{name}: more than {_MOST_FILE_BYTES >> 20} MiB; {remedy}")
+        found = np.array(path.read_text(encoding="utf-8").split(), dtype=np.float64)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name}: {error}; {remedy}") from None
+    if not len(found) or not (np.isfinite(found).all() and found.min() >= 1):
+        raise InputError(f"{name}: lengths must be 1 or more; {remedy}")
+    return found
+
+
+def with_keys(layers: Sequence[Layer], share: float) -> tuple[Layer, ...]:
+    """Layers in which each token attends to `share` times as many others; windows stay."""
+    known: dict[str, Layer] = {}
+    for layer in layers:
+        if layer.signature not in known:
+            known[layer.signature] = _with_keys(layer, share)
+    return tuple(replace(known[layer.signature], name=layer.name, inputs=layer.inputs) for layer in layers)
+
+
+def _with_keys(layer: Layer, share: float) -> Layer:
+    def changed(one: Any) -> Any:
+        is_whole = isinstance(one, Attention) and one.keys % one.queries == 0
+        return replace(one, keys=max(1, round(share * one.keys))) if is_whole else one
+
+    operators = tuple(map(changed, layer.operators))
+    if operators == layer.operators:
+        return layer
+    kept = tuple(one._replace(elements=round(share * one.elements)) if one.name in _SCORES else one for one in layer.kept)
+    return replace(layer, signature=f"{layer.signature}[keys={share:.4f}]", operators=operators, kept=kept)
