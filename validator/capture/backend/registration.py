@@ -29,7 +29,8 @@ _INITIALISES: Final = ("normal_", "uniform_")
 # Operators of optimizers, and of clipping gradients, on the host.
 _UPDATES: Final = (
     "zero_", "fill_.Scalar", "mul_.Tensor", "mul.Tensor", "add_.Tensor", "add.Tensor", "div_.Tensor", "div.Tensor", "sqrt",
-    "sqrt_", "lerp_.Scalar", "addcmul_", "addcdiv_", "sign", "linalg_vector_norm", "_fused_adam_", "_fused_adamw_", "_fused_sgd_",
+    "sqrt_", "lerp_.Scalar", "addcmul_", "addcdiv_", "sign", "linalg_vector_norm", "_fused_adam_", "_fused_adamw_",
+    "_fused_sgd_",
 )  # fmt: skip
 _NUMBERS: Final = (bool, int, float, complex)
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
