@@ -154,10 +154,13 @@ def _training(row: Row, is_gated: bool) -> dict[str, Any]:
     if bits is None:
         raise InputError(f"unknown precision: {precision}")
     name = bits[0].replace("float", "fp") if not bits[0].startswith("b") else "bf16"
-    mixed = "mixed" in precision or name == "fp16"
+    # PEFT leaves the 16-bit norms of GPTQ's models as they are (prepare_model_for_kbit_training)
+    is_narrow = "gptq" in base
+    mixed = "mixed" in precision or (name == "fp16" and not is_narrow)
     deepspeed = "deepspeed" in row["software"].lower()
     found: dict[str, Any] = {
-        "precision": name, "optimizer": _OPTIMIZERS[optimizer], "autocast": mixed, "master": mixed or deepspeed,
+        "precision": name, "optimizer": _OPTIMIZERS[optimizer], "autocast": mixed,
+        "master": mixed or deepspeed or name == "fp16",
         "recompute": "full" if row["activation_checkpointing"] in ("full", "yes") else "none",
     }  # fmt: skip
     if "8-bit" in row["optimizer"].lower() or "8bit" in row["optimizer"].lower():
@@ -168,7 +171,7 @@ def _training(row: Row, is_gated: bool) -> dict[str, Any]:
     if row["offload"] not in ("", "none"):
         found["offload"] = [word for word in re.split(r"[^a-z]+", row["offload"]) if word]
     if _METHODS[method]:
-        found["adapters"] = _adapters(row, is_gated) | {"kind": _METHODS[method]}
+        found["adapters"] = _adapters(row, is_gated) | {"kind": _METHODS[method]} | ({"precision": "fp32"} if is_narrow else {})
         found |= _base(base)
     return found
 

@@ -70,6 +70,8 @@ def software_of(row: Row) -> Mapping[str, Any] | None:
             continue
         if not re.search(entry.get("model", ""), model):
             continue
+        if not re.search(entry.get("method", ""), row.get("method", "")):
+            continue
         if "date" in entry and not (dated and re.search(entry["date"], dated[0])):
             continue
         if entry.get("precision", precision) == precision:
