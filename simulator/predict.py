@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster.host import assumptions
 from scaleproof.simulator.cluster.network.links import one_card_warning
-from scaleproof.simulator.common.units import format_parameters
+from scaleproof.simulator.common.spans import Phase
+from scaleproof.simulator.common.units import format_parameters, format_time_s
 from scaleproof.simulator.engine import Timeline, simulate_steady
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import memory
@@ -112,7 +115,11 @@ def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
         framework_is_default=scenario.framework_is_default,
         provenance={
             name: text
-            for name, text in (("warnings", text), (DISTURBED, calibration), ("notes", _notes(scenario, costs.layers)))
+            for name, text in (
+                ("warnings", text),
+                (DISTURBED, calibration),
+                ("notes", _notes(scenario, costs.layers, timelines[0])),
+            )
             if text
         },
     )
@@ -151,8 +158,9 @@ def _static_times(timeline: Timeline, mean: bool) -> StepBreakdown:
     return times.scaled_to_step()
 
 
-def _notes(scenario: Scenario, layers: Sequence[Layer]) -> str:
-    """What the scenario's framework takes words for, and what it does by default; a line each."""
+def _notes(scenario: Scenario, layers: Sequence[Layer], timeline: Timeline) -> str:
+    """What the scenario's framework takes words for, and what it does by default, and the compute time of ranks where devices
+    differ; a line each."""
     recompute, framework, kernels = scenario.training.recompute, scenario.framework, scenario.cluster.device.kernels
     whole = layers if scenario.strategy.plan.shard == Shard() else scenario.layers(Shard())
     trained, total = sum(one.trained_parameters for one in whole), sum(one.parameters for one in whole)
@@ -172,7 +180,18 @@ def _notes(scenario: Scenario, layers: Sequence[Layer]) -> str:
             "images are stored channel by channel, PyTorch's default; for a script that sets channels_last, add "
             "--set framework=pytorch-ddp-channels-last"
         )
+    if scenario.cluster.kinds:
+        notes.append(_compute_of_kinds(scenario, timeline))
     return "\n".join(notes)
+
+
+def _compute_of_kinds(scenario: Scenario, timeline: Timeline) -> str:
+    """'compute of a step: 2 workers (A100-40GB-PCIe) 181 ms, …; samples of the workers: 18, 18, 12'."""
+    spans, names, shares = timeline.spans(), timeline.program.ranks.names, scenario.strategy.plan.shares
+    computes = (spans.phase <= Phase.OPTIMIZER) & (spans.step == spans.step.max())
+    seconds = np.bincount(spans.rank[computes], (spans.end_s - spans.start_s)[computes], len(names))
+    each = ", ".join(f"{name} {format_time_s(one)}" for name, one in zip(names, seconds.tolist(), strict=True))
+    return f"compute of a step: {each}" + (f"; samples of the workers: {', '.join(map(str, shares))}" if shares else "")
 
 
 def _loading_rates(scenario: Scenario, run: Run) -> LoadingRates | None:

@@ -120,6 +120,10 @@ class Cluster(Spec):
         if self.node.link is not None and self.node.link.in_network_reduction:
             message = "is for networks; inside nodes NCCL uses NVSwitch where collectives.nccl.nvls is true"
             raise FieldError(("node", "link", "in_network_reduction"), message)
+        facts = self.nccl_facts
+        if self.node.link is not None and not self.node.link.peer_to_peer and facts and facts.interconnect == "nvlink":
+            message = "NVLink joins these devices, so they reach each other's memory; leave it out, or give"
+            raise FieldError(("node", "link", "peer_to_peer"), f"{message} collectives.nccl.interconnect: pcie")
         if self.network is not None and not self.network.peer_to_peer:
             raise FieldError(("network", "peer_to_peer"), "is for the links inside a node; give node.link.peer_to_peer")
         name = None if self.network is None else self.network.transport

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Bytes per parameter that Adam reads and writes with 32 bits.
 ADAM_BYTES: Final = 28.0
-# Rates of pinned memory in one direction over 16 lanes, as NVIDIA's bandwidthTest reports them (recalled): PCIe 3 12.5 GB/s,
+# Rates of pinned memory in one direction over x16 links, as NVIDIA's bandwidthTest reports them (recalled): PCIe 3 12.5 GB/s,
 # PCIe 4 25 GB/s, PCIe 5 50 GB/s; and two thirds of 450 GB/s over NVLink-C2C of Grace, a round assumption.
 _PCIE_3, _PCIE_4, _PCIE_5, _C2C = 12.5e9, 25e9, 50e9, 300e9
 _GENERATIONS: Final = {"kepler": _PCIE_3, "pascal": _PCIE_3, "volta": _PCIE_3, "turing": _PCIE_3, "hopper": _PCIE_5}
@@ -23,12 +23,12 @@ _WITH_GRACE: Final = ("GH200", "GB200", "GB300")
 # Assumption where a cluster states no memory bandwidth of its hosts: less than any server of two processors since 2017 has.
 _MEMORY_BPS: Final = 100e9
 # DeepSpeed's Adam on hosts updates 10 billion parameters in 2.57 s (ZeRO-Offload, arXiv 2101.06840, table 4, recalled), on two
-# processors with 6 channels of DDR4-2666 each, of 256 GB/s together.
+# processors with 6 channels of DDR4-2666 each, of 256 GB/s in total.
 _ADAM_SHARE: Final = 0.43
 
 
 class Drives(Spec):
-    """NVMe drives of a node together."""
+    """All NVMe drives of a node."""
 
     read_Bps: PositiveBytesPerSecond = Field(alias="read")
     write_Bps: PositiveBytesPerSecond = Field(alias="write")
@@ -55,7 +55,7 @@ class NodeHost(Spec):
 
     def updated_per_s(self, moved_bytes: float, stored_bytes: float = 0.0) -> float:
         """Parameters per second of an optimizer that reads and writes `moved_bytes` of memory for each, and `stored_bytes` of
-        drives, which keep pace."""
+        drives at the same time."""
         rates = [(self.adam_rate or 0.0) * ADAM_BYTES / moved_bytes]
         if stored_bytes and self.nvme is not None:
             rates += [self.nvme.read_Bps / stored_bytes, self.nvme.write_Bps / stored_bytes]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from scaleproof.simulator.cluster.collectives.settings import has_peers
+from scaleproof.simulator.cluster.collectives.settings import facts_of, has_peers
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.common.errors import FieldError
@@ -28,7 +28,8 @@ def of_listed_nodes(cluster: Any) -> Any:
     """YAML of a cluster whose nodes are listed, `nodes: [{count: 2}, {count: 1, device: ..., link: ..., network: 10 Gbit/s}]`,
     as the number of nodes, the kinds with other devices, the slowest link inside a node, and exceptions of the network.
 
-    device: of these nodes, by default the cluster's. link: inside these nodes. network: rate of these nodes' network cards.
+    device: of these nodes, by default the cluster's. link: inside these nodes; NCCL is that of the device with the slowest.
+    network: rate of these nodes' network cards.
     Raises FieldError, with the field's path within the cluster.
     """
     listed = cluster.get("nodes") if isinstance(cluster, dict) else None
@@ -48,10 +49,12 @@ def of_listed_nodes(cluster: Any) -> Any:
             exceptions.append({"at": numbers, "bandwidth": entry["network"]})
     result = cluster | {"nodes": first, "device": own, "kinds": kinds}
     node, network = cluster.get("node"), cluster.get("network")
-    links = [_link(entry["link"], entry.get("device", own)) for entry in entries if "link" in entry]
-    if links and isinstance(node, dict):
-        links += [_link(node["link"], own)] if "link" in node and any("link" not in entry for entry in entries) else []
-        result["node"] = node | {"link": min(links, key=lambda link: (link.bandwidth_Bps, link.peer_to_peer))}
+    if isinstance(node, dict) and any("link" in entry for entry in entries):
+        found = [(entry.get("link", node.get("link")), entry.get("device", own)) for entry in entries]
+        links = [(_link(link, device), _name(device)) for link, device in found if link is not None]
+        slowest, name = min(links, key=lambda one: (one[0].bandwidth_Bps, one[0].peer_to_peer))
+        result["node"] = node | {"link": slowest}
+        result["collectives"] = {"nccl": facts_of(name), **(cluster.get("collectives") or {})}
     if exceptions and isinstance(network, dict | str):
         result["network"] = ({"base": network} if isinstance(network, str) else network) | {"exceptions": exceptions}
     return result
@@ -75,6 +78,9 @@ def _link(link: Any, device: Any) -> Link:
     """A link inside nodes with a device."""
     if isinstance(link, Link):
         return link
-    name = device.get("name", "") if isinstance(device, dict) else getattr(device, "name", "")
     own = {"base": link} if isinstance(link, str) else link
-    return Link.model_validate({"peer_to_peer": has_peers(str(name)), **own} if isinstance(own, dict) else own)
+    return Link.model_validate({"peer_to_peer": has_peers(_name(device)), **own} if isinstance(own, dict) else own)
+
+
+def _name(device: Any) -> str:
+    return str(device.get("name", "") if isinstance(device, dict) else getattr(device, "name", ""))

@@ -174,7 +174,7 @@ _QUANTITIES: Final = (
     ),
     *_link_quantities("node.link", lambda cluster: cluster.node.devices),
     *_link_quantities("network", lambda cluster: cluster.nodes),
-    # of pinned memory, with 16 lanes or fewer, and of processors that update with more or fewer threads
+    # of pinned memory over x16 links or narrower ones, and of processors that update with more or fewer threads
     _host_quantity("link", "link_Bps", *_RATE, 0.15),
     _host_quantity("adam_rate", "adam_rate", float, "{:.3g}".format, 0.40),
     Quantity(

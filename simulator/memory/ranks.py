@@ -29,7 +29,7 @@ from scaleproof.simulator.memory.static import (
     states_of,
 )
 from scaleproof.simulator.memory.step import update
-from scaleproof.simulator.model.layers import Layer, copied_weights, inputs_of
+from scaleproof.simulator.model.layers import Layer, copied_weights, inputs_of, with_frozen_copy
 from scaleproof.simulator.model.recompute import READ
 from scaleproof.simulator.parallelism import GatherAverage, ParameterServer
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
@@ -246,7 +246,7 @@ def _rank_kinds(inputs: MemoryInputs) -> list[RankKind]:
         of_rank = [layer for chunk in chunks for layer in chunk]
         copied = [copied_weights(chunk[-1], of_rank, layers) if chunk[-1].pinned_to_end else [] for chunk in chunks]
         parts = tuple(
-            _chunk(inputs, chunk, copies, read, is_first=number == place == 0)
+            _chunk(inputs, [*chunk[:-1], with_frozen_copy(chunk[-1], of_rank)], copies, read, is_first=number == place == 0)
             for place, (chunk, copies) in enumerate(zip(chunks, copied, strict=True))
         )
         kind = kinds.setdefault((number == 0, tuple(map(id, parts))), RankKind(parts, any(copied), []))

@@ -208,6 +208,19 @@ def copied_weights(layer: Layer, own: Sequence[Layer], everywhere: Sequence[Laye
     return [elements for elements in weights if elements in elsewhere]
 
 
+def with_frozen_copy(layer: Layer, own: Sequence[Layer]) -> Layer:
+    """The layer with a copy of the frozen weights that its output head shares with a layer of another rank. own: layers of the
+    rank."""
+    products = (operator for operator in layer.operators if isinstance(operator, Matmul) and operator.name == "head")
+    needed = sum(product.weights for product in products if not product.weight_gradient)
+    if needed <= sum(end.parameters for end in own if end.pinned_to_end):
+        return layer
+    size_bytes = None
+    if layer.frozen_bytes is not None:
+        size_bytes = layer.frozen_bytes * (1 + needed / layer.frozen_parameters)
+    return replace(layer, frozen_parameters=layer.frozen_parameters + needed, frozen_bytes=size_bytes)
+
+
 def block_range(layers: Sequence[Layer]) -> tuple[int, int]:
     """Begin and end of the blocks between the leading and trailing layers that are pinned to a stage's end."""
     first, last = 0, len(layers)

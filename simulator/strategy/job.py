@@ -373,7 +373,7 @@ class Job:
         """Seconds of the optimizer's step on a host, and of the copy of parameters to the device, for each of `ranks` ranks,
         which share nodes; of that copy alone if the step overlaps with the next one's passes."""
         host, on_node = required_host(self.cluster), min(self.cluster.node.devices, ranks)
-        each_s = 0.0 if "parameters" in self.offload else self.held_bytes / self.host_link_Bps(ranks)
+        each_s = 0.0 if "parameters" in self.offload else self.shard_bytes / self.host_link_Bps(ranks)
         if not self.delays_update:
             each_s += on_node / host.updated_per_s(*self.host_update_bytes)
         result: Amount = each_s * parameters
@@ -398,8 +398,8 @@ class Job:
         return self.parameter_bytes if self.gradients is None else self.gradients.accumulated
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of an element of the parameters that a rank holds between passes: of master copies if it has no others."""
+    def shard_bytes(self) -> int:
+        """Bytes of an element of the parameters that a rank keeps between passes: of master copies if it has no others."""
         only_master = has_only_master(self.zero, self.master, self.offload, self.accumulated_bytes, self.parameter_bytes)
         return ELEMENT_BYTES["fp32"] if only_master else self.parameter_bytes
 

@@ -31,6 +31,7 @@ _SYSTEMS: Final = {
 # The usual system of a generation, for what a row does not state.
 _USUAL: Final[dict[Generation, str]] = {
     "volta": "jean-zay-v100", "ampere": "selene-a100", "hopper": "dgx-h100", "blackwell": "vultr-b200",
+    "cdna": "azure-nd-mi300x-v5",
 }  # fmt: skip
 # NVLink per GPU and direction, GB/s, from the data sheets; other GPUs have the value of their generation.
 _NVLINK_GBps: Final = {"P100": 80, "V100": 150, "A800": 200, "H800": 200, "GB200": 900, "GB300": 900, "B200": 900, "H20": 450}

@@ -49,7 +49,7 @@ ELEMENT_BYTES: Final[dict[str, int]] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16":
 _NARROW: Final = {"fp8": 1.0, "fp4": 0.5}
 # Elements that an optimizer reads and writes per parameter: sgd reads w and g and writes w; momentum and Adam also read and
 # write states. LAMB writes Adam's update, reads it and w for their norms, and both again to apply it; Adafactor reads g once
-# more for its sums. Lion and Muon have a momentum; Muon's products of matrices are counted apart from these.
+# more for its sums. Lion and Muon have a momentum; Muon's products of matrices are counted separately.
 OPTIMIZER_ACCESSES: Final[dict[str, int]] = {
     "sgd": 3, "momentum": 5, "adam": 7, "lamb": 12, "adafactor": 4, "lion": 5, "muon": 5,
 }  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.buckets import bucket_bounds
 from scaleproof.simulator.common.communication import Collective, Dimension, number_of
-from scaleproof.simulator.model.layers import Layer, block_range, copied_weights
+from scaleproof.simulator.model.layers import Layer, block_range, copied_weights, with_frozen_copy
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.strategy.job import Job
 
@@ -163,8 +163,9 @@ def with_copies(layers: Sequence[Layer], plan: Plan) -> Sequence[Layer]:
     first, last = ends(plan)
     if first == last or not layers[-1].pinned_to_end:
         return layers
-    copied = copied_weights(layers[-1], layers[block_range(layers)[1] :], layers)
-    return [*layers[:-1], replace(layers[-1], tensors=(*layers[-1].tensors, *copied))]
+    own = layers[block_range(layers)[1] :]
+    last_layer, copied = with_frozen_copy(layers[-1], own), copied_weights(layers[-1], own, layers)
+    return [*layers[:-1], replace(last_layer, tensors=(*last_layer.tensors, *copied))]
 
 
 def ends(plan: Plan) -> tuple[int, int]:

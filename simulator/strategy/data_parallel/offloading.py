@@ -49,7 +49,7 @@ class HostCopies:
         units = [self.context.unit_of[begin] for begin in self.context.schedule.begin[tasks].tolist()]
         trained, gathered = (np.array([self._part(unit, own) for unit in units]) for own in (True, False))
         # frozen parameters have no master copies
-        sizes_bytes = trained * self.job.held_bytes + (gathered - trained) * self.job.gathered_bytes
+        sizes_bytes = trained * self.job.shard_bytes + (gathered - trained) * self.job.gathered_bytes
         for replica in self.replicas:
             path = _path(replica, self.rank, to_host=False, from_drives=self.job.uses_drives)
             rows = _copies(self.context, replica, self.rank, sizes_bytes, path, replica.rows[after], STATES_IN_STREAM, units)
@@ -79,7 +79,7 @@ class HostCopies:
             builder.wait(rank, Phase.SEND, sent, label)
             builder.wait(rank, Phase.OPTIMIZER, [row], label)
             if "parameters" not in job.offload:
-                back, size_bytes = _path(replica, self.rank, to_host=False), np.array([updated * job.held_bytes])
+                back, size_bytes = _path(replica, self.rank, to_host=False), np.array([updated * job.shard_bytes])
                 follows = np.array([[row], [replica.last_rows[self.rank]]])
                 (last,) = _copies(self.context, replica, self.rank, size_bytes, back, follows, STATES_IN_STREAM).tolist()
                 builder.wait(rank, Phase.RECEIVE, [last], label)

@@ -148,7 +148,7 @@ def test_a_missing_time_is_computed_from_the_bandwidth() -> None:
     ("change", "reason"),
     [
         ({"collective": "alltoall_v2"}, "no collective is called 'alltoall_v2'"),
-        ({"gpu": "MI300X"}, "unknown GPU: MI300X"),
+        ({"gpu": "TPU v4"}, "unknown GPU: TPU v4"),
         ({"time_us_out_of_place": ""}, "no time or bandwidth"),
         ({"time_us_out_of_place": "soon"}, "no time or bandwidth"),
         ({"size_bytes": "large"}, "no size or number of GPUs"),

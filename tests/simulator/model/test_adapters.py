@@ -297,3 +297,12 @@ def test_layers_next_to_adapters_are_trained_as_copies() -> None:
     # the head has the last norm
     assert trained(found) == adapters + ENDS_7B + 4096
     assert sum(layer.frozen_parameters for layer in found) == PRODUCTS_7B + ENDS_7B + NORMS_7B
+
+
+def test_the_last_stage_has_a_copy_of_the_frozen_weights_that_it_shares_with_the_first() -> None:
+    hidden, rows, blocks = 768, 50257, 12 * 768 * 768 * 12
+    pipeline = "strategy={kind: hybrid, stages: 2, microbatches: 8}", "training.autocast=false"
+    first, last = (rank.holders_bytes for rank in memory(scenario("gpt2-small", ALL, *pipeline)).ranks)
+    assert last["parameters"] == pytest.approx(2 * (rows * hidden + blocks / 2), rel=0.02)
+    # also positions
+    assert first["parameters"] - last["parameters"] == pytest.approx(2 * 1024 * hidden, rel=0.01)

@@ -134,6 +134,10 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "DataParallel.shard_over": "fsdp",
     "DataParallel.first_bucket_bytes": ("ddp", 5e7),
     "DataParallel.shares": ("shares", (4, 4, 4, 4)),
+    "Link.peer_to_peer": ("geforce", True),
+    "Kernels.tensor_rate": ("geforce", 0.25),
+    "BridgedPairs.bridge_Bps": ("geforce", 1e9),
+    "NodeKind.nodes": ("mixed", (2, 3)),
     "Hybrid.chunks": ("tensor", 4),
     "Hybrid.account_for_embedding": "embedding",
     "Hybrid.algorithm": ("cards", "tree"),
@@ -152,6 +156,7 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
 # Fields that a class inherits and refuses, or has no use for.
 REFUSED: Final = (
     "Switch.hop_latency_s", "Switch.routing", "Mesh.hop_latency_s", "Mesh.routing", "PcieTree.routing", "Dragonfly.routing",
+    "BridgedPairs.routing",
 )  # fmt: skip
 _MOST_SCENARIOS: Final = 8
 _MOST_PATHS: Final = 4

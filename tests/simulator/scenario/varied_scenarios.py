@@ -162,6 +162,15 @@ VARIED: Final[Mapping[str, Fields]] = {
         strategy={"kind": "pipeline", "stages": 8},
     ),
     "pcie": _node("pcie_tree", 8, per_switch=2, switches_per_socket=2, between_sockets="5 GB/s", hop_latency="1 ms"),
+    "geforce": _job(
+        _cluster(1, 4, "rtx-3090", {"topology": {"kind": "bridged_pairs", "bridge": "56 GB/s", "hop_latency": "1 ms"}}),
+        strategy={"kind": "data_parallel", "workers": 4},
+    ),
+    "mixed": _job(
+        _cluster(device=_OWN, collectives={"library": "fastest"})
+        | {"nodes": [{"count": 3}, {"count": 1, "device": {**_OWN, "name": "other", "efficiency": 0.2}}]},
+        training={"precision": "bf16"}, model=_GPT,
+    ),
     "links": _servers(
         _cluster(
             between={

@@ -61,6 +61,8 @@ def test_shares_by_speed_remove_the_waits_of_fast_ranks() -> None:
     balanced = predict(auto, interval=False)
     assert balanced.step_time_s < equal.step_time_s
     assert balanced.breakdown_s["waiting_for_ranks"] < 0.1 * equal.breakdown_s["waiting_for_ranks"]
+    assert "2 workers (full)" in balanced.provenance["notes"]
+    assert balanced.provenance["notes"].endswith("samples of the workers: 24, 24, 12")
 
 
 def test_shares_of_equal_devices_are_equal_and_whole_microbatches() -> None:

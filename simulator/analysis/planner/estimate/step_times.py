@@ -98,14 +98,14 @@ def _step_times(c: Configurations) -> StepTimes:
             at = np.flatnonzero(some.zero == zero)
             # bounds as if nothing were shared
             times = StageSteps(shape, layers, passes.take(at), alone.take(at), zero).times()
-            busy_s[at] = np.maximum(busy_s[at], _copied_s(shape, some.take(at), layers, layer[at], zero))
+            busy_s[at] = np.maximum(busy_s[at], _copied_s(shape, some.take(at), layers, zero))
             least_s[rows[at]] = _MARGIN * np.maximum(times.least_s, busy_s[at])
             times = times if shared is alone else StageSteps(shape, layers, passes.take(at), shared.take(at), zero).times()
             expected_s[rows[at]] = np.maximum(times.expected_s, _MARGIN * busy_s[at])
     return StepTimes(expected_s, least_s)
 
 
-def _copied_s(shape: Shape, c: Configurations, layers: LayerTimes, layer: Numbers, zero: int) -> Times:
+def _copied_s(shape: Shape, c: Configurations, layers: LayerTimes, zero: int) -> Times:
     """Seconds for which the link between a device and its host is busy in one direction with what is offloaded, at least, by
     configuration; 0 where nothing is."""
     job, workers = replace(layers.base, zero=zero), np.asarray(c.workers * c.context, dtype=np.float64)
@@ -113,12 +113,14 @@ def _copied_s(shape: Shape, c: Configurations, layers: LayerTimes, layer: Number
     if not job.offload:
         return to_host
     stage = [job.layers[i] for i in shape.cut.ranges[0]]
-    trained, held = (float(sum(getattr(one, name) for one in stage)) for name in ("trained_parameters", "parameters"))
+    trained = float(sum(one.trained_parameters for one in stage))
+    frozen = sum(one.gathered_elements(job.gathered_bytes) for one in stage) - trained
     shards = workers if zero else np.ones(len(c))
     if "optimizer" in job.offload:
         to_host += trained / shards * job.accumulated_bytes * (c.microbatches if zero >= 2 else 1)
     if "parameters" in job.offload:
-        from_host += held / shards * job.held_bytes * (1 if shape.keeps else c.microbatches * (1 + shape.reshards))
+        passes = 1 if shape.keeps else c.microbatches * (1 + shape.reshards)
+        from_host += (trained * job.shard_bytes + frozen * job.gathered_bytes) / shards * passes
     if any(one.expert_parameters for one in stage):
         # experts have fewer replicas
         to_host, from_host = np.zeros((2, len(c)))

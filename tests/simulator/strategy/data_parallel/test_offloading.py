@@ -131,7 +131,7 @@ def test_other_strategies_update_on_hosts_after_their_passes(strategy: str) -> N
 
 
 def test_what_is_assumed_is_said_and_widens_the_interval() -> None:
-    assumed, given = scenario("training.zero=2", OPTIMIZER), seven("training.zero=2", OPTIMIZER)
+    assumed, given = scenario("training.zero=2", OPTIMIZER, "cluster.node.host={}"), seven("training.zero=2", OPTIMIZER)
     run, known = predict(assumed, remedy=False), predict(given, remedy=False)
     assert "50 GB/s between a device and its host (cluster.node.host.link) and Adam of 7.68 billion" in "".join(run.warnings)
     assert "which was not checked; give cluster.node.host.memory" in "".join(run.warnings)
