@@ -63,18 +63,16 @@ def _known_software() -> list[dict[str, Any]]:
 
 def software_of(row: Row) -> Mapping[str, Any] | None:
     """The entry of software.yaml for a row; None where its software is not known."""
-    software, source, precision, model = (row.get(column, "") for column in ("software", "source", "precision", "model"))
+    software, source, model = (row.get(column, "") for column in ("software", "source", "model"))
     dated = re.search(r"20\d\d-?(0[1-9]|1[0-2])(?!\d)", source)
     for entry in _known_software():
         if not re.search(entry["software"], software, re.IGNORECASE):
             continue
         if not re.search(entry.get("model", ""), model):
             continue
-        if not re.search(entry.get("method", ""), row.get("method", "")):
-            continue
         if "date" in entry and not (dated and re.search(entry["date"], dated[0])):
             continue
-        if entry.get("precision", precision) == precision:
+        if all(entry.get(column, row.get(column, "")) == row.get(column, "") for column in ("precision", "method")):
             return entry
     return None
 
