@@ -39,6 +39,7 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
 _SAME: Final = {
     "query": "q", "projection": "o", "up": "up", "down": "down", "expert up": "up", "expert down": "down", "head": HEAD,
 }  # fmt: skip
+_MLP: Final = frozenset({"gate", "up", "gate_up", "down"})
 _GATED: Final = frozenset({"swiglu", "geglu"})
 
 
@@ -53,8 +54,8 @@ class Adapters(Spec):
     targets: tuple[str, ...] = Field(
         (ALL_LINEAR,),
         min_length=1,
-        description="products that have adapters, by their names in training software, such as q_proj; all-linear: all of the "
-        "blocks, without the output head",
+        description="products that have adapters, by their names in training software, such as q_proj; all-linear: all "
+        "without the output head, of which queries, keys and values are one in a gpt",
     )
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="share of adapters' inputs that is dropped")
     modules_to_save: tuple[str, ...] = Field(
@@ -117,8 +118,10 @@ def _queries(attention: Attention, operator: Matmul) -> int:
 
 def _names(word: str) -> set[str]:
     """The products that a word may name: those of training software, else an operator's own name."""
-    own = word.rpartition(".")[2]
-    return {name for name, words in _WORDS.items() if own in words} or {own.replace("_", " "), own}
+    module, _, own = word.rpartition(".")
+    found = {name for name, words in _WORDS.items() if own in words} or {own.replace("_", " "), own}
+    within = found & _MLP if "mlp" in module else found - _MLP if "att" in module else found
+    return within or found
 
 
 def check(adapters: Adapters, layers: Sequence[Layer]) -> None:

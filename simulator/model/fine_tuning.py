@@ -145,7 +145,9 @@ def _named(layers: Sequence[Layer], names: Sequence[str], path: tuple[str, ...])
         }
         if not matching:
             known = ", ".join(dict.fromkeys(layer.name.rstrip("0123456789") for layer in layers))
-            message = f"the model has no layer {name}; give some of {known}, or numbered ones such as {layers[-2].name}"
+            message = (
+                f"the model has no layer {name}; give some of {known}, or numbered ones such as {layers[len(layers) // 2].name}"
+            )
             raise FieldError(path, message)
         found |= matching
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -9,6 +10,7 @@ from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster.device.device import storage_precision
 from scaleproof.simulator.common.yaml_file import FieldPath
 from scaleproof.simulator.model import adapters
+from scaleproof.simulator.model.layers import ModelSpec
 from scaleproof.simulator.model.traced import Traced
 
 if TYPE_CHECKING:
@@ -49,7 +51,13 @@ def _unsuited(scenario: Scenario) -> Iterator[tuple[FieldPath, str]]:
         yield ("training", "freeze"), "with adapters all layers are frozen; leave either out"
     if strategy.plan.expert > 1 and training.zero == 3:
         yield field, "gathers of frozen experts are not modelled; set training.zero=2 or strategy.expert=1"
-    adapters.check(training.adapters, scenario.model.build_layers())
+    _check(training.adapters, scenario.model)
+
+
+@functools.lru_cache(maxsize=64)
+def _check(given: adapters.Adapters, model: ModelSpec) -> None:
+    """Raises FieldError for adapters that the model cannot have."""
+    adapters.check(given, model.build_layers())
 
 
 def _base_problems(scenario: Scenario, base: str) -> Iterator[tuple[FieldPath, str]]:

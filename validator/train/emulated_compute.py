@@ -49,7 +49,9 @@ class Pace:
     """
 
     def __init__(self, scenario: Scenario, rank: int = 0, perturbations: RankPerturbations | None = None) -> None:
-        self._job, self._plan = job_of(scenario), scenario.strategy.plan
+        job, self._plan = job_of(scenario), scenario.strategy.plan
+        own = job.cluster.with_device_of(job.cluster.kind_of(rank // job.cluster.node.devices))
+        self._job = job if own is job.cluster else replace(job, cluster=own)
         self._perturbations = perturbations or RankPerturbations(scenario, rank)
         self.lateness = Lateness()
         self._weights_end_s: float | None = None

@@ -159,15 +159,19 @@ def _data(path: Path) -> Located:
     return located
 
 
+def format_of(data: Any) -> Format | None:
+    """The format of a file's content; None for one of none."""
+    keys = {".".join(path[:depth]) for path, _ in _leaves(data, ()) for depth in range(1, len(path) + 1)}
+    return next((one for one in formats() if any(keys.issuperset(signs) for signs in one.signs)), None)
+
+
 def _format(located: Located, name: str) -> Format:
     """The format of a file. Raises ScenarioError for one of none."""
-    data = located.data if isinstance(located.data, dict) else {}
-    keys = {".".join(path[:depth]) for path, _ in _leaves(data, ()) for depth in range(1, len(path) + 1)}
-    for one in formats():
-        if any(keys.issuperset(signs) for signs in one.signs):
-            return one
-    known = ", ".join(f"{one.name} ({' and '.join(one.signs[0])})" for one in formats())
-    raise ScenarioError([f"{name}: not a known configuration; known by these keys: {known}"])
+    found = format_of(located.data) if isinstance(located.data, dict) else None
+    if found is None:
+        known = ", ".join(f"{one.name} ({' and '.join(one.signs[0])})" for one in formats())
+        raise ScenarioError([f"{name}: not a known configuration; known by these keys: {known}"])
+    return found
 
 
 def _leaves(data: Any, keys: Collection[str], path: FieldPath = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -246,6 +246,10 @@ def test_what_files_do_not_say_must_be_given(tmp_path: Path) -> None:
         load(f"from:{paths[0]}")
     with pytest.raises(InputError, match="give the paths"):
         load("from:")
+    with pytest.raises(
+        ScenarioError, match=f"this is a configuration of Axolotl, not a scenario; give it by --from {paths[0]}"
+    ):
+        load(paths[0])
 
 
 @pytest.mark.parametrize("one", formats(), ids=lambda one: one.name)

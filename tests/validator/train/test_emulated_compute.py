@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import COMPUTE_PHASES, Stream
@@ -252,3 +253,15 @@ def test_compute_of_stragglers_lasts_longer(fake_time: FakeTime) -> None:
         layers(torch.randn(2, 4)).square().sum().backward()
         took_s.append(fake_time.now_s - begin_s)
     assert took_s[1] == pytest.approx(2.5 * took_s[0])
+
+
+def test_ranks_on_different_devices_have_their_own_times() -> None:
+    """The device of the second node is given as half as fast in everything."""
+    own = SLOW["device"]
+    device = own | {"peak": {"fp32": "2 GFLOP/s"}, "efficiency": 1, "memory_bandwidth": "2 GB/s", "name": "full"}
+    half = device | {"peak": {"fp32": "1 GFLOP/s"}, "memory_bandwidth": "1 GB/s", "name": "half"}
+    nodes = [{"count": 1}, {"count": 1, "device": half}]
+    mixed = scenario().copied(cluster=Cluster.model_validate(SLOW | {"device": device, "nodes": nodes}))
+    per_node = mixed.cluster.node.devices
+    fast, slow = Pace(mixed, 0).times(1), Pace(mixed, per_node).times(1)
+    assert [two.forward_s for two in slow] == pytest.approx([2 * two.forward_s for two in fast])

@@ -151,25 +151,16 @@ def weights_s(speed: Speed, operators: tuple[Operator, ...], samples: float) -> 
 @functools.lru_cache(maxsize=4096)
 def kernel_count(operators: tuple[Operator, ...]) -> tuple[int, int]:
     """Number of kernels of the operators in the forward and in the backward pass."""
-    return (
-        sum(
-            _memory_kernels(o)
-            or (1 if isinstance(o, Convolution) or _is_flash(o) else len(o.forward(1)) + isinstance(o, Attention))
-            for o in operators
-        ),
-        sum(
-            _memory_kernels(o) or (1 if _is_flash(o) else len(o.backward(1)) + isinstance(o, Attention))
-            for o in operators
-            if o.has_backward
-        ),
-    )
+    return sum(_kernels(o, False) for o in operators), sum(_kernels(o, True) for o in operators if o.has_backward)
 
 
-def _memory_kernels(operator: Operator) -> int:
-    """Kernels of a memory-bound operator in each pass that has it; 0 for another operator."""
+def _kernels(operator: Operator, backward: bool) -> int:
+    """Kernels of an operator in one of the passes."""
     if isinstance(operator, WeightPass):
         return operator.kernels
-    return 1 if isinstance(operator, MemoryBound) else 0
+    if isinstance(operator, MemoryBound) or _is_flash(operator) or (isinstance(operator, Convolution) and not backward):
+        return 1
+    return len(operator.backward(1) if backward else operator.forward(1)) + isinstance(operator, Attention)
 
 
 def _is_flash(operator: Operator) -> bool:
