@@ -18,13 +18,13 @@ from scaleproof.simulator.model.operators import Attention, Matmul
 ALL_LINEAR: Final = "all-linear"
 HEAD: Final = "head"
 # By product, the names of it in training software, the most usual first: those of transformers' Llama, GPT-2, GPT-NeoX, BERT,
-# T5 and DeepSeek, of torchtitan and of Megatron-Core.
+# T5 and DeepSeek, of torchtitan, torchtune and Megatron-Core.
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "q": ("q_proj", "q", "query", "wq", "q_lin"),
     "k": ("k_proj", "k", "key", "wk", "k_lin"),
     "v": ("v_proj", "v", "value", "wv", "v_lin"),
     "qkv": ("query_key_value", "qkv", "c_attn", "qkv_proj", "Wqkv", "wqkv", "linear_qkv"),
-    "o": ("o_proj", "o", "out_proj", "wo", "c_proj", "linear_proj", "out_lin", "proj", "projection"),
+    "o": ("o_proj", "o", "out_proj", "output_proj", "wo", "c_proj", "linear_proj", "out_lin", "proj", "projection"),
     "gate": ("gate_proj", "gate", "w1", "wi_0"),
     "up": ("up_proj", "up", "w3", "wi_1", "wi", "fc1", "c_fc", "dense_h_to_4h", "lin1", "linear_fc1"),
     "gate_up": ("gate_up_proj", "gate_up", "linear_fc1"),
