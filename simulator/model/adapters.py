@@ -59,7 +59,9 @@ class Adapters(Spec):
     )
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="share of adapters' inputs that is dropped")
     modules_to_save: tuple[str, ...] = Field(
-        (), description="layers of which a copy is trained in full, such as embedding and head; the frozen one stays in memory"
+        (),
+        description="layers of which a copy is trained in full, such as embedding and head, in the precision of adapters; the "
+        "frozen one stays in memory",
     )
     precision: Literal["fp32", "bf16", "fp16"] | None = Field(
         None, description="of adapters; fp32 where the framework trains by autocast, else the training precision"
