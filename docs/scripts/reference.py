@@ -200,6 +200,8 @@ def _abbreviations() -> str:
         field = ".".join(map(str, path))
         rows += [f"| `{field}: {short}` | `{full}` |" for short, full in meanings.items()]
     rows += ["| `training.optimizer: adamw_8bit`, `paged_adamw_8bit`, `lion_8bit` | `adam`, `lion`; `training.state_bits: 8` |"]
+    rows += ["| `training.adapters: lora`, `dora` | `{kind: lora, rank: 16}` |"]
+    rows += ["| `training.adapters: qlora` | the same with `training.base_precision: nf4` |"]
     rows += ["| `strategy.kind: ddp` | `data_parallel` (`hybrid` with other degrees), `training.zero: 0` |"]
     rows += ["| `strategy.kind: fsdp` | the same with `training.zero: 3` |"]
     rows += ["| `training.gradient_checkpointing: true`, `activation_checkpointing: true` | `training.recompute: full` |"]
