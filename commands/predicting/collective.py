@@ -76,7 +76,7 @@ def _predicted(options: argparse.Namespace) -> int:
     how = "message by message" if options.messages else how if any(measured) else "by formula"
     name = cluster.name or Path(options.cluster).stem
     print(f"# {op} on {group.size} ranks of {name}, {how}")
-    print(_table(times))
+    print(times_table(times))
     if options.out:
         points = predicted_curve(op, group, cluster, sizes, options.algorithm)
         curve = CollectiveCurve(name, op, group.size, group.nodes, options.algorithm or "", points)
@@ -136,7 +136,7 @@ def _write(found: Collectives, folder: Path) -> None:
         print(f"wrote {build(folder).path}")
 
 
-def _table(times: Sequence[CollectiveTime]) -> str:
+def times_table(times: Sequence[CollectiveTime]) -> str:
     """A table in nccl-tests' columns: size in bytes, count of 4-byte elements, time, algorithm bandwidth and bus bandwidth."""
     rows = [("size", "count", "time", "algbw", "busbw", "algorithm"), ("(B)", "(elements)", "(us)", "(GB/s)", "(GB/s)", "")]
     for one in times:

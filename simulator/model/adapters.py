@@ -18,13 +18,13 @@ from scaleproof.simulator.model.operators import Attention, Matmul
 ALL_LINEAR: Final = "all-linear"
 HEAD: Final = "head"
 # By product, the names of it in training software, the most usual first: those of transformers' Llama, GPT-2, GPT-NeoX, BERT,
-# T5 and DeepSeek, of torchtitan and of Megatron-Core.
+# T5 and DeepSeek, of torchtitan, torchtune and Megatron-Core.
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "q": ("q_proj", "q", "query", "wq", "q_lin"),
     "k": ("k_proj", "k", "key", "wk", "k_lin"),
     "v": ("v_proj", "v", "value", "wv", "v_lin"),
     "qkv": ("query_key_value", "qkv", "c_attn", "qkv_proj", "Wqkv", "wqkv", "linear_qkv"),
-    "o": ("o_proj", "o", "out_proj", "wo", "c_proj", "linear_proj", "out_lin", "proj", "projection"),
+    "o": ("o_proj", "o", "out_proj", "output_proj", "wo", "c_proj", "linear_proj", "out_lin", "proj", "projection"),
     "gate": ("gate_proj", "gate", "w1", "wi_0"),
     "up": ("up_proj", "up", "w3", "wi_1", "wi", "fc1", "c_fc", "dense_h_to_4h", "lin1", "linear_fc1"),
     "gate_up": ("gate_up_proj", "gate_up", "linear_fc1"),
@@ -39,6 +39,7 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
 _SAME: Final = {
     "query": "q", "projection": "o", "up": "up", "down": "down", "expert up": "up", "expert down": "down", "head": HEAD,
 }  # fmt: skip
+_MLP: Final = frozenset({"gate", "up", "gate_up", "down"})
 _GATED: Final = frozenset({"swiglu", "geglu"})
 
 
@@ -53,12 +54,14 @@ class Adapters(Spec):
     targets: tuple[str, ...] = Field(
         (ALL_LINEAR,),
         min_length=1,
-        description="products that have adapters, by their names in training software, such as q_proj; all-linear: all of the "
-        "blocks, without the output head",
+        description="products that have adapters, by their names in training software, such as q_proj; all-linear: all "
+        "without the output head, of which queries, keys and values are one in a gpt",
     )
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="share of adapters' inputs that is dropped")
     modules_to_save: tuple[str, ...] = Field(
-        (), description="layers of which a copy is trained in full, such as embedding and head; the frozen one stays in memory"
+        (),
+        description="layers of which a copy is trained in full, such as embedding and head, in the precision of adapters; the "
+        "frozen one stays in memory",
     )
     precision: Literal["fp32", "bf16", "fp16"] | None = Field(
         None, description="of adapters; fp32 where the framework trains by autocast, else the training precision"
@@ -117,8 +120,10 @@ def _queries(attention: Attention, operator: Matmul) -> int:
 
 def _names(word: str) -> set[str]:
     """The products that a word may name: those of training software, else an operator's own name."""
-    own = word.rpartition(".")[2]
-    return {name for name, words in _WORDS.items() if own in words} or {own.replace("_", " "), own}
+    module, _, own = word.rpartition(".")
+    found = {name for name, words in _WORDS.items() if own in words} or {own.replace("_", " "), own}
+    within = found & _MLP if "mlp" in module else found - _MLP if "att" in module else found
+    return within or found
 
 
 def check(adapters: Adapters, layers: Sequence[Layer]) -> None:

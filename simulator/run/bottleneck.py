@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from scaleproof.simulator.common.communication import Dimension
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.run import Run
 
 # Exposed communication below this share of a step is no reason for a faster network.
 _LITTLE: Final = 0.02
 WAITING_FOR_INPUT: Final = "waiting_for_input"
+_UPDATES: Final = "updates"
 # Causes other than compute, with what they are called, what they bind, and what helps.
 _LIMITS: Final = {
     "exposed_communication": ("exposed communication", "Network-bound", "a faster network helps most"),
@@ -18,6 +21,7 @@ _LIMITS: Final = {
     "waiting_for_server": ("waiting for servers", "Server-bound", "more or faster servers help"),
     "waiting_for_ranks": ("waiting for other ranks", "Imbalanced", "equal work and equal speed of all ranks help"),
     WAITING_FOR_INPUT: ("waiting for input", "Input-bound", "faster data loading helps most"),
+    _UPDATES: ("updates on hosts", "Host-bound", "faster memory of hosts, training.delay_update or less offloading help"),
 }
 _COMPUTE: Final = "Compute-bound"
 _HOST: Final = "Host-bound"
@@ -78,7 +82,11 @@ def _shares(run: Run) -> dict[str, float]:
     """Share of the step of each cause other than compute; empty where they are not known."""
     if run.step_time_s <= 0 or "compute" not in run.breakdown_s:
         return {}
-    return {cause: run.breakdown_s.get(cause, 0.0) / run.step_time_s for cause in _LIMITS}
+    is_on_host = any(part.dimension == Dimension.TO_HOST.label for part in run.communication)
+    updates_s = run.phase_s.get(Phase.OPTIMIZER.label, 0.0) if is_on_host else 0.0
+    return {cause: run.breakdown_s.get(cause, 0.0) / run.step_time_s for cause in _LIMITS} | {
+        _UPDATES: updates_s / run.step_time_s
+    }
 
 
 def _limiting(shares: dict[str, float]) -> str:

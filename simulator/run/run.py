@@ -65,7 +65,7 @@ class Run:
     model_flops: of a step's forward and backward passes over all samples; hardware_flops: including recomputation;
     peak_flops: FLOP/s of a training rank's device at the training precision.
     scaling: weak and strong scaling, by these words.
-    memory_bytes_per_rank: peak of the training rank that needs the most; memory_bytes: the same by holder;
+    memory_bytes_per_rank: peak of the rank that needs the most of its device's memory; memory_bytes: the same by holder;
     memory_by_stage: of each kind of training rank; capacity_bytes: capacity of a rank; fits: whether it suffices; fit_by:
     settings with which it does; fit_by_note: what they cost; adapters_fit_by: settings with which adapters fit
     where training all parameters does not; host_problem: that the memory of hosts does not suffice for what

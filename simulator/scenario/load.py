@@ -186,6 +186,9 @@ def _check_is_scenario(located: Located, path: Path) -> None:
     if {"model_type", "architectures"} & set(located.data):
         message = f"this is a model's configuration, not a scenario; give it as hf:{path}"
         raise ScenarioError([f"{located.place(())}: {message}"])
+    if not {"cluster", "strategy"} & set(located.data) and (found := config_files.format_of(located.data)):
+        message = f"this is a configuration of {found.name}, not a scenario; give it by --from {path}, or as from:{path}"
+        raise ScenarioError([f"{located.place(())}: {message}"])
     others = {"axes": ("study", f"sweep {path} --out DIR"), "claim": ("claim", f"claims {path}")}
     for key, (kind, command) in others.items():
         if key in located.data:

@@ -47,7 +47,8 @@ from scaleproof.simulator.engine import (
     simulate_steady,
 )
 from scaleproof.simulator.frameworks import Framework
-from scaleproof.simulator.memory import capacity_bytes
+from scaleproof.simulator.memory import MemoryUse, capacity_bytes
+from scaleproof.simulator.memory import memory as memory_of
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.predict import timed
@@ -228,13 +229,14 @@ def plan(
         memory_bytes = candidates.memory_bytes()
         least_bytes, leanest = float(memory_bytes.min()), candidates.scenario(int(memory_bytes.argmin()))
         room = MemoryRoom.of(least_bytes, leanest, memory, fits)
-        if least_bytes <= room.limit_bytes:
+        use = memory_of(leanest)
+        if least_bytes <= room.limit_bytes and (use.host is None or use.host.fits):
             break
     else:
         if not len(candidates):
             message = f"no configuration trains {scenario.total_samples} samples per step on {ranks} ranks"
             raise InputError(f"{message}; change batch, or the ranks")
-        raise InputError(_nothing_fits(len(candidates), least_bytes, room, leanest.training.offload))
+        raise InputError(_nothing_fits(len(candidates), least_bytes, room, leanest.training.offload, use))
     scenario = one
     estimated = _estimate(candidates, memory_bytes, room)
     finer = refined(candidates, estimated.expected_s, memory_bytes, room.limit_bytes)
@@ -265,8 +267,10 @@ def _estimate(candidates: Candidates, memory_bytes: Times, room: MemoryRoom) -> 
     return estimated
 
 
-def _nothing_fits(count: int, least_bytes: float, room: MemoryRoom, offload: Sequence[str]) -> str:
-    """The message that no configuration fits, not even with what is offloaded."""
+def _nothing_fits(count: int, least_bytes: float, room: MemoryRoom, offload: Sequence[str], use: MemoryUse) -> str:
+    """The message that no configuration fits, not even with what is offloaded. use: memory of the leanest."""
+    if use.host is not None and not use.host.fits:
+        return f"nothing fits on the devices without, and on hosts with, offloaded states; {use.host.problem}"
     of = f"of {format_bytes(room.capacity_bytes)}"
     message = f"nothing fits: the smallest of {count:,} configurations needs {format_bytes(least_bytes)} {of} per rank"
     offloaded = f" with {' and '.join(offload)} on hosts" if offload else ""

@@ -129,6 +129,8 @@ PARAMETERS: Final = (
     _quantity("node.link.bandwidth", "node link bandwidth", always=True),
     _quantity("node.link.latency", "node link latency", always=True),
     _quantity("node.link.overhead", "node link overhead"),
+    _quantity("node.host.link", "link to the host"),
+    _quantity("node.host.adam_rate", "Adam on the host"),
     _quantity("collectives", "measured collectives", "cluster.collectives.measured"),
     StepParameter("storage bandwidth", "input.storage.bandwidth", _slow_fields("input.storage", "bandwidth_Bps", power=-1)),
     StepParameter("decoding of a sample", "input.decode", _slow_fields("input", "decode_s"), sign=-1),

@@ -18,13 +18,18 @@ from scaleproof.simulator.scenario.config_files.formats import FILE, LISTS, PART
 # The prefix of configuration files in place of a scenario: from:axolotl.yml,ds_config.json.
 PREFIX: Final = "from:"
 _AUTO: Final = "auto"
+_OFF: Final = "off, or as by default"
 _NARROW: Final = ("bf16", "fp16")
 # Words in names of models that say nothing of their shape.
 _NO_SHAPE: Final = re.compile(
-    r"(instruct|chat|base|it|hf|meta|pt|bnb|unsloth|awq|gptq|int4|[48]bit|\d+k|v\d+(\.\d+)*|\d{4}|lora|qlora|dora)"
+    r"(instruct|chat|base|it|hf|meta|pt|bnb|unsloth|awq|gptq|int4|[48]bit|fp16|bf16|\d+k|v\d+(\.\d+)*|\d{4}|lora|qlora|dora)"
 )
 # Frameworks of unsharded training by fused kernels.
 _BY_KERNELS: Final = {"liger": "hf-trainer-liger", "compiled": "pytorch-ddp-compiled"}
+# Fields without a meaning where all parameters are trained.
+_OF_ADAPTERS: Final = ("training.adapters", "training.base_precision", "training.double_quantization")
+# Why parts may have no field.
+_WITHOUT: Final = dict.fromkeys(("sequence", "flash"), "without a model") | {"tf32": "with mixed precision"}
 _KINDS: Final = ("read", "assumed", "ignored", "not modelled")
 
 
@@ -77,6 +82,8 @@ class _Reader:
                 self.lines.append(Line("ignored", key, "", "auto: as other files say"))
             elif key in one.keys:
                 self._apply(one, key, value, given, place, folder)
+            elif value in (None, False, "", [], {}):
+                self.lines.append(Line("ignored", key, "", _OFF))
             elif any(fnmatchcase(key, pattern) for pattern in one.harmless):
                 self.lines.append(Line("ignored", key, "", "no effect on the time and memory of a step"))
             else:
@@ -92,7 +99,7 @@ class _Reader:
             self.problems.append(f"{place}: {key}: {error}")
             return
         if not values:
-            self.lines.append(Line("ignored", key, "", "off, or as by default"))
+            self.lines.append(Line("ignored", key, "", _OFF))
         for target, result in values.items():
             if target == FILE:
                 self._follow(result, given, place, folder)
@@ -159,15 +166,19 @@ def _data(path: Path) -> Located:
     return located
 
 
+def format_of(data: Any) -> Format | None:
+    """The format of a file's content; None for one of none."""
+    keys = {".".join(path[:depth]) for path, _ in _leaves(data, ()) for depth in range(1, len(path) + 1)}
+    return next((one for one in formats() if any(keys.issuperset(signs) for signs in one.signs)), None)
+
+
 def _format(located: Located, name: str) -> Format:
     """The format of a file. Raises ScenarioError for one of none."""
-    data = located.data if isinstance(located.data, dict) else {}
-    keys = {".".join(path[:depth]) for path, _ in _leaves(data, ()) for depth in range(1, len(path) + 1)}
-    for one in formats():
-        if any(keys.issuperset(signs) for signs in one.signs):
-            return one
-    known = ", ".join(f"{one.name} ({' and '.join(one.signs[0])})" for one in formats())
-    raise ScenarioError([f"{name}: not a known configuration; known by these keys: {known}"])
+    found = format_of(located.data) if isinstance(located.data, dict) else None
+    if found is None:
+        known = ", ".join(f"{one.name} ({' and '.join(one.signs[0])})" for one in formats())
+        raise ScenarioError([f"{name}: not a known configuration; known by these keys: {known}"])
+    return found
 
 
 def _leaves(data: Any, keys: Collection[str], path: FieldPath = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -259,7 +270,7 @@ def _training(reader: _Reader, fields: dict[str, Any], is_sharded: bool) -> None
         return
     if stored and fields["training.precision"] in _NARROW and not is_sharded:
         fields["training.master"] = False
-    for target in [name for name in fields if name.startswith(("training.adapters", "training.base", "training.double"))]:
+    for target in [name for name in fields if name.startswith(_OF_ADAPTERS)]:
         del fields[target]
 
 
@@ -325,15 +336,19 @@ def _nested(fields: Mapping[str, Any], reader: _Reader, path: Path) -> Located:
 def _read_lines(reader: _Reader, fields: Mapping[str, Any]) -> Iterator[Line]:
     """What keys of the files became, with the values that fields have in the end, and what was assumed."""
     for target, found in reader.found.items():
-        if target == "software" and found[0].value != fields["framework"]:
-            continue
         name = PARTS.get(target, target)
-        shown = f"{name.removesuffix('.base')}={yaml_file.on_one_line(fields[name])}" if fields.get(name) is not None else ""
         for one in found:
             key, reason = one.line
+            # a word for a part may not be what the field has in the end
+            meant = {"software": one.value, "kernels": _BY_KERNELS.get(str(one.value), one.value), "tf32": "tf32"}
+            value = fields.get(name)
+            is_shown = value is not None and (not key or meant.get(target, value) == value)
+            shown = f"{name.removesuffix('.base')}={yaml_file.on_one_line(value)}" if is_shown else ""
             if key and shown:
                 yield Line("read", key, shown)
-            elif key and target != "model":
+            elif key and target in _WITHOUT:
+                yield Line("ignored", key.partition(":")[0], "", _WITHOUT[target])
+            elif key and name.startswith(_OF_ADAPTERS):
                 yield Line("ignored", key.partition(":")[0], "", "without adapters")
             elif shown:
                 yield Line("assumed", "", shown, reason)

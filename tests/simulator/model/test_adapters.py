@@ -63,6 +63,8 @@ def trained(found: list[Layer]) -> int:
         ("llama-3-8b", 16, "[self_attn.wq, self_attn.wv]", 6_815_744),
         ("llama-3-8b", 16, "linear_qkv", 32 * 16 * (4096 + 6144)),
         ("llama-3-8b", 16, "lm_head", 16 * (4096 + 128256)),
+        ("gpt2-small", 8, "attn.c_proj", 12 * 8 * 2 * 768),
+        ("gpt2-small", 8, "c_proj", 12 * 8 * (2 * 768 + 5 * 768)),
         # three matrices in each of eight experts
         ("mixtral-8x7b", 8, "[w1, w2, w3]", 32 * 8 * 3 * 8 * (4096 + 14336)),
         ("deepseek-v3", 8, "q_a_proj", 61 * 8 * (7168 + 1536)),

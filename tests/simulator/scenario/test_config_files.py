@@ -186,6 +186,15 @@ def test_it_is_said_what_became_of_each_key(tmp_path: Path) -> None:
     assert {line.field for line in lines if line.kind == "assumed"} >= {"strategy.workers=1", "model.sequence=4096"}
 
 
+def test_a_key_is_not_said_to_set_what_another_one_does(tmp_path: Path) -> None:
+    lines = read(written(tmp_path, TRAINER + "tf32: true\nuse_liger_kernel: true\nlora_dropout: 0.1\nfsdp: full_shard")).lines
+    assert {(line.kind, line.key.partition(":")[0], line.reason) for line in lines} >= {
+        ("ignored", "tf32", "with mixed precision"),
+        ("ignored", "lora_dropout", "without adapters"),
+        ("not modelled", "use_liger_kernel", "hf-trainer-fsdp has no liger kernels here"),
+    }
+
+
 @pytest.mark.parametrize(
     ("texts", "problem"),
     [
@@ -246,6 +255,10 @@ def test_what_files_do_not_say_must_be_given(tmp_path: Path) -> None:
         load(f"from:{paths[0]}")
     with pytest.raises(InputError, match="give the paths"):
         load("from:")
+    with pytest.raises(
+        ScenarioError, match=f"this is a configuration of Axolotl, not a scenario; give it by --from {paths[0]}"
+    ):
+        load(paths[0])
 
 
 @pytest.mark.parametrize("one", formats(), ids=lambda one: one.name)

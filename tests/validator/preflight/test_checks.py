@@ -18,3 +18,13 @@ def test_training_by_autocast_is_not_measured() -> None:
     with pytest.raises(InputError, match=message):
         check_trainable(load("resnet50-ring-p100", FIELDS))
     check_trainable(load("resnet50-ring-p100", (*FIELDS, "training.autocast=false", "training.optimizer=sgd")))
+
+
+@pytest.mark.parametrize("part", ["adapters={rank: 8}", "freeze=embedding"])
+@pytest.mark.parametrize("compute", ["real", "paced"])
+def test_a_part_of_a_model_is_not_trained(part: str, compute: str) -> None:
+    message = f"training.{part.partition('=')[0]} is predicted but not measured: .*; give a python: model whose requires_grad"
+    with pytest.raises(InputError, match=message):
+        check_trainable(
+            load("resnet50-ring-p100", (*FIELDS, "training.autocast=false", f"training.{part}", f"compute={compute}"))
+        )

@@ -330,8 +330,11 @@ def test_where_nothing_fits_states_are_offloaded() -> None:
     given = load("llama-2-7b", ("cluster=aws-g5", "batch=16", "training.zero=3", "training.offload=[optimizer, parameters]"))
     planned = plan(given, 4, top=1).best[0].scenario
     assert (planned.training.zero, planned.training.offload) == (3, ("optimizer", "parameters"))
+    tiny = "cluster.device.memory=2 GiB", "cluster.device.usable_memory=null"
     with pytest.raises(InputError, match=r"with optimizer and parameters on hosts; give more ranks"):
-        plan(load("llama-2-70b", ("cluster=aws-g5", "batch=1")), 1)
+        plan(load("llama-2-7b", ("cluster=aws-g5", "batch=1", *tiny)), 1)
+    with pytest.raises(InputError, match=r"of a node's host memory, which has 16.0 GiB"):
+        plan(load("llama-2-7b", ("cluster=aws-g5", "batch=16", "cluster.node.host.memory=16 GiB")), 4)
 
 
 def test_the_best_configurations_are_returned_as_a_table() -> None:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import scaleproof
-from scaleproof.commands.predicting.collective import describe
+from scaleproof.commands.predicting.collective import times_table
 from scaleproof.simulator.analysis.collective.time import (
     collective_time,
     collective_times,
@@ -63,7 +63,7 @@ def test_ranks_are_parsed_as_a_number_or_a_list() -> None:
 
 def test_the_table_is_aligned_and_its_columns_are_consistent() -> None:
     times = list(collective_times("all_reduce", [8, 2**30], group_on(plain(4), 4), plain(4)))
-    names, units, *rows = describe(times).splitlines()
+    names, units, *rows = times_table(times).splitlines()
     ends = [[match.end() for match in re.finditer(r"\S+", line)][:5] for line in (names, units, *rows)]
     assert ends == [ends[0]] * len(ends)
     *numbers, algorithm = rows[1].split()

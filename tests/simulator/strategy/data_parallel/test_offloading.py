@@ -10,6 +10,7 @@ from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.engine.events import simulate
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import predict, timed
+from scaleproof.simulator.run.bottleneck import limit
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.scenario_job import program_of
@@ -176,3 +177,12 @@ def test_what_cannot_be_offloaded_is_refused(overrides: tuple[str, ...], message
     with pytest.raises(ScenarioError) as error:
         scenario(*overrides)
     assert message in str(error.value)
+
+
+def test_updates_on_hosts_that_take_most_of_a_step_limit_it() -> None:
+    small_batch, large_batch = (
+        " ".join(limit(timed(seven("training.zero=2", OPTIMIZER, f"batch={batch}")))) for batch in (8, 64)
+    )
+    assert "% updates on hosts. Host-bound: faster memory of hosts, training.delay_update or less" in small_batch
+    assert "Compute-bound" in large_batch
+    assert "% updates on hosts: faster memory" in large_batch
