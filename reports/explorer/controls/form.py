@@ -10,12 +10,13 @@ from scaleproof.reports.explorer.controls.choices import COUNTS, Control, Option
 from scaleproof.reports.explorer.controls.layouts import micro_batch_size, rearranged, settings_between
 from scaleproof.reports.explorer.controls.parallelism import Parallelism
 from scaleproof.reports.explorer.controls.sliders import sliders
-from scaleproof.simulator.cluster.device.device import Optimizer, Precision
+from scaleproof.simulator.cluster.device.device import OPTIMIZER_STATES, Optimizer, Precision
 from scaleproof.simulator.cluster.device.kernels.products import has_scaled_blocks
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.scenario import dump
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.scenario.training import averages_gradients
 
 # samples of a microbatch with which a model of the other sort begins
 _TEXTS: Final = 1
@@ -126,9 +127,14 @@ class _Training:
             ]
             yield choice("training.fp8_recipe", "FP8 recipe", "", recipes, scenario.training.fp8_recipe,
                          term="How tensors are scaled before they are cast to 8 bits.")  # fmt: skip
-        options = [option(one, one, f"training.optimizer={one}") for one in get_args(Optimizer)]
+        training, shards = scenario.training, averages_gradients(scenario.strategy) and not scenario.training.offload
+        known = [
+            one for one in get_args(Optimizer)
+            if (one != "muon" or shards) and (OPTIMIZER_STATES[one] or training.state_bits is None)
+        ]  # fmt: skip
+        options = [option(one, one, f"training.optimizer={one}") for one in known]
         yield choice("training.optimizer", "Optimizer", "", options, scenario.training.optimizer,
-                     term="Adam and LAMB keep two states per parameter, momentum one, SGD none.")  # fmt: skip
+                     term="Adam and LAMB keep two states per parameter, momentum, Lion and Muon one, SGD none.")  # fmt: skip
 
     def _model(self, model: facts.ModelFacts) -> Option:
         """The choice of a model; where the degrees do not divide it, with plain data parallelism on the same GPUs."""
