@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from scaleproof.proof.published.prediction import Options, Prediction, Uncertainty
@@ -55,7 +56,7 @@ def _run(row: Row, options: Options) -> FineTuningRun:
     changed = run.scenario.framework
     for mechanism in options.ablate:
         changed = changed.ablated(mechanism)
-    return run if changed is run.scenario.framework else fine_tuning_run(row, changed)
+    return run if changed is run.scenario.framework else replace(run, scenario=run.scenario.copied(framework=changed))
 
 
 def _predictions(row: Row, run: FineTuningRun, options: Options, name: str) -> Iterator[Prediction]:

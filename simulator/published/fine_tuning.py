@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.model.layers import has_operator
 from scaleproof.simulator.published.tables import Row
 from scaleproof.simulator.published.training_runs import software_of
@@ -51,12 +50,11 @@ class FineTuningRun:
     assumed: tuple[str, ...]
 
 
-def fine_tuning_run(row: Row, framework: Framework | None = None, named: bool = True) -> FineTuningRun:
+def fine_tuning_run(row: Row, named: bool = True) -> FineTuningRun:
     """The scenario of a row of fine_tuning.csv.
 
-    framework: in place of the one that trained the row. named: whether the scenario names the row's framework; else it leaves
-    that to the default. Raises InputError where the row lacks what a scenario needs or says what is not modelled, and
-    ScaleproofError where the scenario is not valid.
+    named: whether the scenario names the row's framework; else it leaves that to the default. Raises InputError where the row
+    lacks what a scenario needs or says what is not modelled, and ScaleproofError where the scenario is not valid.
     """
     known = {column: value for column, value in _ASSUMED.items() if not row.get(column)}
     if row["method"] == "full":
@@ -64,7 +62,6 @@ def fine_tuning_run(row: Row, framework: Framework | None = None, named: bool = 
     assumed = list(known)
     row = {**row, **known}
     software = software_of(row) or {}
-    trained_by = framework or shipped(software.get("framework", "pytorch-ddp"))
     if not software:
         assumed.append("software")
     length = re.search(r"longest (\d+)|at most (\d+)|^(\d+)", row["seq_len"])
@@ -85,8 +82,8 @@ def fine_tuning_run(row: Row, framework: Framework | None = None, named: bool = 
         "batch": {"total": batch * workers},
         "training": _with_defaults(training, software.get("training", {})),
     }
-    if framework is not None or (named and software):
-        parts["framework"] = trained_by.name
+    if named and software:
+        parts["framework"] = software["framework"]
     per_pass = "micro-batch" in row["step_is"] and not row["step_is"].startswith("optimizer step")
     return FineTuningRun(
         load(parts), accumulated if per_pass else 1, _reported(row["memory_kind"]), not row["seq_len"].isdigit(), tuple(assumed)
@@ -154,10 +151,13 @@ def _training(row: Row, is_gated: bool) -> dict[str, Any]:
     if bits is None:
         raise InputError(f"unknown precision: {precision}")
     name = bits[0].replace("float", "fp") if not bits[0].startswith("b") else "bf16"
-    mixed = "mixed" in precision or name == "fp16"
+    # PEFT leaves the 16-bit norms of GPTQ's models as they are (prepare_model_for_kbit_training)
+    is_narrow = "gptq" in base
+    mixed = "mixed" in precision or (name == "fp16" and not is_narrow)
     deepspeed = "deepspeed" in row["software"].lower()
     found: dict[str, Any] = {
-        "precision": name, "optimizer": _OPTIMIZERS[optimizer], "autocast": mixed, "master": mixed or deepspeed,
+        "precision": name, "optimizer": _OPTIMIZERS[optimizer], "autocast": mixed,
+        "master": mixed or deepspeed or name == "fp16",
         "recompute": "full" if row["activation_checkpointing"] in ("full", "yes") else "none",
     }  # fmt: skip
     if "8-bit" in row["optimizer"].lower() or "8bit" in row["optimizer"].lower():
@@ -168,7 +168,7 @@ def _training(row: Row, is_gated: bool) -> dict[str, Any]:
     if row["offload"] not in ("", "none"):
         found["offload"] = [word for word in re.split(r"[^a-z]+", row["offload"]) if word]
     if _METHODS[method]:
-        found["adapters"] = _adapters(row, is_gated) | {"kind": _METHODS[method]}
+        found["adapters"] = _adapters(row, is_gated) | {"kind": _METHODS[method]} | ({"precision": "fp32"} if is_narrow else {})
         found |= _base(base)
     return found
 

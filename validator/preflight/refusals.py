@@ -277,11 +277,11 @@ def _states(scenario: Scenario) -> Iterator[Refusal]:
         *((getattr(training, field), f"training.{field} is {_UNMEASURED}", "ranks train all parameters of a model",
            "give a python: model whose requires_grad says what is trained")
           for field in ("adapters", "freeze")),
+        (optimizer in ("lion", "muon"), f"training.optimizer: {optimizer} is {_UNMEASURED}", "",
+         f"give one of {', '.join(OPTIMIZERS)}"),
         (optimizer not in OPTIMIZERS and (training.zero > 0 or plan.tensor > 1 or scenario.strategy.servers > 0),
          f"training.optimizer: {optimizer} with divided parameters is {_UNMEASURED}",
          "its update of an element depends on the whole tensor, of which ranks that shard have a part",
-         f"give one of {', '.join(OPTIMIZERS)}"),
-        (optimizer in ("lion", "muon"), f"training.optimizer: {optimizer} is {_UNMEASURED}", "",
          f"give one of {', '.join(OPTIMIZERS)}"),
         *((value, f"training.{field} is {_UNMEASURED}", "", "leave it out to measure") for field, value in (
             ("state_bits", training.state_bits), ("ema", training.ema), ("clip_gradients", training.clip_gradients),
