@@ -99,7 +99,7 @@ def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
     """The run of timelines: mean times of one training step, with the names of the scenario and warnings."""
     cluster = scenario.cluster
     calibration, notes = disturbed(cluster), [one.note for one in unmodelled(scenario)]
-    if scenario.training.offload:
+    if scenario.uses_host:
         notes.append(assumptions(cluster))
     described = (one_card_warning(cluster), *placement_warnings(scenario.strategy.plan, cluster), calibration)
     found = (*described, *warnings(scenario, timelines[0]), *notes)

@@ -176,15 +176,15 @@ def out_of_memory(run: Run) -> str:
     settings = " ".join(f"--set {shlex.quote(setting)}" for setting in _settings(run.fit_by))
     # the script decides all that a plan would
     other = (
-        "capture the script again with a smaller batch, recomputation or more shards"
+        "the script decides what would help: capture it again with a smaller batch, recomputation, more shards or offloading"
         if run.capture is not None
-        else f"give a smaller batch or more {noun}s, or try 'scaleproof plan'"
+        else f"no setting tried makes it fit; give a smaller batch or more {noun}s, or try 'scaleproof plan'"
     )
     if run.adapters_fit_by:
         adapters = " ".join(f"--set {shlex.quote(setting)}" for setting in _settings(run.adapters_fit_by))
         other = f"{other}; as adapters it fits with: {adapters}"
     note = f" ({run.fit_by_note})" if run.fit_by_note else ""
-    remedy = f"fits with: {settings}{note}" if settings else f"no setting tried makes it fit; {other}"
+    remedy = f"fits with: {settings}{note}" if settings else other
     if run.host_problem:
         return f"Out of host memory: {run.host_problem}" + (f"; {remedy}" if settings else "")
     return f"Out of memory: {need} per {noun}{place} ({', '.join(largest(holders_bytes))}); {remedy}"

@@ -15,6 +15,7 @@ from scaleproof.simulator.captured.samples import samples_of
 from scaleproof.simulator.captured.script import LAUNCHES, CapturedClass, CapturedScript, Events, Operator
 from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.common.allocations import Allocation, Free
+from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.model.torch_operators import copied, work_of
@@ -30,9 +31,9 @@ _HOLDERS: Final = {
 # Optimizers of scenarios, by words in the names of classes.
 _OPTIMIZERS: Final = {"lamb": "lamb", "adafactor": "adafactor", "adam": "adam", "sgd": "sgd"}
 _USUAL_OPTIMIZER: Final = "adam"
-_COPIES: Final = ("host to device", "device to host")
+_COPIES: Final = {"host to device": Dimension.FROM_HOST, "device to host": Dimension.TO_HOST}
 # Columns of events that programs use as they are recorded.
-_AS_RECORDED: Final = ("stream", "recomputed", "group", "peer", "tag", "work", "event", "other_stream")
+_AS_RECORDED: Final = ("stream", "recomputed", "group", "peer", "tag", "work", "event", "other_stream", "size")
 
 
 def read(path: Path) -> CapturedScript:
@@ -151,7 +152,7 @@ class _StepReader:
             operator=[self._operator_number(row) if kind in LAUNCHES else NONE for row, kind in enumerate(self._kinds)],
             host_s=[max(0.0, seconds) for seconds in columns["host_s"]],
             op=ops,
-            dimension=[op and self._roles.dimension(group, op) for op, group in zip(ops, columns["group"], strict=True)],
+            dimension=[self._dimension(row, op) for row, op in enumerate(ops)],
             size_bytes=[self._size_bytes(row, op) for row, op in enumerate(ops)],
             **{name: columns[name] for name in _AS_RECORDED},
         )
@@ -198,12 +199,19 @@ class _StepReader:
             raise InputError(f"a collective {name!r}, whose time is not known; those known are {', '.join(COLLECTIVES)}")
         return COLLECTIVES[name]
 
+    def _dimension(self, row: int, op: Op | None) -> Dimension | None:
+        """The parallel dimension of a collective, or the direction of a copy between device and host."""
+        if op is not None:
+            return self._roles.dimension(self._columns["group"][row], op)
+        return _COPIES.get(self._one.text("name", self._one.begin + row)) if self._kinds[row] is EventKind.COPY else None
+
     def _size_bytes(self, row: int, op: Op | None) -> float:
-        """Bytes of a message or of a collective's whole buffer; 0 for other events."""
+        """Bytes of a message, of a copy, or of a collective's whole buffer; 0 for other events."""
         read, written = self._moved_bytes(row)
         if op is not None:
             return float(whole_bytes(op, read, written, len(self._one.groups[self._columns["group"][row]].ranks)))
-        return float({EventKind.SEND: read, EventKind.RECEIVE: written}.get(self._kinds[row], 0))
+        sizes = {EventKind.SEND: read, EventKind.RECEIVE: written, EventKind.COPY: written}
+        return float(sizes.get(self._kinds[row], 0))
 
 
 def allocations_of(one: RecordedRanks) -> tuple[list[Allocation | Free], list[Allocation | Free]]:

@@ -43,7 +43,7 @@ class EventKind(IntEnum):
     stream wait for one of them. EVENT_RECORD and EVENT_WAIT are of CUDA events; STREAM_WAIT makes a stream wait for another
     stream so far. SYNCHRONIZE makes the host wait: for a stream, an event, a work or, without any of them, the device. ITEM
     reads a value to the host, which waits for the stream. COPY copies between host and device or within it. ALLOCATE and FREE
-    are of device memory. STEP begins the step.
+    are of device memory. STEP begins the step. HOST_UPDATE is an optimizer's step over parameters on the host.
     """
 
     OPERATOR = 0
@@ -60,6 +60,7 @@ class EventKind(IntEnum):
     ALLOCATE = 11
     FREE = 12
     STEP = 13
+    HOST_UPDATE = 14
 
 
 class TrainingPass(IntEnum):
@@ -122,7 +123,7 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "event": Column("i4", "number of a CUDA event"),
     "work": Column("i4", "number of a collective or message, and of the waits for it; a batch of messages shares one"),
     "allocation": Column("i4", "number of an allocation, and of its end"),
-    "size": Column("i8", "bytes requested by ALLOCATE"),
+    "size": Column("i8", "bytes requested by ALLOCATE; parameters that HOST_UPDATE updates"),
     "category": Column("i1", "Category of ALLOCATE"),
     "line": Column("i4", "index of a string: 'train.py:12', the innermost line that is the script's own"),
 }  # fmt: skip

@@ -24,6 +24,8 @@ from scaleproof.simulator.model.torch_operators import Work
 
 # Events that launch an operator.
 LAUNCHES: Final = (EventKind.OPERATOR, EventKind.COPY)
+# Smaller copies between host and device are batches of tokens, which take no time that matters; a round number.
+_BATCH_BYTES: Final = 2.0**20
 
 
 class Operator(NamedTuple):
@@ -41,8 +43,10 @@ class Events(NamedTuple):
     and None stand where a column does not apply.
 
     phase: what is outside of the passes counts with the pass before it. operator: index into the operators of the class.
-    module: a path. host_s: seconds of the script's own code before an operator, on the host that captured it. op, dimension:
-    of a collective. group: index into the groups of the class. size_bytes: of a message, or of a collective's whole buffer.
+    module: a path. host_s: seconds of the script's own code before an operator, on the host that captured it. op: of a
+    collective. dimension: of a collective, or the direction of a copy between device and host. group: index into the groups of
+    the class. size_bytes: of a message, of a copy, or of a collective's whole buffer. size: of an update on the host, its
+    parameters.
     """
 
     kind: Sequence[EventKind]
@@ -61,15 +65,22 @@ class Events(NamedTuple):
     work: Sequence[int]
     event: Sequence[int]
     other_stream: Sequence[int]
+    size: Sequence[int]
 
     def rows(self, *kinds: EventKind) -> list[int]:
         """Rows of events of some kinds."""
         return [row for row, kind in enumerate(self.kind) if kind in kinds]
 
     @property
+    def uses_host(self) -> bool:
+        """Whether the host updates parameters, or more than a batch of tokens is copied between device and host."""
+        copied = (self.size_bytes[row] for row in self.rows(EventKind.COPY) if self.dimension[row] is not None)
+        return bool(self.rows(EventKind.HOST_UPDATE)) or max(copied, default=0.0) > _BATCH_BYTES
+
+    @property
     def first_update(self) -> int:
         """The row of the optimizer's first operator; that after all others without one."""
-        updates = (row for row in self.rows(*LAUNCHES) if self.phase[row] == Phase.OPTIMIZER)
+        updates = (row for row in self.rows(*LAUNCHES, EventKind.HOST_UPDATE) if self.phase[row] == Phase.OPTIMIZER)
         return next(updates, len(self.kind))
 
     @property
@@ -154,6 +165,11 @@ class CapturedScript:
     timed_on: str = ""
     samples_rule: str = ""
     samples_conflict: str = ""
+
+    @functools.cached_property
+    def uses_host(self) -> bool:
+        """Whether the memory of hosts has states or activations of the script."""
+        return any(one.events.uses_host for one in self.classes)
 
     def precision_on(self, known: Collection[str]) -> str:
         """The precision of most FLOPs on a device with rates for the known ones: without TF32, fp32 is exact."""

@@ -14,6 +14,7 @@ from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Precision,
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes, PositiveBytesPerSecond, Seconds
+from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.recompute import ATTENTION_CORE, AnyRecompute
 from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.simulator.parallelism.option_rules import decided_by_framework
@@ -232,6 +233,9 @@ class MemoryBehaviour(Spec):
     kept_bytes: dict[str, float] = Field(
         {}, description="kept for the backward pass per element that an operator writes, in addition to what the model counts"
     )
+    frozen_kept_bytes: dict[str, float] = Field(
+        {}, description="the same in layers whose own parameters are frozen, where their gradients would read some of it"
+    )
     scale: float = Field(1.0, gt=0, le=100, description="factor on modelled memory, from calibration")
     context_bytes: Bytes = Field(500 * 2.0**20, alias="context", description="of the device's context and loaded kernels")
     reports: Literal["total_bytes", "reserved_bytes", "allocated_bytes"] = Field(
@@ -240,6 +244,11 @@ class MemoryBehaviour(Spec):
     reported_rank: Literal["fullest", "first"] = Field(
         "fullest", description="whose figure that is: of the fullest rank, or of rank 0, on the first pipeline stage"
     )
+
+    def copies_bytes(self, layer: Layer) -> float:
+        """Bytes per sample that operators of a layer keep in addition to what the model counts."""
+        kept = self.kept_bytes | (self.frozen_kept_bytes if layer.is_frozen else {})
+        return sum((kept.get(one.name, 0.0) * one.written for one in layer.operators), 0.0)
 
 
 def _with_decided_options(defaults: type[Spec]) -> type[Spec]:

@@ -77,8 +77,7 @@ def added_bytes(layer: Layer, inputs: MemoryInputs) -> float:
     """Bytes per sample that the framework keeps in addition to what the model counts: copies, and parts of gathered inputs that
     other ranks own."""
     software, plan = inputs.software, inputs.plan
-    written = (software.kept_bytes.get(one.name, 0.0) * one.written for one in layer.operators)
-    copies_bytes = sum(written, 0.0)
+    copies_bytes = software.copies_bytes(layer)
     if software.keeps_gathered and plan.stages == 1:
         gathers = (one for one in layer.exchanges if (one.op, one.axis, one.backward) == ("all_gather", "tensor", False))
         # whole inputs in place of a rank's own part

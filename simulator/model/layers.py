@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.model.operators import Exchange, Matmul, Module, Operator, SavedActivation
+from scaleproof.simulator.model.operators import Exchange, Matmul, Module, Operator, SavedActivation, is_added
 
 ContextBy = Literal["ring", "all_gather", "ulysses"]
 
@@ -148,6 +148,12 @@ class Layer:
     def has_backward(self) -> bool:
         """Whether it has a backward pass: for gradients of its own parameters, or of those of an earlier layer."""
         return bool(self.tensors) or any(operator.has_backward for operator in self.operators)
+
+    @functools.cached_property
+    def is_frozen(self) -> bool:
+        """Whether its own parameters are frozen; those of adapters may be trained."""
+        products = (operator for operator in self.operators if not is_added(operator))
+        return self.frozen_parameters > 0 and not any(operator.trained_weights for operator in products)
 
     @functools.cached_property
     def can_be_recomputed(self) -> bool:

@@ -158,6 +158,11 @@ class Scenario(Spec):
         kernels = self.cluster.device.kernels
         return training.fp4_recipe or ("nvfp4" if kernels is None or has_nvfp4(kernels.generation) else "mxfp4")
 
+    @property
+    def uses_host(self) -> bool:
+        """Whether hosts have states, parameters or activations that their devices would have otherwise."""
+        return bool(self.training.offload) or (isinstance(self.strategy, CapturedStrategy) and self.strategy.script.uses_host)
+
     def layers(self, shard: Shard) -> Sequence[Layer]:
         """The layers of a rank of the sharded model, as they are trained, with samples of the mean length.
 
@@ -224,7 +229,7 @@ class Scenario(Spec):
             self.__dict__["strategy"] = self.strategy.for_samples(self.samples_per_worker)
         strategy, training = self.strategy, self.training
         cluster = placed(self.cluster, strategy.plan)
-        self.__dict__["cluster"] = with_host(cluster) if training.offload else cluster
+        self.__dict__["cluster"] = with_host(cluster) if self.uses_host else cluster
         if self.framework_is_default:
             self.__dict__["framework"] = default_framework(
                 strategy, training.precision, training.zero, self.model, self.cluster

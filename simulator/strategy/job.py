@@ -415,7 +415,7 @@ class Job:
             if self.recompute.kind != "none" and (self.recomputed is None or self.recomputed[number]):
                 kept = kept_activations(layer, self.recompute, entry_elements=entry)
             else:
-                result[number] = sum(software.kept_bytes.get(one.name, 0.0) * one.written for one in layer.operators)
+                result[number] = software.copies_bytes(layer)
             result[number] += sum(one.elements * (one.element_bytes or self.element_bytes) for one in kept)
         return samples * result
 

@@ -81,7 +81,7 @@ class ScriptContext:
     def install(self) -> None:
         """Adds the hooks."""
         modules.register_module_forward_pre_hook(self._enter)
-        modules.register_module_forward_hook(self._leave, always_call=True)
+        modules.register_module_forward_hook(self._leave, with_kwargs=True, always_call=True)
         _follow_sharding(self)
 
     @property
@@ -188,7 +188,7 @@ class ScriptContext:
     def _short(self, path: str) -> str:
         return _resolved(path).removeprefix(f"{self._folder}/")
 
-    def _enter(self, module: nn.Module, arguments: Any) -> None:
+    def _enter(self, module: nn.Module, _: Any) -> None:
         if torch.compiler.is_dynamo_compiling():
             return
         own = self._of_thread
@@ -200,17 +200,19 @@ class ScriptContext:
             self._root_names.add(self._names[identity])
         if not own.modules and _current_node() is None:
             self._before_backward = torch.is_grad_enabled()
-            self.inputs.append(ModelInput(type(module).__name__, _shapes(arguments), 1))
         node = _current_node()
         own.is_nested = node is not None and node.name().startswith(_REENTRANT)
         own.modules.append((self._names[identity], _next_number()))
 
-    def _leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
+    def _leave(self, module: nn.Module, *called: Any) -> None:
+        """Ends the call of a module. called: positional arguments, those by keywords unless the call failed, and the result."""
         if torch.compiler.is_dynamo_compiling():
             return
         own = self._of_thread
         if own.modules:
             own.modules.pop()
+        if not own.modules and _current_node() is None:
+            self.inputs.append(ModelInput(type(module).__name__, _shapes(called[:-1]), 1))
 
 
 def _resolved(path: str) -> str:

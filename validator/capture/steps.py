@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from scaleproof.simulator.captured.record import Category, ModelInput, UsedOptimizer
+from scaleproof.simulator.captured.record import Category, EventKind, ModelInput, UsedOptimizer
 from scaleproof.validator.capture.backend.memory import Arena
 from scaleproof.validator.capture.context import path_in
 from scaleproof.validator.capture.trace import RankTrace
@@ -79,12 +79,20 @@ class Steps:
 
     def _note(self, optimizer: Optimizer) -> None:
         context = self._trace.context
+        self._record_host_update(optimizer)
         context.end_optimizer()
         self._arena.collect()
         self._categorise(optimizer)
         self._names[id(optimizer)] = type(optimizer).__name__
         self._marks.append(Mark(id(optimizer), self._trace.mark(), _merged(context.inputs)))
         context.begin_step()
+
+    def _record_host_update(self, optimizer: Optimizer) -> None:
+        """Records the step over the parameters that are on the host, which `backend.registration` does not compute."""
+        parameters = (one for group in optimizer.param_groups for one in group["params"] if one.grad is not None)
+        updated = sum(local.numel() for local in map(local_part, parameters) if local.device.type == "cpu")
+        if updated:
+            self._trace.add(EventKind.HOST_UPDATE, name=type(optimizer).__name__, size=updated)
 
     def _is_enough(self) -> bool:
         period = self._period()

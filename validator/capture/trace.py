@@ -25,7 +25,7 @@ from scaleproof.validator.capture.context import Place, ScriptContext
 # Kinds of events that distinguish ranks, and those of them that may have any order.
 _COMPARED: Final = {
     EventKind.OPERATOR, EventKind.COLLECTIVE, EventKind.SEND, EventKind.RECEIVE, EventKind.WORK_WAIT, EventKind.SYNCHRONIZE,
-    EventKind.ITEM, EventKind.COPY,
+    EventKind.ITEM, EventKind.COPY, EventKind.HOST_UPDATE,
 }  # fmt: skip
 _UNORDERED: Final = {EventKind.OPERATOR, EventKind.COPY}
 # Processor time of the calling thread, which other work on the machine does not change.

@@ -68,12 +68,14 @@ _Known = dict[int, tuple[Sequence[int], Phase | None]]
 
 class HostCosts(NamedTuple):
     """Seconds of the host per kernel and per collective, and whether it waits for each kernel. runs_script: whether the
-    script's own code takes the time that was captured, as on the machine on which operators were timed."""
+    script's own code takes the time that was captured, as on the machine on which operators were timed. copies: whether copies
+    between device and host share the links of the cluster's hosts."""
 
     kernel_s: float
     collective_s: float
     blocks: bool
     runs_script: bool = False
+    copies: bool = False
 
 
 class KernelBlock(NamedTuple):
@@ -101,7 +103,8 @@ def assembled_script(script: CapturedScript, job: Job, replicas: int) -> Assembl
     """The program of a step on a job's cluster with a number of replicas, and the tasks of each rank class."""
     times = KernelTimes(job.cluster.device, job.framework)
     runs_script = times.device == script.timed_on
-    host = HostCosts(times.launch_host_s, times.collective_host_s, times.blocks_host, runs_script)
+    copies = job.cluster.node.host is not None and not times.blocks_host
+    host = HostCosts(times.launch_host_s, times.collective_host_s, times.blocks_host, runs_script, copies)
     kernels = [script.kernel_times(rank_class, times) for rank_class in script.classes]
     return assemble(script.resized(replicas), kernels, job, host)
 
@@ -184,7 +187,8 @@ class RankTasks:
         kind = self._events.kind[row]
         if kind in _NO_TASK:
             return
-        if kind in LAUNCHES:
+        copies = self._host.copies and kind is EventKind.COPY and self._events.dimension[row] is not None
+        if kind in LAUNCHES and not copies:
             self._launch(row)
             return
         self._close()
@@ -193,6 +197,12 @@ class RankTasks:
         elif kind is EventKind.EVENT_RECORD:
             chain = self._begun(self._events.stream[row])
             self._recorded[self._events.event[row]] = list(chain.rows), chain.communicates
+        elif kind is EventKind.COPY:
+            self._copy(row)
+        elif kind is EventKind.HOST_UPDATE:
+            updated = self._communicate(row, self._begun(self._main).rows if self._host.blocks else [self._host_row])
+            self._follow(self._main, [updated], Phase.OPTIMIZER)
+            self._host_waits([updated])
         else:
             self._wait(row)
 
@@ -269,6 +279,15 @@ class RankTasks:
         task, phase = self._communicate(row, after), _COMMUNICATES[events.kind[row]]
         tasks, _ = self._works.get(events.work[row], ((), phase))
         self._works[events.work[row]] = [*tasks, task], phase
+
+    def _copy(self, row: int) -> None:
+        """Copies between device and host, in the order of a stream."""
+        events, chain = self._events, self._begun(self._events.stream[row])
+        self._host_row = self._builder.compute(
+            self._rank, events.phase[row], self._host.kernel_s, [self._host_row], stream=HOST_STREAM
+        )
+        chain.rows = [self._communicate(row, [*chain.rows, self._host_row])]
+        chain.communicates = Phase.SEND if events.dimension[row] == Dimension.TO_HOST else Phase.RECEIVE
 
     def _wait(self, row: int) -> None:
         """Adds a wait for communication, for an event, or for the work so far of a stream or, with NONE, of all streams."""
@@ -393,9 +412,31 @@ class Assembly:
 
     def _communicate(self, number: int, row: int, after: Sequence[int]) -> int:
         """Adds communication of a class, or what the class's part in it follows if another class has added it."""
-        if self._classes[number].events.kind[row] is EventKind.COLLECTIVE:
+        kind = self._classes[number].events.kind[row]
+        if kind is EventKind.COLLECTIVE:
             return self._collective(number, row, after)
-        return self._message(number, row, after)
+        if kind is EventKind.HOST_UPDATE:
+            return self._host_update(number, row, after)
+        return self._host_copy(number, row, after) if kind is EventKind.COPY else self._message(number, row, after)
+
+    def _host_copy(self, number: int, row: int, after: Sequence[int]) -> int:
+        """Adds a copy between a device and its host."""
+        one = self._classes[number]
+        place, dimension, size_bytes = self._place(one.played), one.events.dimension[row], one.events.size_bytes[row]
+        assert dimension is not None, "a copy has a direction"
+        path = partial(
+            ResourceMap.host_copy, place=place, each=self._ranks_on(place[0], one), to_host=dimension == Dimension.TO_HOST
+        )
+        labels = Communication.of(dimension, "sendrecv", size_bytes)
+        return self._builder.transfer(number, number, size_bytes, path, Phase.SEND, after, labels=labels)
+
+    def _host_update(self, number: int, row: int, after: Sequence[int]) -> int:
+        """Adds an optimizer's step over the parameters of a rank that its host has."""
+        one = self._classes[number]
+        node, (moved_bytes, stored_bytes) = self._place(one.played)[0], self._job.host_update_bytes
+        each = self._ranks_on(node, one)
+        path = partial(ResourceMap.host_update, node=node, each=each, moved_bytes=moved_bytes, stored_bytes=stored_bytes)
+        return self._builder.background(number, float(one.events.size[row]), path, Phase.OPTIMIZER, after)
 
     def _collective(self, number: int, row: int, after: Sequence[int]) -> int:
         events = self._classes[number].events

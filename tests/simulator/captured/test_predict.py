@@ -116,7 +116,7 @@ def test_a_script_that_does_not_fit_gets_advice_that_is_not_refused() -> None:
     assert run.fits is False
     assert not run.fit_by
     text = out_of_memory(run)
-    assert "no setting tried makes it fit; capture the script again with a smaller batch" in text
+    assert "the script decides what would help: capture it again with a smaller batch" in text
     assert "scaleproof plan" not in text
 
 

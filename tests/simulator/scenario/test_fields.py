@@ -25,8 +25,8 @@ Make = Callable[..., Scenario]
 # bytes of an element or of a parameter, which are numbers as data types are
 _OF_AN_ELEMENT = {
     "MemoryBehaviour.master_bytes", "MemoryBehaviour.flat_bytes", "MemoryBehaviour.fp8_input_bytes",
-    "MemoryBehaviour.kept_bytes", "Framework.extra_bytes", "Framework.parameter_bytes", "Framework.optimizer_bytes",
-    "Framework.clip_bytes",
+    "MemoryBehaviour.kept_bytes", "MemoryBehaviour.frozen_kept_bytes", "Framework.extra_bytes", "Framework.parameter_bytes",
+    "Framework.optimizer_bytes", "Framework.clip_bytes",
     "Autocast.extra_bytes", "Autocast.parameter_bytes",
 }  # fmt: skip
 _UNITS = re.compile(r"_(s|bytes|Bps|flops|W|J|Hz|USD)$")

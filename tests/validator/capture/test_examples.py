@@ -1,4 +1,4 @@
-"""Scripts of ten kinds are captured without a changed line, as small and as large jobs."""
+"""Scripts of many kinds are captured without a changed line, as small and as large jobs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.validator.verdicts import at_night
 
 EXAMPLES: Final = Path(__file__).parents[3] / "examples" / "captured"
 DEVICE: Final = DeviceProperties("NVIDIA H100", 80 << 30, 132, 50 << 20, (9, 0))
-NEEDS: Final = {"hugging_face_trainer": "transformers", "lightning_fabric": "lightning"}
+NEEDS: Final = {"hugging_face_trainer": "transformers", "lightning_fabric": "lightning", "lora_peft": "peft"}
 # Number of rank classes: a rank that prints, and stages of a pipeline, are classes of their own.
 CLASSES: Final = {
     "convnet_amp": 1, "gan": 1, "gpt_ddp": 2, "gradient_accumulation": 1, "hugging_face_trainer": 1, "lightning_fabric": 1,
-    "llama_fsdp2": 1, "mixture_of_experts": 1, "pipeline_1f1b": 4, "tensor_parallel": 1,
+    "llama_fsdp2": 1, "lora_peft": 1, "mixture_of_experts": 1, "pipeline_1f1b": 4, "tensor_parallel": 1,
 }  # fmt: skip
 # Kinds of scripts that are captured in tests of scripts, too.
 AT_NIGHT: Final = ("gan", "gradient_accumulation", "tensor_parallel")

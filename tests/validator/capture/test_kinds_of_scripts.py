@@ -174,3 +174,13 @@ def test_rows_are_repeated_as_often_as_a_policy_says() -> None:
     assert flops(one) == 2 * 2 * (512 + 768) * WIDTH**2
     decisions = {(decision.operator, decision.policy) for decision in one.decisions}
     assert ("aten::repeat_interleave", "each element equally often") in decisions
+
+
+def test_inputs_by_keywords_show_samples_and_silu_has_one_kernel_in_each_pass() -> None:
+    capture = captured(SCRIPTS / "by_keywords.py", ranks=1)
+
+    assert script_of_capture(capture, "by_keywords").samples == 8
+    (one,) = capture.classes
+    names = [one.text("name", row) for row in one.rows(EventKind.OPERATOR).tolist()]
+    assert names.count("aten::silu") == names.count("aten::silu_backward") == 1
+    assert "aten::sigmoid" not in names

@@ -132,7 +132,7 @@ class Kernels:
 
     def _on_meta(self, operator: Overload, arguments: Any, keywords: Any) -> Any:
         """Runs an operator on tensors without values. Raises UnknownShapeError where its shapes need values."""
-        meta_arguments, meta_keywords = tree_map(_meta, (arguments, keywords))
+        meta_arguments, meta_keywords = tree_map(on_meta, (arguments, keywords))
         try:
             return operator(*meta_arguments, **meta_keywords)
         except NotImplementedError:
@@ -146,7 +146,7 @@ class Kernels:
 
     def _allocate_outputs(self, operator: Overload, arguments: Any, keywords: Any, targets: Sequence[torch.Tensor]) -> None:
         """Gives memory to results that were passed without any."""
-        meta_arguments, meta_keywords = tree_map(_meta, (arguments, keywords))
+        meta_arguments, meta_keywords = tree_map(on_meta, (arguments, keywords))
         operator(*meta_arguments, **meta_keywords)
         of_target = {id(tensor) for tensor in targets}
         pairs = zip(tree_leaves((arguments, keywords)), tree_leaves((meta_arguments, meta_keywords)), strict=True)
@@ -193,7 +193,8 @@ class Kernels:
         return target  # type: ignore[no-any-return]
 
 
-def _meta(value: Any) -> Any:
+def on_meta(value: Any) -> Any:
+    """The same tensor or device without memory; any other value as it is."""
     if isinstance(value, torch.Tensor):
         return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=_META)
     return _META if isinstance(value, torch.device) else value

@@ -10,10 +10,12 @@ from typing import Any, Final
 
 import torch
 import torchgen  # type: ignore[import-untyped]
+from torch.utils._pytree import tree_map
 
 from scaleproof.validator.capture.backend.attention import scaled_dot_product_attention
-from scaleproof.validator.capture.backend.kernels import Kernels
-from scaleproof.validator.capture.backend.values import COMPUTED_FLOATS
+from scaleproof.validator.capture.backend.kernels import Kernels, on_meta
+from scaleproof.validator.capture.backend.schemas import schema_of, tensors_of
+from scaleproof.validator.capture.backend.values import COMPUTED_FLOATS, INVENTED_VALUE, returned
 
 # Operators that reach the kernels only by name, though no kernel of theirs for CUDA is listed.
 _ALSO: Final = (
@@ -21,8 +23,16 @@ _ALSO: Final = (
 )  # fmt: skip
 _FUNCTION: Final = re.compile(r"- func: ([\w.]+)\(")
 _DISPATCH: Final = re.compile(r"\s+([\w, ]+): ")
+_DELEGATE: Final = re.compile(r"\s+structured_delegate: ([\w.]+)")
 _COMPOSITE: Final = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
 _INITIALISES: Final = ("normal_", "uniform_")
+# Operators of optimizers, and of clipping gradients, on the host.
+_UPDATES: Final = (
+    "zero_", "fill_.Scalar", "mul_.Tensor", "mul.Tensor", "add_.Tensor", "add.Tensor", "div_.Tensor", "div.Tensor", "sqrt",
+    "sqrt_", "lerp_.Scalar", "addcmul_", "addcdiv_", "sign", "linalg_vector_norm", "_fused_adam_", "_fused_adamw_",
+    "_fused_sgd_",
+)  # fmt: skip
+_NUMBERS: Final = (bool, int, float, complex)
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _libraries: list[Any] = []
 
@@ -44,6 +54,8 @@ def register(kernels: Kernels) -> None:
             named.impl("scaled_dot_product_attention", scaled_dot_product_attention, key)
         for name in _INITIALISES:
             named.impl(name, _of_small_tensors(name), "CPU", with_keyset=True)
+        for name in _UPDATES:
+            named.impl(name, _of_small_updates(name), "CPU", with_keyset=True)
 
 
 def _library(name: str) -> Any:
@@ -53,15 +65,18 @@ def _library(name: str) -> Any:
 
 
 def _with_cuda_kernels() -> Iterator[str]:
-    """Names of operators with a kernel for CUDA, from the list that PyTorch ships."""
+    """Names of operators with a kernel for CUDA, their own or one that they share, from the list that PyTorch ships."""
     path = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
-    name = ""
+    own, shared, name = dict[str, None](), dict[str, str](), ""
     for line in path.read_text(encoding="utf-8").splitlines():
         if found := _FUNCTION.match(line):
             name = found[1]
-        elif name and (found := _DISPATCH.match(line)) and "CUDA" in (key.strip() for key in found[1].split(",")):
-            yield name
-            name = ""
+        elif found := _DELEGATE.match(line):
+            shared[name] = found[1]
+        elif (found := _DISPATCH.match(line)) and "CUDA" in (key.strip() for key in found[1].split(",")):
+            own[name] = None
+    yield from own
+    yield from (name for name, of in shared.items() if of in own)
 
 
 def _calling(kernels: Kernels, name: str) -> Callable[..., Any]:
@@ -79,8 +94,39 @@ def _of_small_tensors(name: str) -> Callable[..., Any]:
     kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
 
     def fill(keys: Any, tensor: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
-        if tensor.numel() > COMPUTED_FLOATS and tensor.dtype.is_floating_point:
+        if _is_large(tensor):
             return tensor
         return kernel.call_boxed(keys, tensor, *arguments, **keywords)
 
     return fill
+
+
+def _of_small_updates(name: str) -> Callable[..., Any]:
+    """The CPU's kernel, which without autograd computes nothing of many floats: parameters, gradients and states that a script
+    has on the host then have memory that is never touched."""
+    kernel, operator = torch.library.get_kernel(f"aten::{name}", "CPU"), _operator(name)
+    schema = schema_of(operator)
+
+    takes_tensor = [isinstance(argument.type, torch.TensorType) for argument in operator._schema.arguments]
+
+    def update(keys: Any, *arguments: Any, **keywords: Any) -> Any:
+        tensors = tensors_of((arguments, keywords))
+        if torch.is_grad_enabled() or not any(map(_is_large, tensors)):
+            # PyTorch passes numbers in place of tensors, which kernels do not take
+            given = (
+                torch.tensor(one, dtype=torch.result_type(tensors[0], one)) if is_tensor and isinstance(one, _NUMBERS) else one
+                for one, is_tensor in zip(arguments, takes_tensor, strict=False)
+            )
+            return kernel.call_boxed(keys, *given, **keywords)
+        if written := schema.writes(arguments, keywords):
+            return returned(schema, written)
+        result = operator(*tree_map(on_meta, arguments), **keywords)
+        if not result.dim():
+            return torch.full((), INVENTED_VALUE, dtype=result.dtype)
+        return torch.empty_strided(result.size(), result.stride(), dtype=result.dtype)
+
+    return update
+
+
+def _is_large(tensor: torch.Tensor) -> bool:
+    return tensor.numel() > COMPUTED_FLOATS and tensor.dtype.is_floating_point
