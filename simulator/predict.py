@@ -65,6 +65,7 @@ def predict(scenario: Scenario, interval: bool = True, remedy: bool = True, erro
         run,
         loading=_loading_rates(scenario, run),
         host_share=_host_share(scenario),
+        host_update_share=run.phase_s["optimizer"] / run.step_time_s if "optimizer" in scenario.training.offload else None,
         textbook_bubble=_textbook_bubble(scenario),
     )
     return _with_memory(run, scenario, remedy, errors)
@@ -249,11 +250,12 @@ def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel 
     """The run with the memory of its ranks, and if it does not suffice, settings with which it does."""
     use = memory(scenario)
     error = memory_error(scenario, errors)
-    remedies = None
+    remedies = adapters = None
     if remedy and not use.fits and scenario.strategy.kind != "captured":
-        from scaleproof.simulator.memory.remedies import fitting
+        from scaleproof.simulator.memory.remedies import fitting, fitting_adapters
 
         remedies = fitting(scenario)
+        adapters = fitting_adapters(scenario) if remedies is None else None
     host_problem = "" if use.host is None else use.host.problem
     if host_problem and use.host is not None and use.host.fits:
         run, host_problem = run.warned(host_problem), ""
@@ -270,6 +272,7 @@ def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel 
         fits_probability=error and error.below(use.capacity_bytes / use.worst.total_bytes),
         fit_by="" if remedies is None else str(remedies),
         fit_by_note=_cost_of_offloading(run, remedies),
+        adapters_fit_by="" if adapters is None else str(adapters),
         host_problem=host_problem,
     )
 

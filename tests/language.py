@@ -49,6 +49,8 @@ _ALLOWED: Final = re.compile(
     r"float_gates|gated?_"
     # the term of statistics; fields of clusters and keys of JSON files
     r"|held[-_ ]out|\"asked\"|\.tell\(\)"
+    # projections of gated MLPs, and lanes of PCIe
+    r"|[\"'.]gate\b|gate(?:,| and) up|(?:four|eight|sixteen|each|their|the|fewer)[ _]lanes?(?![a-z])"
 )
 
 

@@ -34,6 +34,8 @@ Parts may be given inline, by the name of a shipped file or by the path of one, 
 `cluster: {base: dgx-h100, nodes: 16, network: {nics: 8 x 200 Gbit/s}}`. Quantities have units (`25 Gbit/s`, `5 us`,
 `80 GiB`). Defaults follow the values. `scaleproof schema` prints this schema as JSON, for editors, with what `calibrate` and
 `import` write."""
+# Number of fields of a mapping from which on those of another one with more fields refer to them.
+_MANY: Final = 8
 _NEEDS: Final = """\
 ## Options that need others
 
@@ -82,14 +84,16 @@ def scenario_page(schema: dict[str, Any]) -> str:
     """The fields of a scenario, those of each mapping, and the abbreviations."""
     definitions = schema["$defs"]
     names, sections = [*_references(schema["properties"])], []
-    shapes: dict[tuple[Any, ...], str] = {}
+    shapes: dict[str, set[tuple[str, str]]] = {}
     for name in names:
         definition = definitions[name]
         if name in _WRITTEN:
             continue
         names += [new for new in dict.fromkeys(_references(definition.get("properties", {}))) if new not in names]
-        shape = tuple((field, _values(field, one)) for field, one in definition["properties"].items() if field != "kind")
-        first = shapes.setdefault(shape, name)
+        shape = {(field, _values(field, one)) for field, one in definition["properties"].items() if field != "kind"}
+        contained = (other for other, own in shapes.items() if own == shape or (len(own) >= _MANY and own < shape))
+        first = next(contained, name)
+        shapes[name] = shape
         fields = _fields(definition) if first == name else _other_defaults(definition, first, definitions[first])
         sections.append(f"## {name}\n\n{_sentence(definition)}{_kind(definition)}\n\n{fields}")
     return "\n\n".join([_HEAD + _SCENARIO, _fields(schema), _abbreviations(), _needs(), *sections]) + "\n"
@@ -131,15 +135,17 @@ def _fields(definition: dict[str, Any]) -> str:
 
 
 def _other_defaults(definition: dict[str, Any], like: str, other: dict[str, Any]) -> str:
-    """The defaults of a mapping's fields that differ from those of a mapping with the same fields."""
+    """The defaults of a mapping's fields that differ from those of another one, all of whose fields it has, and more fields."""
     fields, others = definition["properties"], other["properties"]
     changed = [
         f"`{name}: {_default(field, is_required=False).strip('`')}`"
         for name, field in fields.items()
-        if name != "kind" and field.get("default") != others[name].get("default")
+        if name != "kind" and name in others and field.get("default") != others[name].get("default")
     ]
     defaults = f", but by default {', '.join(changed)}" if changed else ""
-    return f"Fields as of [{like}](#{like.lower()}){defaults}."
+    more = {name: field for name, field in fields.items() if name not in others}
+    added = f" In addition:\n\n{_fields(definition | {'properties': more})}" if more else ""
+    return f"Fields as of [{like}](#{like.lower()}){defaults}.{added}"
 
 
 def _description(field: dict[str, Any]) -> str:
@@ -200,6 +206,8 @@ def _abbreviations() -> str:
         field = ".".join(map(str, path))
         rows += [f"| `{field}: {short}` | `{full}` |" for short, full in meanings.items()]
     rows += ["| `training.optimizer: adamw_8bit`, `paged_adamw_8bit`, `lion_8bit` | `adam`, `lion`; `training.state_bits: 8` |"]
+    rows += ["| `training.adapters: lora`, `dora` | `{kind: lora, rank: 16}` |"]
+    rows += ["| `training.adapters: qlora` | the same with `training.base_precision: nf4` |"]
     rows += ["| `strategy.kind: ddp` | `data_parallel` (`hybrid` with other degrees), `training.zero: 0` |"]
     rows += ["| `strategy.kind: fsdp` | the same with `training.zero: 3` |"]
     rows += ["| `training.gradient_checkpointing: true`, `activation_checkpointing: true` | `training.recompute: full` |"]

@@ -14,6 +14,7 @@ from scaleproof.reports.sections import Column, Description, Section, Table
 from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
 from scaleproof.simulator.analysis.planner.words import degrees, fits_words, layout
 from scaleproof.simulator.common.units import (
+    counted,
     format_bytes,
     format_energy_J,
     format_number,
@@ -135,7 +136,7 @@ def _sure(plans: Sequence[PlanRecord]) -> list[str]:
         sizes.setdefault(sentences.optimality(plan), []).append(f"{plan.gpus:,}")
     if len(sizes) == 1:
         return list(sizes)
-    return [f"{', '.join(gpus)} GPUs: {sentence}" for sentence, gpus in sizes.items()]
+    return [f"{', '.join(gpus)} {'GPU' if gpus == ['1'] else 'GPUs'}: {sentence}" for sentence, gpus in sizes.items()]
 
 
 def _sizes(plans: Sequence[PlanRecord]) -> Table:
@@ -195,7 +196,7 @@ def _ranking_of_several(plan: PlanRecord, is_folded: bool) -> Table:
     columns, heading, notes, groups = _ranking(plan)
     margin = sentences.against_runner_up(plan)
     risk = list(sentences.risk(plan))
-    brief = [f"{plan.gpus:,} GPUs: {sentence}" for sentence in filter(None, (margin, *risk))]
+    brief = [f"{counted(plan.gpus, 'GPU')}: {sentence}" for sentence in filter(None, (margin, *risk))]
     notes = [*risk, *sentences.comparisons(plan), *notes]
     return Table(columns, heading, notes, groups=groups, brief=brief, is_folded=is_folded)
 

@@ -180,6 +180,9 @@ def out_of_memory(run: Run) -> str:
         if run.capture is not None
         else f"no setting tried makes it fit; give a smaller batch or more {noun}s, or try 'scaleproof plan'"
     )
+    if run.adapters_fit_by:
+        adapters = " ".join(f"--set {shlex.quote(setting)}" for setting in _settings(run.adapters_fit_by))
+        other = f"{other}; as adapters it fits with: {adapters}"
     note = f" ({run.fit_by_note})" if run.fit_by_note else ""
     remedy = f"fits with: {settings}{note}" if settings else other
     if run.host_problem:

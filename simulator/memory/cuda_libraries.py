@@ -42,7 +42,8 @@ def nccl_bytes(cluster: Cluster, plan: Plan, copies: bool) -> float:
 
 
 def connections_bytes(cluster: Cluster, spans: Iterable[int], exchanging: int) -> float:
-    """Bytes of NCCL's buffers on one rank; zero if another library is used.
+    """Bytes of NCCL's buffers on one rank; zero if another library is used. Between GPUs of a node without peer-to-peer access
+    they are in the host's memory (NCCL, src/transport/shm.cc).
 
     spans: number of ranks from the first to the last of each group that the rank is in. exchanging: ranks of the largest group
     with all-to-alls.
@@ -51,10 +52,12 @@ def connections_bytes(cluster: Cluster, spans: Iterable[int], exchanging: int) -
     if facts is None or cluster.library != "nccl":
         return 0.0
     devices, cards, total = cluster.node.devices, cluster.node.cards_used, 0
+    has_peers = cluster.node.link is None or cluster.node.link.peer_to_peer
     for span in spans:
         nodes = -(-span // devices)
-        total += facts.channels(nodes, cards) * _CONNECTIONS[nodes == 1]
-    if exchanging > 1:
+        if has_peers or nodes > 1:
+            total += facts.channels(nodes, cards) * _CONNECTIONS[nodes == 1]
+    if exchanging > 1 and has_peers:
         # all-to-all: channels of their own within a node, shared buffers between nodes
         total += facts.channels(1, cards) * (min(exchanging, devices) - 1)
     return float(total * _CONNECTION_BYTES)

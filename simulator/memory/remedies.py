@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.memory import memory
+from scaleproof.simulator.model.adapters import Adapters
 from scaleproof.simulator.model.layers import WHOLE
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.scenario.fields import GPUS
@@ -35,10 +36,26 @@ def fitting(scenario: Scenario) -> SettingsChange | None:
     """The first remedy with which a scenario fits; several if no single one suffices; None if all do not.
 
     Remedies are tried in the order of their costs: little recomputation, communication, smaller matrix products, full
-    recomputation, fewer replicas of more GPUs each, offloading to the host. They keep the number of GPUs; only where none of
-    these suffices, larger degrees of parallelism take more GPUs of the cluster, and the settings then contain `gpus=N`.
+    recomputation, fewer replicas of more GPUs each, 4 bits of frozen parameters, offloading to the host. They keep the number
+    of GPUs; only where none of these suffices, larger degrees of parallelism take more GPUs of the cluster, and the settings
+    then contain `gpus=N`.
     """
     return _single(scenario) or _combined(scenario)
+
+
+def fitting_adapters(scenario: Scenario) -> SettingsChange | None:
+    """LoRA, then QLoRA, in place of training all parameters, with what else it needs to fit; None if neither fits."""
+    for word in ("lora", "qlora"):
+        base = "nf4" if word == "qlora" else None
+        change = None
+        if scenario.training.adapters is None and not scenario.training.freeze:
+            change = _changed(scenario, {"adapters": Adapters(rank=16), "base_precision": base})
+        if change is None:
+            continue
+        more = SettingsChange({}, change.scenario) if memory(change.scenario).fits else fitting(change.scenario)
+        if more is not None:
+            return SettingsChange({"training.adapters": word} | more.settings, more.scenario)
+    return None
 
 
 def _single(scenario: Scenario) -> SettingsChange | None:
@@ -142,6 +159,11 @@ def _full(scenario: Scenario) -> Iterator[Step]:
         yield _training("recompute", full)
 
 
+def _quantised(scenario: Scenario) -> Iterator[Step]:
+    if scenario.training.adapters is not None and scenario.training.base_precision is None:
+        yield _training("base_precision", "nf4")
+
+
 def _zero(stage: int) -> Remedy:
     def remedy(scenario: Scenario) -> Iterator[Step]:
         strategy = scenario.strategy
@@ -229,6 +251,7 @@ _ON_SAME_GPUS: Final[tuple[Remedy, ...]] = (
     _tensor(_on_same_gpus),
     _stages(_on_same_gpus),
     _zero(3),
+    _quantised,
     _offload("optimizer"),
     _offload("optimizer", "parameters"),
 )

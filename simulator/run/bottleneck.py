@@ -25,6 +25,8 @@ _LIMITS: Final = {
 }
 _COMPUTE: Final = "Compute-bound"
 _HOST: Final = "Host-bound"
+# What helps if the optimizer's step on hosts limits the step.
+_UPDATE_HELPS: Final = "more samples per step, training.delay_update, or hosts with more memory bandwidth help"
 # Shares of compute for which kernels wait for the host, from which on it is mentioned, and limits the step.
 _NOTICEABLE: Final = 0.1
 _HOST_LIMITS: Final = 0.5
@@ -48,11 +50,17 @@ def limit(run: Run) -> Iterator[str]:
         yield f"{format_percent(shares[limiting])} {name}{mostly}. {words}: {remedy}."
         return
     exposed, host_share = shares["exposed_communication"], run.host_share or 0.0
+    updates = run.host_update_share or 0.0
+    if updates >= _HOST_LIMITS:
+        yield f"{format_percent(updates)} the optimizer's step on hosts. {_HOST}: {_UPDATE_HELPS}."
+        return
     network = "a faster network does not" if exposed < _LITTLE else "a faster network saves at most that"
     helps = "larger microbatches, or fewer and larger kernels, help, faster GPUs do not"
     words = f"{_HOST}: {helps}." if bound(run) == _HOST else f"{_COMPUTE}: faster GPUs help, {network}."
     host = f" GPUs wait for the host to launch kernels in {format_percent(host_share)} of compute."
     text = f"{format_percent(exposed)} exposed communication. {words}{host if host_share >= _NOTICEABLE else ''}"
+    if updates >= _NOTICEABLE:
+        text += f" {format_percent(updates)} the optimizer's step on hosts: {_UPDATE_HELPS}."
     # the largest other cause, if it is noticeable
     cause = max(shares, key=shares.__getitem__)
     if cause != "exposed_communication" and shares[cause] >= _LITTLE:
@@ -66,7 +74,7 @@ def bound(run: Run) -> str:
     shares = _shares(run)
     if limiting := _limiting(shares) if shares else "":
         return _LIMITS[limiting][1]
-    computes = _HOST if (run.host_share or 0.0) >= _HOST_LIMITS else _COMPUTE
+    computes = _HOST if max(run.host_share or 0.0, run.host_update_share or 0.0) >= _HOST_LIMITS else _COMPUTE
     return computes if shares else ""
 
 

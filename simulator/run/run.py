@@ -67,14 +67,16 @@ class Run:
     scaling: weak and strong scaling, by these words.
     memory_bytes_per_rank: peak of the rank that needs the most of its device's memory; memory_bytes: the same by holder;
     memory_by_stage: of each kind of training rank; capacity_bytes: capacity of a rank; fits: whether it suffices; fit_by:
-    settings with which it does; fit_by_note: what they cost; host_problem: that the memory of hosts does not suffice for what
+    settings with which it does; fit_by_note: what they cost; adapters_fit_by: settings with which adapters fit
+    where training all parameters does not; host_problem: that the memory of hosts does not suffice for what
     is offloaded; memory_interval_bytes: its 90 % interval, and
     fits_probability, which follows from the same errors of published runs; None where no error is known. energy_J, cost_USD:
     "per_step", "per_million_samples" and, with
     tokens, "per_million_tokens". servers: parameter servers and their workers. to_target: updates and samples to a target loss.
-    loading: rates of data loading, where the scenario has it. host_share: share of compute in which kernels wait until the host
-    has launched them; None where it is not known. textbook_bubble: share of the step that a pipeline of equal
-    stages would wait, (p - 1) / (v m + p - 1) with p stages of v chunks and m microbatches; None for other schedules.
+    loading: rates of data loading, where the scenario has it. host_update_share: share of the step in which ranks wait for the
+    optimizer's step on their hosts; None where devices take it. host_share: share of compute in which kernels wait until the
+    host has launched them; None where it is not known. textbook_bubble: share of the step that a pipeline of equal stages would
+    wait, (p - 1) / (v m + p - 1) with p stages of v chunks and m microbatches; None for other schedules.
 
     Only predicted runs: prediction_interval_s, the 90 % interval of the step time under uncertain cluster parameters; spread:
     the share of the variance of its logarithm that each parameter causes, the largest first; step_distribution: of the times
@@ -118,12 +120,14 @@ class Run:
     fits_probability: float | None = None
     fit_by: str = ""
     fit_by_note: str = ""
+    adapters_fit_by: str = ""
     host_problem: str = ""
     energy_J: Mapping[str, float] | None = None
     cost_USD: Mapping[str, float] | None = None
     servers: ServerStatistics | None = None
     loading: LoadingRates | None = None
     host_share: float | None = None
+    host_update_share: float | None = None
     textbook_bubble: float | None = None
     to_target: TargetEstimate | None = None
     compute: Literal["real", "paced"] | None = None

@@ -34,6 +34,7 @@ FIELDS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("batch", "mbs"): ("strategy", "micro_batch_size"),
     ("batch", "shares"): ("strategy", "shares"),
     ("strategy", "zero"): ("training", "zero"),
+    ("training", "lora"): ("training", "adapters"),
     ("precision",): ("training", "precision"),
     ("optimizer",): ("training", "optimizer"),
 }
@@ -55,6 +56,9 @@ _STATES: Final = {
     for prefix in ("", "paged_")
     for suffix, bits in (("_8bit", 8), ("_32bit", 32), *([("", 32)] if prefix else []))
 } | {"adamw_bnb_8bit": ("adam", 8), "lamb_8bit": ("lamb", 8), "momentum_8bit": ("momentum", 8)}
+# By words for adapters, their kind, and the precision of frozen parameters. _RANK: of adapters that are given by a word.
+_ADAPTERS: Final[dict[str, tuple[str, str | None]]] = {"lora": ("lora", None), "dora": ("dora", None), "qlora": ("lora", "nf4")}
+_RANK: Final = 16
 # Names of data parallelism and the stage of ZeRO that they imply.
 _SHARDING: Final = {"ddp": 0, "fsdp": 3}
 # Degrees of parallelism inside a worker, with which data parallelism is a hybrid.
@@ -103,6 +107,7 @@ def expand(located: Located) -> None:
     _expand_lengths(located, located.mapping(("model",)))
     _expand_format(located, located.mapping(("training",)))
     _expand_states(located, located.mapping(("training",)))
+    _expand_adapters(located, located.mapping(("training",)))
     _expand_recompute(located, located.mapping(("training",)))
     _expand_sharding(located, located.mapping(("strategy",)))
     _expand_nics(located)
@@ -143,6 +148,25 @@ def _expand_states(located: Located, training: dict[Any, Any]) -> None:
     if training.setdefault("state_bits", bits) != bits:
         raise located.refused(path, f"{name} has states of {bits} bits, not {training['state_bits']}; leave one out")
     located.places.setdefault(field, located.place(path))
+
+
+def _expand_adapters(located: Located, training: dict[Any, Any]) -> None:
+    """Replaces `adapters: qlora` by adapters of rank 16 and the precision of frozen parameters, and a number by LoRA of this
+    rank. The kind may be such a word."""
+    given, path = training.get("adapters"), ("training", "adapters")
+    if isinstance(given, int) and not isinstance(given, bool):
+        training["adapters"] = {"kind": "lora", "rank": given}
+        return
+    word = given.get("kind") if isinstance(given, dict) else given
+    if not isinstance(word, str) or word.lower() not in _ADAPTERS:
+        return
+    kind, base = _ADAPTERS[word.lower()]
+    training["adapters"] = given | {"kind": kind} if isinstance(given, dict) else {"kind": kind, "rank": _RANK}
+    if base is None:
+        return
+    if training.setdefault("base_precision", base) != base:
+        raise located.refused(path, f"{word} has a base_precision of {base}, not {training['base_precision']}; leave one out")
+    located.places.setdefault(("training", "base_precision"), located.place(path))
 
 
 def _expand_recompute(located: Located, training: dict[Any, Any]) -> None:

@@ -101,8 +101,9 @@ def _of_config_files(reference: str, overrides: Sequence[str]) -> Scenario:
 def _check_given(reference: str, what: str, needed: Sequence[str], overrides: Sequence[str]) -> None:
     """Raises ScenarioError if the overrides lack needed fields."""
     given = {aliases.field_set_by(override).partition(".")[0] for override in overrides}
-    if missing := [f"--set {field}={_NEEDED[field]}" for field in needed if field not in given]:
-        message = f"{what} needs {' and '.join(needed)}; add {' '.join(missing)}, for example"
+    if missing := [field for field in needed if field not in given]:
+        settings = " ".join(f"--set {field}={_NEEDED[field]}" for field in missing)
+        message = f"{what} needs {' and '.join(missing)}; add {settings}, for example"
         raise ScenarioError([f"{reference}: {message}"])
 
 
@@ -146,6 +147,8 @@ def build(located: Located, path: Path, overrides: Sequence[str] = (), keeps: Co
         elif part not in wrong:
             try:
                 fixed.add(apply_override(located, override, fixed))
+                # a whole batch, too, fixes what it gives
+                fixed |= {f"batch.{name}" for name in located.mapping(("batch",)) if field == "batch"}
             except ScenarioError as error:
                 problems += error.problems
                 wrong.add(part)

@@ -34,7 +34,7 @@ GENERATIONS = {
     "cdna": "cdna",
 }
 WITHOUT_NCCL = ("tpu", "gaudi", "trainium", "apple", "cpu")
-ON_PCIE = re.compile(r"k80|t4|l4|l40s?|a[134]0g?|rtx-.*|.*-(pcie|nvl)|[mp]40.*|mi210")
+ON_PCIE = re.compile(r"gb10|k80|t4|l4|l40s?|a[134]0g?|rtx-.*|.*-(pcie|nvl)|[mp]40.*|mi210")
 SHAPE = re.compile(r"(\d+)x(\d+)x(\d+) b=(\d+) layout=(\w+), accumulate=(\w+), out_dtype=(\w+)")
 
 

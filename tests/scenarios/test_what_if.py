@@ -86,3 +86,21 @@ def test_a_zero_bubble_pipeline_needs_more_memory() -> None:
     assert free.memory_bytes_per_rank is not None
     assert plain.memory_bytes_per_rank is not None
     assert free.memory_bytes_per_rank > 1.1 * plain.memory_bytes_per_rank
+
+
+@pytest.mark.parametrize(("adapters", "least", "most"), [("lora", 1.9, 2.0), (None, 0.3, 0.9)])
+def test_adapters_pass_a_slow_network_that_all_weights_do_not(adapters: str | None, least: float, most: float) -> None:
+    """A second machine over 10 Gbit/s Ethernet nearly doubles LoRA, and slows the training of all weights down."""
+    fields = {"model": "llama-3.2-1b", "model.sequence": 2048, "optimizer": "adamw_8bit", "training.adapters": adapters}
+    one, two = (predict(load("llama-3.1-8b-lora-10gbe", fields | {"gpus": gpus}), interval=False) for gpus in (1, 2))
+    assert least < two.samples_per_s / one.samples_per_s < most
+
+
+def test_four_bits_of_frozen_weights_save_memory_and_take_time() -> None:
+    name = "llama-3.1-8b-lora-4090"
+    plain, quantised = (predict(load(name, fields), interval=False) for fields in ((), ("training.base_precision=nf4",)))
+    assert plain.memory_bytes_per_rank is not None
+    assert quantised.memory_bytes_per_rank is not None
+    # a byte and a half less for each of 7 billion parameters, and embedding and head in 32 bits
+    assert plain.memory_bytes_per_rank - quantised.memory_bytes_per_rank > 5e9
+    assert 1 < quantised.step_time_s / plain.step_time_s < 1.2

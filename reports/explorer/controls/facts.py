@@ -16,7 +16,7 @@ _USUAL: Final[tuple[Precision, ...]] = ("bf16", "fp16", "tf32", "fp32", "fp64")
 # models whose layers can be divided among ranks
 _TRANSFORMERS: Final = ("gpt", "llama", "bert", "t5")
 # of these, those whose attention is one kernel unless the file says otherwise
-_DECODERS: Final = ("gpt", "llama")
+_DECODERS: Final = ("gpt", "llama", "vision_language")
 # that every other model has
 _FEW_BLOCKS: Final = 4
 

@@ -139,7 +139,7 @@ _GENERATIONS: Final[dict[str, Generation]] = {
     r"MI[2-9]\d\d[AX]?\b": "cdna",
 }
 # GPUs whose links inside a node are PCIe's.
-_ON_PCIE: Final = r"PCIe|NVL\b|K80|M[46]0\b|P40\b|T4\b|L40?S?\b|A[34]0\b|A10G?\b|RTX|A[456]000|MI210"
+_ON_PCIE: Final = r"PCIe|GB10\b|NVL\b|K80|M[46]0\b|P40\b|T4\b|L40?S?\b|A[34]0\b|A10G?\b|RTX|A[456]000|MI210"
 
 
 @functools.lru_cache(maxsize=256)

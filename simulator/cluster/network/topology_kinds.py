@@ -152,6 +152,10 @@ class BridgedPairs(Direct):
         bridges = ((i, i + 1, self.bridge_Bps) for i in range(0, endpoints - 1, 2))
         return self._direct(endpoints, itertools.chain(bridges, ((i, "host", bandwidth_Bps) for i in range(endpoints))))
 
+    def rings(self, endpoints: int) -> list[list[int]]:
+        """The order of the devices in both directions, since each slot serves one neighbour alone."""
+        return _both_directions([list(range(endpoints))])
+
     def are_bridged(self, endpoints: Collection[int]) -> bool:
         """Whether all devices are of one pair."""
         return len({endpoint // 2 for endpoint in endpoints}) == 1

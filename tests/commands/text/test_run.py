@@ -110,6 +110,14 @@ def test_small_kernels_are_bound_by_the_host(small: Make) -> None:
     assert bound(alone) == "Compute-bound"
 
 
+@pytest.mark.parametrize(("share", "words"), [(0.64, "Host-bound: "), (0.3, "Compute-bound: "), (0.01, "Compute-bound: ")])
+def test_updates_on_hosts_are_named_where_they_take_long(small: Make, share: float, words: str) -> None:
+    run = replace(predict(small("training.offload=optimizer", "training.optimizer=adam")), host_share=0.0)
+    (text,) = limit(replace(run, step_time_s=1.0, breakdown_s={"compute": 1.0}, host_update_share=share))
+    assert words in text
+    assert ("training.delay_update" in text) == (share >= 0.1)
+
+
 def test_servers_are_shown_with_the_staleness_of_workers(small: Make) -> None:
     run = predict(small("strategy={kind: parameter_server, workers: 4, servers: 2}"))
     assert run.servers is not None

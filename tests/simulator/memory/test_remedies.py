@@ -162,6 +162,15 @@ def test_no_remedy_is_suggested_if_none_helps(small: Make) -> None:
     assert (run.fits, run.fit_by) == (False, "")
 
 
+def test_adapters_are_named_where_training_all_parameters_does_not_fit() -> None:
+    fields = "cluster=rtx-4090", "batch=1", "model.sequence=512"
+    run = predict(load("llama-3.1-8b", fields), interval=False)
+    assert (run.fit_by, run.adapters_fit_by.split()[0]) == ("", "training.adapters=lora")
+    assert memory(load("llama-3.1-8b", [*fields, *run.adapters_fit_by.split()])).fits
+    larger = "training.recompute=full", "training.adapters=lora"
+    assert fit_by(load("phi-4", [*fields, *larger])) == "training.base_precision=nf4"
+
+
 def test_predictions_contain_the_remedy(small: Make) -> None:
     need = memory(small(*WIDE)).worst.total_bytes
     enough, short = (predict(small(*WIDE, f"cluster.device.memory={size:.0f} B")) for size in (need + 1, need - 1))

@@ -338,6 +338,8 @@ def test_nccl_buffers_have_the_expected_bytes(small: Make, devices: int, measure
     """NVIDIA/nccl, issue 964: what an A100 holds for a communicator of a node."""
     scenario = small(*HEAVY, *ON, f"strategy={{kind: data_parallel, workers: {devices}}}")
     assert memory(scenario).worst.holders_bytes["library"] / 2**20 == pytest.approx(measured_MiB, rel=0.05)
+    on_host = small(*HEAVY, "cluster=workstation-2x4090", "strategy={kind: data_parallel, workers: 2}")
+    assert memory(on_host).worst.holders_bytes["library"] == 0
 
 
 def test_chunks_of_different_size_are_counted_separately(small: Make) -> None:

@@ -188,8 +188,25 @@ def test_optimizers_have_the_names_of_hugging_face(word: str, expected: tuple[st
 
 
 @pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("lora", ("lora", 16, None)),
+        ("dora", ("dora", 16, None)),
+        ("QLoRA", ("lora", 16, "nf4")),
+        ("{kind: qlora, rank: 8}", ("lora", 8, "nf4")),
+        ("8", ("lora", 8, None)),
+    ],
+)
+def test_adapters_may_be_given_by_a_word(given: str, expected: tuple[str, int, str | None]) -> None:
+    training = load("qwen3-0.6b", ["cluster=rtx-4090", "batch=1", f"training.lora={given}"]).training
+    assert training.adapters is not None
+    assert (training.adapters.kind, training.adapters.rank, training.base_precision) == expected
+
+
+@pytest.mark.parametrize(
     ("changed", "problem"),
     [
+        ("training={adapters: qlora, base_precision: int8}", "qlora has a base_precision of nf4, not int8; leave one out"),
         ("training={optimizer: adamw_8bit, state_bits: 32}", "adamw_8bit has states of 8 bits, not 32; leave one out"),
         ("training={optimizer: sgd, state_bits: 8}", "training.state_bits: sgd has no states of the size of parameters"),
         ("training={optimizer: muon, state_bits: 8}", "training.state_bits: muon in 8 bits is not modelled; give 16 or 32"),

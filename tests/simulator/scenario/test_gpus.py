@@ -30,6 +30,11 @@ def test_a_batch_per_worker_becomes_the_global_batch() -> None:
     assert with_gpus(before, 1024).total_samples == before.total_samples == 8 * 32
 
 
+@pytest.mark.parametrize("batch", ["batch={per_worker: 32}", "batch.per_worker=32"])
+def test_a_batch_per_worker_that_is_given_with_gpus_stays(batch: str) -> None:
+    assert load(MEGATRON, [batch, "gpus=1024"]).samples_per_worker == 32
+
+
 def test_added_nodes_are_reported() -> None:
     before = load("resnet50-ring-p100")
     assert with_gpus(before, before.strategy.training_ranks) is before

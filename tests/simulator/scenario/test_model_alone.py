@@ -40,7 +40,7 @@ def test_overrides_change_what_a_model_starts_with(config: Path) -> None:
 
 
 def test_a_model_alone_says_what_it_needs(config: Path) -> None:
-    with pytest.raises(ScenarioError, match="needs cluster and batch; add --set batch=512, for example"):
+    with pytest.raises(ScenarioError, match="needs batch; add --set batch=512, for example"):
         load(f"hf:{config}", ["cluster=dgx-h100"])
     with pytest.raises(ScenarioError, match="this is a model's configuration, not a scenario; give it as hf:"):
         load(config)
