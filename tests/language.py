@@ -51,6 +51,8 @@ _ALLOWED: Final = re.compile(
     r"|\"gate\"|\[gate, up|\.gate\b|or gate and up|lanes of pcie|pcie lanes?|lanes between two slots|each lane with"
     # the term of statistics; fields of clusters and keys of JSON files
     r"|held[-_ ]out|\"asked\"|\.tell\(\)"
+    # projections of gated MLPs, and lanes of PCIe
+    r"|[\"'.]gate\b|gate(?:,| and) up|(?:four|eight|sixteen|each|their|the|fewer)[ _]lanes?(?![a-z])"
 )
 
 

@@ -48,7 +48,7 @@ def row_scenario(row: Row, framework: Framework | None = None, named: bool = Tru
     scenario needs, and ScaleproofError where the scenario is not valid.
     """
     try:
-        return _Reader(row, framework, named).scenario()
+        return _RowReader(row, framework, named).scenario()
     except (KeyError, ValueError) as error:
         if isinstance(error, ScaleproofError):
             raise
@@ -77,7 +77,7 @@ def software_of(row: Row) -> Mapping[str, Any] | None:
     return None
 
 
-class _Reader:
+class _RowReader:
     """Reads one row."""
 
     def __init__(self, row: Row, framework: Framework | None, named: bool) -> None:

@@ -34,6 +34,7 @@ FIELDS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("batch", "mbs"): ("strategy", "micro_batch_size"),
     ("batch", "shares"): ("strategy", "shares"),
     ("strategy", "zero"): ("training", "zero"),
+    ("training", "lora"): ("training", "adapters"),
     ("precision",): ("training", "precision"),
     ("optimizer",): ("training", "optimizer"),
 }
@@ -150,8 +151,12 @@ def _expand_states(located: Located, training: dict[Any, Any]) -> None:
 
 
 def _expand_adapters(located: Located, training: dict[Any, Any]) -> None:
-    """Replaces `adapters: qlora` by adapters of rank 16 and the precision of frozen parameters; the kind may be such a word."""
+    """Replaces `adapters: qlora` by adapters of rank 16 and the precision of frozen parameters, and a number by LoRA of this
+    rank. The kind may be such a word."""
     given, path = training.get("adapters"), ("training", "adapters")
+    if isinstance(given, int) and not isinstance(given, bool):
+        training["adapters"] = {"kind": "lora", "rank": given}
+        return
     word = given.get("kind") if isinstance(given, dict) else given
     if not isinstance(word, str) or word.lower() not in _ADAPTERS:
         return

@@ -13,6 +13,7 @@ from pydantic import ConfigDict
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.units import counted
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.scenario.fields import differences
@@ -74,7 +75,8 @@ def gpus_note(before: Scenario | None, after: Scenario) -> str:
         return ""
     added = after.cluster.nodes - before.cluster.nodes
     name = before.cluster.name or "the cluster"
-    grown = f"; {name} has {before.cluster.devices:,} GPUs, {added:,} nodes are added" if added else ""
+    are = "is" if added == 1 else "are"
+    grown = f"; {name} has {counted(before.cluster.devices, 'GPU')}, {counted(added, 'node')} {are} added" if added else ""
     return f"{gpus}: {', '.join(changes)}{grown}"
 
 

@@ -318,7 +318,7 @@ class Scenario(Spec):
             )
             yield ("cluster", "node", "host", "nvme"), message
         if cluster.nodes > 1 and cluster.network is None:
-            yield ("cluster", "network"), "missing between several nodes; give bandwidth and latency"
+            yield ("cluster", "network"), "missing between several nodes; give bandwidth and latency, or a name such as 10-gbe"
         if strategy.communicates_in_nodes(cluster) and cluster.node.link is None:
             yield ("cluster", "node", "link"), "missing between several ranks of a node; give bandwidth and latency"
         if cluster.kinds:

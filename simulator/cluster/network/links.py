@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from scaleproof.simulator.cluster import Cluster
 
 
-# A name of a kind of link, which is no bandwidth with its unit.
+# A name of a kind of link, which a bandwidth with its unit does not match.
 _NAME: Final = re.compile(r"[\w.-]+")
 # Topologies of the links inside a node that lead through the host.
 _HOSTED: Final = ("switch", "pcie_tree", "bridged_pairs", "graph")

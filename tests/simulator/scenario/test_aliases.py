@@ -194,10 +194,11 @@ def test_optimizers_have_the_names_of_hugging_face(word: str, expected: tuple[st
         ("dora", ("dora", 16, None)),
         ("QLoRA", ("lora", 16, "nf4")),
         ("{kind: qlora, rank: 8}", ("lora", 8, "nf4")),
+        ("8", ("lora", 8, None)),
     ],
 )
 def test_adapters_may_be_given_by_a_word(given: str, expected: tuple[str, int, str | None]) -> None:
-    training = load("qwen3-0.6b", ["cluster=rtx-4090", "batch=1", f"training.adapters={given}"]).training
+    training = load("qwen3-0.6b", ["cluster=rtx-4090", "batch=1", f"training.lora={given}"]).training
     assert training.adapters is not None
     assert (training.adapters.kind, training.adapters.rank, training.base_precision) == expected
 

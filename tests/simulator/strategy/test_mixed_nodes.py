@@ -40,7 +40,7 @@ def run(nodes: Any, **changes: Any) -> Run:
 
 
 def test_kinds_with_the_same_device_are_one_cluster() -> None:
-    listed = run([{"count": 1}, {"count": 2, "device": FULL | {"name": "other"}}])
+    listed = run([{"count": 1}, {"count": 2, "device": FULL | {"name": "same"}}])
     assert listed.step_time_s == pytest.approx(run(3).step_time_s, rel=1e-9)
 
 
