@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.captured.script import CapturedClass, CapturedScript
-from scaleproof.simulator.common.communication import label_of
+from scaleproof.simulator.common.communication import Dimension, label_of
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
@@ -21,6 +21,7 @@ _STEPS: Final = 2
 _HOST: Final = "host"
 KERNELS: Final = "kernels"
 _SENDS, _RECEIVES = "sends", "receives"
+_HOST_COPIES: Final = (Dimension.TO_HOST.label, Dimension.FROM_HOST.label)
 
 
 class StreamSpan(NamedTuple):
@@ -99,9 +100,12 @@ class _Step:
     def _messages(self, number: int) -> Iterator[StreamSpan]:
         program = self._program
         for row in np.flatnonzero(program.kind == Kind.TRANSFER).tolist():
-            for rank, name in ((program.rank[row], _SENDS), (program.peer[row], _RECEIVES)):
+            label = label_of(int(program.communication[row]))
+            copies = next((f"copies {way}" for way in _HOST_COPIES if label.startswith(way)), "")
+            ends = ((program.rank[row], _SENDS), (program.peer[row], _RECEIVES))
+            for rank, name in ((program.rank[row], copies),) if copies else ends:
                 if rank == number:
-                    yield self._span(row, name, label_of(int(program.communication[row])))
+                    yield self._span(row, name, label)
 
     def _span(self, row: int, stream: str, words: str, kernels: int = 0) -> StreamSpan:
         program: Program = self._program

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,12 +14,15 @@ from scaleproof.reports.descriptions.runs import out_of_memory
 from scaleproof.simulator.analysis.planner.search import plan
 from scaleproof.simulator.analysis.study.study import read as read_study
 from scaleproof.simulator.analysis.study.sweep import sweep
+from scaleproof.simulator.captured.record import EventKind
 from scaleproof.simulator.captured.script import CapturedScript
+from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from tests.simulator.captured.records import data_parallel as data_parallel_capture
-from tests.simulator.captured.scripts import data_parallel, moving
+from tests.simulator.captured.scripts import data_parallel, events_of, launch, moving
 
 
 @contextmanager
@@ -89,6 +94,30 @@ def test_what_the_script_decides_needs_another_capture(overrides: dict[str, obje
 def test_shards_of_another_number_of_workers_need_another_capture() -> None:
     with captured(data_parallel(shards=True)) as file, pytest.raises(InputError, match="shard parameters"):
         load(file, {"gpus": 16})
+
+
+def test_copies_and_updates_of_hosts_take_their_rates() -> None:
+    size = 10**9
+    script = data_parallel(workers=2)
+    (one,) = script.classes
+    copy = {"kind": EventKind.COPY, "operator": len(one.operators), "dimension": Dimension.FROM_HOST, "size_bytes": float(size)}
+    update = {"kind": EventKind.HOST_UPDATE, "phase": Phase.OPTIMIZER, "size": size}
+    waits = {"kind": EventKind.SYNCHRONIZE, "other_stream": 0, "phase": Phase.BACKWARD}
+    events = events_of([copy, launch(0), launch(1, Phase.BACKWARD), waits, update])
+    offloaded = replace(one, operators=[*one.operators, moving("host to device", 2.0 * size)], events=events)
+    with captured(replace(script, classes=(offloaded,))) as file:
+        link_s, rate_s = (
+            [predict(load(file, {f"cluster.node.host.{field}": value}), interval=False).step_time_s for value in values]
+            for field, values in (("link", ("20 GB/s", "10 GB/s", "5 GB/s")), ("adam_rate", (4e9, 2e9, 1e9)))
+        )
+        run = predict(load(file), interval=False)
+    assert [slow - fast for fast, slow in pairwise(link_s)] == pytest.approx([0.05, 0.1], rel=1e-3)
+    # an update takes twice the time at half the rate
+    more, most = (slow - fast for fast, slow in pairwise(rate_s))
+    assert most == pytest.approx(2 * more, rel=1e-3)
+    assert more > size / 2e9 - size / 4e9
+    assert sum(part.size_bytes for part in run.communication if part.dimension == "from host") == size
+    assert any("offloading: assumed are" in warning for warning in run.warnings)
 
 
 def test_an_operator_of_unknown_cost_is_named_and_widens_the_interval() -> None:

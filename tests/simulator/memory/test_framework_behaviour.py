@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaleproof.simulator.memory import memory
+from scaleproof.simulator.model.layers import WHOLE
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator.memory.test_strategies import ON, Make, hybrid, trained_by, training
 
@@ -52,3 +53,16 @@ def test_pipelines_gather_inputs_again(small: Make) -> None:
     degrees = {"workers": 1, "tensor": 2, "stages": 2, "sequence_parallel": "true", "microbatches": 16}
     kept, not_kept = (first_bytes(small, degrees, "activations", keeps_gathered=value) for value in (True, False))
     assert kept == not_kept
+
+
+def test_norms_with_frozen_weights_keep_what_gradients_of_inputs_read(small: Make) -> None:
+    behaviour = {"kept_bytes": {"rms norm": 4}, "frozen_kept_bytes": {"rms norm": 2}}
+    adapters = training(precision="bf16", adapters={"kind": "lora", "rank": 8})
+    degrees = {"workers": 4, "microbatches": 4}
+    full, tuned = (
+        small(LLAMA, *ON, trained, "batch.total=32", hybrid(**degrees), trained_by("nanotron", **behaviour))
+        for trained in (BF16, adapters)
+    )
+    kept = [sum(map(one.framework.memory.copies_bytes, one.layers(WHOLE))) for one in (full, tuned)]
+    norms = 8 * 2 + 1
+    assert kept[0] - kept[1] == pytest.approx(2 * norms * 512 * 256)
