@@ -39,6 +39,8 @@ def limit(run: Run) -> Iterator[str]:
     shares = _shares(run)
     if not shares:
         return
+    updates = run.host_update_share or 0.0
+    also = f" {format_percent(updates)} the optimizer's step on hosts: {_UPDATE_HELPS}." if updates >= _NOTICEABLE else ""
     if limiting := _limiting(shares):
         name, words, remedy = _LIMITS[limiting]
         mostly = ""
@@ -47,10 +49,9 @@ def limit(run: Run) -> Iterator[str]:
         if limiting == "exposed_communication" and run.communication:
             most = run.communication[0]
             mostly = f", {format_percent(most.exposed_s / run.step_time_s)} {most.label}"
-        yield f"{format_percent(shares[limiting])} {name}{mostly}. {words}: {remedy}."
+        yield f"{format_percent(shares[limiting])} {name}{mostly}. {words}: {remedy}.{also}"
         return
     exposed, host_share = shares["exposed_communication"], run.host_share or 0.0
-    updates = run.host_update_share or 0.0
     if updates >= _HOST_LIMITS:
         yield f"{format_percent(updates)} the optimizer's step on hosts. {_HOST}: {_UPDATE_HELPS}."
         return
@@ -58,9 +59,7 @@ def limit(run: Run) -> Iterator[str]:
     helps = "larger microbatches, or fewer and larger kernels, help, faster GPUs do not"
     words = f"{_HOST}: {helps}." if bound(run) == _HOST else f"{_COMPUTE}: faster GPUs help, {network}."
     host = f" GPUs wait for the host to launch kernels in {format_percent(host_share)} of compute."
-    text = f"{format_percent(exposed)} exposed communication. {words}{host if host_share >= _NOTICEABLE else ''}"
-    if updates >= _NOTICEABLE:
-        text += f" {format_percent(updates)} the optimizer's step on hosts: {_UPDATE_HELPS}."
+    text = f"{format_percent(exposed)} exposed communication. {words}{host if host_share >= _NOTICEABLE else ''}{also}"
     # the largest other cause, if it is noticeable
     cause = max(shares, key=shares.__getitem__)
     if cause != "exposed_communication" and shares[cause] >= _LITTLE:
