@@ -47,6 +47,8 @@ _WORD: Final = re.compile(rf"(?<![a-z])(?:{'|'.join(RETIRED)})(?![a-z])")
 # Names of fields that users write, or that a library has.
 _ALLOWED: Final = re.compile(
     r"float_gates|gated?_"
+    # the product of a gated MLP, and what PCIe has
+    r"|\"gate\"|\[gate, up|\.gate\b|or gate and up|lanes of pcie|pcie lanes?|lanes between two slots|each lane with"
     # the term of statistics; fields of clusters and keys of JSON files
     r"|held[-_ ]out|\"asked\"|\.tell\(\)"
     # projections of gated MLPs, and lanes of PCIe

@@ -88,7 +88,7 @@ def test_a_device_has_the_same_numbers_everywhere() -> None:
 
 def test_a_device_has_the_same_link_inside_every_node() -> None:
     found = defaultdict(set)
-    for name in NAMES:  # slots of workstations have more or fewer lanes
+    for name in NAMES:  # slots of workstations have more or fewer PCIe lanes
         if (link := cluster(name).node.link) and not cluster(name).device.name.startswith("RTX"):
             found[cluster(name).device.name].add(link.bandwidth_Bps)
     assert [device for device, bandwidths in found.items() if len(bandwidths) > 1] == []

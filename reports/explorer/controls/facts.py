@@ -14,7 +14,7 @@ from scaleproof.simulator.model import T5
 # the first that a device has is taken where the chosen one is not among them
 _USUAL: Final[tuple[Precision, ...]] = ("bf16", "fp16", "tf32", "fp32", "fp64")
 # models whose layers can be divided among ranks
-_TRANSFORMERS: Final = ("gpt", "llama", "bert", "t5")
+_TRANSFORMERS: Final = ("vision_language", "gpt", "llama", "bert", "t5")
 # of these, those whose attention is one kernel unless the file says otherwise
 _DECODERS: Final = ("gpt", "llama", "vision_language")
 # that every other model has

@@ -98,10 +98,11 @@ class VisionLanguage(LlamaDefaults):
         return self
 
     def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
-        """Patches, blocks and projector of the tower, then the layers of the decoder. Raises FieldError if it cannot be divided
-        so."""
+        """Patches, blocks and projector of the tower, which each context-parallel rank computes, then the layers of the
+        decoder. Raises FieldError if it cannot be divided so."""
         tower, count = self.vision, self.images
-        own = shard._replace(expert=1, expert_tensor=None)
+        # class tokens and patches cannot be divided as words are: ranks divide the tower's heads and MLPs alone
+        own = shard._replace(expert=1, expert_tensor=None, sequence=False, context=1)
         tokens = tower.patches + tower.class_token
         stream = ActivationStream.checked(count * tokens, tower.hidden, own, tower.norm, False)
         end = f"{options(self)}{sharding(shard)})"

@@ -59,7 +59,7 @@ class ConfigFiles(NamedTuple):
 
 
 @dataclass
-class _Reader:
+class _KeyReader:
     """What was found so far in all files."""
 
     found: dict[str, list[_Found]] = field(default_factory=dict)
@@ -133,7 +133,7 @@ def read(paths: Sequence[str], model: str = "") -> ConfigFiles:
 
     Raises NotFoundError, and ScenarioError for files of no known format, wrong values, and files that contradict one another.
     """
-    reader = _Reader()
+    reader = _KeyReader()
     # files that are named by others come first
     files = sorted(
         ((path, _data(Path(path))) for path in paths), key=lambda file: _format(file[1], file[0]).name != "DeepSpeed"
@@ -191,7 +191,7 @@ def _leaves(data: Any, keys: Collection[str], path: FieldPath = ()) -> Iterator[
             yield tuple(map(str, inner)), value
 
 
-def _assume(reader: _Reader) -> None:
+def _assume(reader: _KeyReader) -> None:
     """Adds defaults of the formats for what no file gives. Numbers of samples follow from one another."""
     given = {name: reader.value(name) for name in ("total batch", "micro batch", "accumulation", "processes")}
     if given["total batch"] and [*given.values()].count(None) == 1:
@@ -207,7 +207,7 @@ def _assume(reader: _Reader) -> None:
                 reader.found[target] = [_Found(default["value"], "", ("", default["reason"]))]
 
 
-def _scenario(reader: _Reader, path: Path, model: str) -> tuple[Located, dict[str, Any]]:
+def _scenario(reader: _KeyReader, path: Path, model: str) -> tuple[Located, dict[str, Any]]:
     """The fields of the scenario, nested with places, and the values of all targets by what shows them."""
     value, fields = reader.value, dict[str, Any]()
     for target in reader.found:
@@ -256,7 +256,7 @@ def _scenario(reader: _Reader, path: Path, model: str) -> tuple[Located, dict[st
     return _nested(fields, reader, path), fields
 
 
-def _training(reader: _Reader, fields: dict[str, Any], is_sharded: bool) -> None:
+def _training(reader: _KeyReader, fields: dict[str, Any], is_sharded: bool) -> None:
     """Adds the precision, and leaves out adapters that are not used. Sharded states have copies in 32 bits (DeepSpeed's
     optimizers; Accelerate's FSDP casts what is trained to 32 bits)."""
     stored = reader.value("stored")
@@ -274,7 +274,7 @@ def _training(reader: _Reader, fields: dict[str, Any], is_sharded: bool) -> None
         del fields[target]
 
 
-def _framework(reader: _Reader, sharding: str | None) -> str:
+def _framework(reader: _KeyReader, sharding: str | None) -> str:
     """The framework: that of the software, of its fused kernels, or of how it shards."""
     software = next(one.software for one in sorted(reader.formats, key=lambda one: one.software == "deepspeed"))
     kernels = [one.value for one in reader.found.get("kernels", ())]
@@ -298,7 +298,7 @@ def _framework(reader: _Reader, sharding: str | None) -> str:
     return next((by_kernels[one] for one in kernels if one in by_kernels), software)
 
 
-def _model(named: str, folder: Path, reader: _Reader) -> str:
+def _model(named: str, folder: Path, reader: _KeyReader) -> str:
     """The shipped model of a name on a hub, or the configuration in a local folder; empty if there is none."""
     if (folder / named / "config.json").is_file():
         return f"hf:{(folder / named / 'config.json').resolve()}"
@@ -319,7 +319,7 @@ def _absolute(model: str) -> str:
     return f"{kind}{colon}{Path(path).resolve()}" if is_path else model
 
 
-def _nested(fields: Mapping[str, Any], reader: _Reader, path: Path) -> Located:
+def _nested(fields: Mapping[str, Any], reader: _KeyReader, path: Path) -> Located:
     located = Located({"name": path.stem}, {(): str(path)})
     places = {PARTS.get(target, target): found[0].place for target, found in reader.found.items() if found[0].place}
     for name, one in fields.items():
@@ -333,7 +333,7 @@ def _nested(fields: Mapping[str, Any], reader: _Reader, path: Path) -> Located:
     return located
 
 
-def _read_lines(reader: _Reader, fields: Mapping[str, Any]) -> Iterator[Line]:
+def _read_lines(reader: _KeyReader, fields: Mapping[str, Any]) -> Iterator[Line]:
     """What keys of the files became, with the values that fields have in the end, and what was assumed."""
     for target, found in reader.found.items():
         name = PARTS.get(target, target)

@@ -58,7 +58,7 @@ def test_a_bridge_serves_its_pair_and_slots_limit_the_others() -> None:
     assert bus_Bps(4, on) < 2 * without + 1e9, "a slot carries both directions at most"
 
 
-def test_half_of_the_lanes_are_half_of_the_rate() -> None:
+def test_half_of_the_width_is_half_of_the_rate() -> None:
     assert bus_Bps(2, cluster(2, "pcie-4-x8")) == pytest.approx(bus_Bps(2, cluster(2, "pcie-4-x16")) / 2, rel=0.02)
 
 
