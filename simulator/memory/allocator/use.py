@@ -101,9 +101,12 @@ def allocator_use(scenario: Scenario, expandable: bool = False, rank: int | None
 
     If the device has too little memory for all reserved bytes, cached memory is returned to it and requests are repeated, as
     PyTorch does; if that does not suffice, the result is that of a device with more memory. Raises InputError if the device of
-    the scenario is no GPU.
+    the scenario is no GPU, or nodes have different ones.
     """
     device = scenario.cluster.device
+    if scenario.cluster.kinds:
+        text = "cluster.nodes: PyTorch's caching allocator is modelled for nodes with equal devices; give one kind of nodes"
+        raise InputError(f"{text}, or leave --memory out: memory is that of each kind then")
     if not is_gpu(device):
         described = "is described without kernels, from which GPUs are recognised" if device.kernels is None else "is no GPU"
         text = (

@@ -175,8 +175,8 @@ def test_only_named_frameworks_are_considered(capsys: pytest.CaptureFixture[str]
     assert not named.framework_is_default
     assert named.best[0].scenario.framework.name == "ideal"
     command = ["plan", "resnet50-ring-p100", "--gpus", "8", "--frameworks"]
-    assert main([*command, "megatronn"]) == 2
-    assert capsys.readouterr().err.startswith("no framework is called 'megatronn'; did you mean")
+    assert main([*command, "torchtitann"]) == 2
+    assert capsys.readouterr().err.startswith("no framework is called 'torchtitann'; did you mean")
     assert main([*command, "torchtitan", "--strategies", "parameter_server"]) == 2
     assert "torchtitan does not support parameter server; use tensorflow-1-servers" in capsys.readouterr().err
 

@@ -73,15 +73,15 @@ def test_a_table_has_axes_results_and_errors_of_all_points() -> None:
 def test_frameworks_are_an_axis_with_errors_for_unsupported_ones() -> None:
     study = {
         "scenario": "megatron-175b-3d-selene",
-        "axes": {"framework": ["megatron-core-0.12", "torchtitan", "pytorch-ddp", "megatron"], "strategy.workers": [8]},
+        "axes": {"framework": ["megatron-core-0.12", "torchtitan", "pytorch-ddp", "torchtitann"], "strategy.workers": [8]},
     }
     found = sweep(study)
-    assert found["framework"].tolist() == ["megatron-core-0.12", "torchtitan", "pytorch-ddp", "megatron"]
+    assert found["framework"].tolist() == ["megatron-core-0.12", "torchtitan", "pytorch-ddp", "torchtitann"]
     assert found["framework_is_default"].tolist() == [False, False, None, None]
     assert (found["step_time_s"][:2] > 0).all()
     assert found["step_time_s"][2:].isna().all()
     assert "pytorch-ddp does not support tensor; use " in found["error"][2]
-    assert "no framework is called 'megatron'; did you mean" in found["error"][3]
+    assert "no framework is called 'torchtitann'; did you mean" in found["error"][3]
 
 
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 2**32 - 1))

@@ -18,7 +18,11 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.scenario_job import job_of
 
 GIB = 2**30
-SHIPPED = [name for name in (*catalog.names("what-if"), *catalog.names("systems")) if MemoryInputs(load(name)).is_gpu]
+SHIPPED = [
+    name
+    for name in (*catalog.names("what-if"), *catalog.names("systems"))
+    if MemoryInputs(one := load(name)).is_gpu and not one.cluster.kinds
+]
 CHUNKS = {"interleaved_1f1b": 2, "looped_bfs": 2, "interleaved_zero_bubble": 2, "zb_v": 2, "dualpipe_v": 2}
 
 
@@ -97,3 +101,8 @@ def test_a_full_device_frees_cached_memory_before_it_fails() -> None:
 def test_devices_without_the_allocator_are_refused(small: Callable[..., Scenario]) -> None:
     with pytest.raises(InputError, match="caching allocator is modelled for GPUs"):
         allocator_use(small())
+
+
+def test_different_machines_in_one_job_are_refused() -> None:
+    with pytest.raises(InputError, match="give one kind of nodes, or leave --memory out"):
+        allocator_use(load("gpt2-medium-mixed-machines"))
