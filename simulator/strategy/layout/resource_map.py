@@ -23,7 +23,7 @@ from scaleproof.simulator.cluster.collectives.groups import Group, Op, bus_facto
 from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
 from scaleproof.simulator.cluster.collectives.nccl.timing import point_to_point
 from scaleproof.simulator.cluster.collectives.settings import MeasuredCollective
-from scaleproof.simulator.cluster.host import required_host
+from scaleproof.simulator.cluster.host import required_host, with_host
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.cluster.network.wiring import Channel, Vertex, Wiring
 from scaleproof.simulator.common.errors import FieldError, InputError
@@ -121,7 +121,7 @@ class ResourceMap:
     def host_copy(self, place: tuple[int, int], each: int, to_host: bool, from_drives: bool = False) -> Path:
         """Path of a copy between a device and its host's pinned memory. each: concurrent equivalent copies of neighbours on the
         node. from_drives: whether what is copied is read from the host's drives before."""
-        (node, device), host = place, required_host(self.cluster)
+        (node, device), host = place, required_host(self._hosted)
         assert host.link_Bps is not None
         name = f"node {node} host link {device // host.devices_per_link} {'in' if to_host else 'out'}"
         uses: tuple[Use, ...] = (
@@ -135,7 +135,7 @@ class ResourceMap:
     def host_update(self, node: int, each: int, moved_bytes: float, stored_bytes: float) -> Path:
         """Path of the parameters that a host updates: the rate of one of `each` equivalent ranks of the node, which share its
         memory and its drives. moved_bytes, stored_bytes: see `NodeHost.updated_per_s`."""
-        host = required_host(self.cluster)
+        host = required_host(self._hosted)
         rate = host.updated_per_s(moved_bytes)
         uses: tuple[Use, ...] = (Use(self._host_memory(node), each * self._host_Bps / rate),)
         if stored_bytes and host.nvme is not None:
@@ -144,9 +144,14 @@ class ResourceMap:
         # copies and updates that share a host's memory are slowed by equal factors
         return Path(0.0, rate, uses, rate)
 
+    @functools.cached_property
+    def _hosted(self) -> Cluster:
+        """The cluster with the rates of its hosts, which scripts with small copies alone do not give."""
+        return with_host(self.cluster)
+
     @property
     def _host_Bps(self) -> float:
-        return self.cluster.node.memory_bandwidth_Bps or 0.0
+        return self._hosted.node.memory_bandwidth_Bps or 0.0
 
     def _host_memory(self, node: int) -> int:
         """The memory of a host, which copies and updates share."""
