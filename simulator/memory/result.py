@@ -91,7 +91,7 @@ class MemoryUse:
     @property
     def worst(self) -> RankMemory:
         """The kind of training rank that needs the most of its device's memory."""
-        return max(self.ranks, key=lambda rank: rank.total_bytes / (rank.capacity_bytes or self.capacity_bytes))
+        return max(self.ranks, key=lambda rank: rank.total_bytes / max(1.0, rank.capacity_bytes or self.capacity_bytes))
 
     def reported_bytes(self, software: MemoryBehaviour) -> float:
         """Bytes that the logs of the software print: a figure of the fullest rank, or of the first."""

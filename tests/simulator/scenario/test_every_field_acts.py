@@ -25,13 +25,14 @@ from tests.simulator.scenario.field_changes import (
     schema,
 )
 from tests.simulator.scenario.outputs import KINDS
-from tests.simulator.scenario.varied_scenarios import names, varied
+from tests.simulator.scenario.varied_scenarios import SHORT_LENGTHS, names, varied
 
 _MEASURE: Final = "how `scaleproof measure` trains"
 _SINGLE: Final = "single kernels in a burst, as in tables of measured kernels; training sustains less"
 _SERVING: Final = "kernels of serving software, as in tables of measured kernels"
 _LABELLED: Final = (
-    "Scenario", "Cluster", "Gpt", "Llama", "Bert", "T5", "Mlp", "ResNet", "Vgg", "AlexNet", "InceptionV3", "Siamese",
+    "Scenario", "Cluster", "Gpt", "Llama", "VisionLanguage", "Bert", "T5", "Mlp", "ResNet", "Vgg", "AlexNet", "InceptionV3",
+    "Siamese",
 )  # fmt: skip
 # Fields that no prediction depends on, by class and name or for all classes, with the reason.
 DESCRIPTIVE: Final[Mapping[str, str]] = {
@@ -134,6 +135,12 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "DataParallel.shard_over": "fsdp",
     "DataParallel.first_bucket_bytes": ("ddp", 5e7),
     "DataParallel.shares": ("shares", (4, 4, 4, 4)),
+    "Gpt.global_every": ("windows-gpt", 4),
+    "Llama.global_every": ("windows", 4),
+    "Lengths.across": ("lengths-packed", True),
+    "Lengths.batches": ("lengths", "packed"),
+    "Lengths.file": ("lengths-file", SHORT_LENGTHS),
+    "VisionLanguage.position_rows": ("vision", 1024, {"positions": "learned"}),
     "Link.peer_to_peer": ("geforce", True),
     "Kernels.tensor_rate": ("geforce", 0.25),
     "BridgedPairs.bridge_Bps": ("geforce", 1e9),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.simulator.common import catalog
@@ -18,6 +19,9 @@ _OWN: Final[Fields] = {
     "name": "own", "peak": {"fp32": "20 TFLOP/s", "bf16": "80 TFLOP/s"}, "memory": "40 GiB", "memory_bandwidth": "1 TB/s",
     "efficiency": 0.5, "layer_overhead": "5 us",
 }  # fmt: skip
+# Files with the length of a sample in each line.
+LENGTHS: Final = str(Path(__file__).with_name("lengths.txt"))
+SHORT_LENGTHS: Final = str(Path(__file__).with_name("short_lengths.txt"))
 _GPT: Final[Fields] = {"kind": "gpt", "layers": 4, "hidden": 512, "heads": 8, "vocabulary": 8192, "sequence": 512}
 _LLAMA: Final[Fields] = {**_GPT, "kind": "llama", "feedforward": 1024}
 _SCORES: Final[Fields] = {**_GPT, "flash": False}
@@ -48,7 +52,7 @@ def _cluster(
 
 
 def _job(
-    cluster: Fields | None = None, model: Any = "gpt2-small", batch: int = 16, training: Fields | None = None,
+    cluster: Fields | None = None, model: Any = "gpt2-small", batch: int | Fields = 16, training: Fields | None = None,
     strategy: Fields | None = None, **rest: Any,
 ) -> Fields:  # fmt: skip
     return {
@@ -253,6 +257,27 @@ VARIED: Final[Mapping[str, Fields]] = {
     ),
     "latent": _job(
         model={**_LLAMA, "latent": {"query_rank": 256, "key_rank": 128, "width": 64, "rotary_width": 32, "value_width": 64}}
+    ),
+    "windows": _job(model={**_LLAMA, "window": 64, "global_every": 2}),
+    "windows-gpt": _job(model={**_GPT, "window": 64, "global_every": 2}),
+    "vision": _job(
+        model={
+            **_LLAMA, "kind": "vision_language", "window": 64, "global_every": 2,
+            "vision": {
+                "layers": 4, "hidden": 256, "heads": 4, "feedforward": 512, "image": 112, "window": 16, "global_blocks": 2,
+                "projector": {"merge": 2, "norm": "layer", "width": 512},
+            },
+        }
+    ),
+    "lengths": _job(
+        model=_LLAMA, batch={"total": 64, "lengths": {"distribution": "lognormal", "mean": 200}},
+    ),
+    "lengths-packed": _job(
+        model=_LLAMA, batch={"total": 64, "lengths": {"distribution": "uniform", "mean": 200, "batches": "packed"}},
+    ),
+    "lengths-file": _job(
+        model=_LLAMA,
+        batch={"total": 64, "lengths": {"distribution": "file", "file": LENGTHS}},
     ),
     "learned-positions": _job(model={**_LLAMA, "positions": "learned"}),
     "t5": _job(model="t5-base"),
