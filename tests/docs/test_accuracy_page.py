@@ -13,7 +13,7 @@ from scaleproof.simulator.published.tables import find_table, read_table
 from tests.docs.accuracy_page import ALL, CALIBRATED, LOG, OUTPUTS, RESULTS, Part, output, shown
 
 TABLES = (
-    "collectives", "data_parallel_scaling", "fine_tuning", "gpu_kernels", "layer_times", "pipeline_schedules", 
+    "collectives", "data_parallel_scaling", "fine_tuning", "gpu_kernels", "layer_times", "pipeline_schedules",
     "step_time_quantiles", "transformer_training",
 )  # fmt: skip
 # Tables whose rows are not of speed.
