@@ -167,7 +167,7 @@ def _notes(scenario: Scenario, layers: Sequence[Layer], timeline: Timeline) -> s
     trained, total = sum(one.trained_parameters for one in whole), sum(one.parameters for one in whole)
     notes = [] if trained == total else [f"{format_parameters(trained)} of {format_parameters(total)} parameters are trained"]
     if (found := scenario.length_statistics) is not None and scenario.batch.lengths is not None:
-        slower = (found.imbalance(layers) - 1) * 100
+        slower = (job_of(scenario).imbalance - 1) * 100
         notes.append(
             f"{scenario.batch.lengths.batches} samples: {found.mean:,.0f} of {found.padded:,.0f} computed tokens are real "
             f"({found.mean / found.padded:.0%}); the worker with the longest takes {slower:.0f} % more time than the mean"

@@ -92,9 +92,12 @@ def fine_tuning_run(row: Row, named: bool = True) -> FineTuningRun:
 
 def _with_defaults(training: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """With what the row's software does where the row says nothing; of adapters only where there are some."""
-    adapters = training.get("adapters")
-    more = {} if adapters is None else {"adapters": {**usual.get("adapters", {}), **adapters}}
-    return {**usual, **training, **more} if adapters else {**{k: v for k, v in usual.items() if k != "adapters"}, **training}
+    found = {**usual, **training}
+    if "adapters" in training:
+        found["adapters"] = {**usual.get("adapters", {}), **training["adapters"]}
+    else:
+        found.pop("adapters", None)
+    return found
 
 
 def model_named(words: str) -> str:

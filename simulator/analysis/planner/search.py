@@ -314,6 +314,9 @@ def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection
     if scenario.unevenness.wants_mean:
         message = "plans need ranks and links that do not change over time; leave noise, throttled, tail and tenants out"
         raise FieldError(("unevenness",), message)
+    if (lengths := scenario.batch.lengths) is not None and lengths.batches != "packed":
+        message = "plans are made for samples of one length, or packed ones, since padding depends on the microbatch"
+        raise FieldError(("batch", "lengths"), f"{message}; leave it out, and predict what is planned with it")
     if scenario.cluster.kinds:
         message = "plans need equal devices on all nodes; give one kind of nodes, or compare scenarios by predict or sweep"
         raise FieldError(("cluster", "nodes"), message)

@@ -21,8 +21,6 @@ from scaleproof.simulator.model.transformer.layer_parts import (
     linear,
     mlp,
     norm,
-    norm_of,
-    norm_tensors,
 )
 
 # Of an image: red, green and blue.
@@ -157,12 +155,8 @@ def _projector(stream: ActivationStream, tower: Vision, rows: int, hidden: int) 
             operators=(MemoryBound("pool", stream.local_elements, rows * inner, rows * inner, stream.local_elements),)
         )
     if form.norm is not None:
-        elements = rows * inner
-        part += Layer(
-            operators=(norm_of("rms norm" if form.norm == "rms" else "norm", elements),),
-            tensors=norm_tensors(form.norm, tower.hidden),
-            kept=(SavedActivation("norms", elements),),
-        )
+        part += norm(stream._replace(tokens=rows * form.merge**2, norm=form.norm))
+        part += Layer(kept=(SavedActivation("norms", rows * inner),))
     if form.width is not None:
         part += linear("up", rows, form.width, inner, form.biases) + activation_function(rows * form.width, "gelu")
     part += linear("down", rows, hidden, form.width or inner, form.biases)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from scaleproof.simulator.common.errors import InputError, ScenarioError
+from scaleproof.simulator.analysis.planner.search import plan
+from scaleproof.simulator.common.errors import FieldError, InputError, ScenarioError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.layers import WHOLE
 from scaleproof.simulator.model.operators import Attention
@@ -110,3 +111,9 @@ def test_a_file_of_lengths_is_checked(tmp_path: Path) -> None:
     for name in ("wrong.txt", "missing.txt"):
         with pytest.raises(InputError, match="give a text file with a number of tokens in each line"):
             statistics(Lengths(distribution="file", file=str(tmp_path / name)), LONGEST, 1, 1, 1, False)
+
+
+def test_plans_are_refused_where_padding_depends_on_the_microbatch() -> None:
+    with pytest.raises(FieldError, match="padding depends on the microbatch"):
+        plan(scenario(UNIFORM.format("grouped")), 8)
+    assert plan(scenario(UNIFORM.format("packed")), 8, top=1).best
