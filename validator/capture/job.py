@@ -76,7 +76,8 @@ def set_environment(rank: int, ranks: int, per_node: int, address: str, port: in
 @dataclass(frozen=True)
 class CaptureJob:
     """The job that ranks belong to. steps: of the script, of which the last is kept; values: a policy's text. keeps_calls:
-    whether operators are kept with their arguments, so that another device can repeat them."""
+    whether operators are kept with their arguments, so that another device can repeat them. packages: that count as installed,
+    see `packages`."""
 
     script: Script
     world_size: int
@@ -85,3 +86,4 @@ class CaptureJob:
     steps: int
     values: str
     keeps_calls: bool = False
+    packages: tuple[str, ...] = ()

@@ -16,6 +16,9 @@ from scaleproof.validator.capture.communication.distributed_api import Distribut
 from scaleproof.validator.capture.communication.mailbox import Mailbox
 from scaleproof.validator.capture.communication.recording import Recording
 from scaleproof.validator.capture.job import CaptureJob, set_environment
+from scaleproof.validator.capture.packages import operator
+from scaleproof.validator.capture.packages.importing import PackageFinder
+from scaleproof.validator.capture.packages.launches import TritonLaunches
 from scaleproof.validator.capture.trace import HostClock, RankTrace
 
 _PORT: Final = 29500
@@ -43,12 +46,16 @@ class RankDevice:
         abi.install_device(devices, self.local)
         self.arena.install_storage()
         values = Values(self.arena, policy_of(job.values), trace.answer)
-        registration.register(Kernels(self.arena, values, trace, job.keeps_calls))
+        kernels = Kernels(self.arena, values, trace, job.keeps_calls)
+        registration.register(kernels)
+        operator.install(kernels)
         cuda_api.install(trace, self.arena, job.device, self.local, devices)
         abi.check_training()
         _calibrate(trace.host)
         self._api(self.recording, values, Mailbox(self._folder, self._rank), job.world_size).install()
         trace.context.install()
+        launches = TritonLaunches(kernels, trace, job.device, self.local)
+        PackageFinder(trace, job.packages, launches.install).install()
 
 
 def _calibrate(host: HostClock) -> None:
