@@ -41,7 +41,7 @@ def mount(commands: Any) -> None:
     capture.add("--log DIR", "write what ranks print to DIR", type=Path)
     capture.add_timeout("seconds after which all ranks are ended", _TIMEOUT_S)
     capture.add("--json", "print the result as JSON")
-    words = "after --, the command that starts the script: python train.py ARGS, python -m MODULE, or torchrun … train.py"
+    words = "after --, the command that starts the script: python train.py ARGS, torchrun … train.py, accelerate launch …"
     capture.add("COMMAND", words, nargs=argparse.REMAINDER, dest="command_line")
 
 

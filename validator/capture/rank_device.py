@@ -21,7 +21,6 @@ from scaleproof.validator.capture.packages.importing import PackageFinder
 from scaleproof.validator.capture.packages.launches import TritonLaunches
 from scaleproof.validator.capture.trace import HostClock, RankTrace
 
-_PORT: Final = 29500
 _LISTED: Final = 64
 
 
@@ -41,7 +40,7 @@ class RankDevice:
         """Replaces the parts of PyTorch that use a GPU or other ranks. Raises RunError for builds that cannot be replaced."""
         job, trace = self._job, self.trace
         devices = min(job.ranks_per_node, job.world_size)
-        set_environment(self._rank, job.world_size, job.ranks_per_node, "127.0.0.1", _PORT, "capture")
+        set_environment(job.script, self._rank, job.world_size, job.ranks_per_node)
         torch.set_num_threads(1)
         abi.install_device(devices, self.local)
         self.arena.install_storage()
