@@ -18,7 +18,7 @@ from scaleproof.simulator.common.errors import RunError
 from scaleproof.validator.capture.backend.calls import OperatorCall
 from scaleproof.validator.capture.failures import sentence
 from scaleproof.validator.capture.job import CaptureJob
-from scaleproof.validator.capture.player import FAILURE, PLACE, RECORD, RankRecord, read_record
+from scaleproof.validator.capture.player import FAILURE, RECORD, RankRecord, read_record
 from scaleproof.validator.capture.players import JOB, LOG, RESOURCES, Players
 from scaleproof.validator.capture.rank_classes import EquivalentRanks, axes_of, find_classes, ranges, with_differences
 
@@ -64,7 +64,7 @@ def capture_with_calls(
         folder = Path(path)
         (folder / JOB).write_bytes(pickle.dumps(job))
         concurrent = len(os.sched_getaffinity(0))
-        players = Players(folder, begin_s + options.timeout_s, concurrent, progress)
+        players = Players(folder, begin_s + options.timeout_s, concurrent, progress, job)
         try:
             played = _RankHashes(job, folder, players, options)
             # the groups of the first rank show how ranks are divided
@@ -94,7 +94,6 @@ class _RankHashes:
         try:
             failed = self._players.play(rank for rank in ranks if rank not in self._hashes)
         except TimeoutError:
-            self._players.report_places()
             raise RunError(self._late()) from None
         if failed is not None:
             raise RunError(self._why(failed))
@@ -128,18 +127,17 @@ class _RankHashes:
 
     def _late(self) -> str:
         """Why time is up, and where the script was."""
-        places = [json.loads(path.read_bytes()) for path in sorted(self._folder.glob(PLACE.format("*")))]
+        places = self._players.places()
         limit = f"within {self._options.timeout_s:g} s"
         script = self._job.script.target
         if not places:
             return f"{script}: not captured {limit}; give more time with --timeout"
-        active = next((one for one in places if not one["waits"]), places[0])
-        steps = "no training step" if not active["steps"] else f"{active['steps']} of {self._job.steps} training steps"
-        waits = f", where {active['waits']}" if active["waits"] else ""
-        where = active["line"] or script
+        active = next((one for one in places if not one.waits), places[0])
+        steps = f"{active.steps} of {self._job.steps} training steps" if active.steps else "no training step"
         return (
-            f"{where}: {steps} {limit} on rank {active['rank']}, which is at this line{waits}; make the script's data or model "
-            "smaller, take fewer --steps, or give more --timeout"
+            f"{active.line or script}: {steps} {limit} on rank {active.rank}, which is at this line"
+            f"{active.does and f', where it {active.does}'}; make the script's data or model smaller, take fewer --steps, or "
+            "give more --timeout"
         )
 
 

@@ -7,22 +7,21 @@ import json
 import os
 import pickle
 import runpy
-import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
 from scaleproof.simulator.captured.record import ProcessGroup, RecordedRanks
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.validator.capture.backend.calls import OperatorCall
-from scaleproof.validator.capture.communication.mailbox import Mailbox
+from scaleproof.validator.capture.communication.mailbox import NoValueError
 from scaleproof.validator.capture.compiled.regions import CompiledRegions
 from scaleproof.validator.capture.context import ScriptContext, whole_parameters
 from scaleproof.validator.capture.failures import NoStepError, failure_plain
 from scaleproof.validator.capture.job import CaptureJob, Script
+from scaleproof.validator.capture.places import PlaceReporter
 from scaleproof.validator.capture.rank_device import RankDevice
 from scaleproof.validator.capture.replaced import Checkpoints, refuse_unsupported
 from scaleproof.validator.capture.steps import KeptStep, Steps, local_part
@@ -30,7 +29,6 @@ from scaleproof.validator.capture.trace import RankTrace
 
 RECORD: Final = "record-{}.pickle"
 FAILURE: Final = "failure-{}.json"
-PLACE: Final = "place-{}.json"
 # Steps that it takes to compare two after the first one.
 _COMPARABLE: Final = 3
 # Relative difference of moved bytes up to which ranks count as equal.
@@ -79,13 +77,13 @@ class Player:
         self._trace = RankTrace(self._context)
         device = RankDevice(job, self._rank, self._folder, self._trace)
         device.install()
-        self._recording = device.recording
+        self._recording, self._mailbox = device.recording, device.mailbox
         CompiledRegions(self._trace, device.arena).install()
         Checkpoints(self._trace).install()
         refuse_unsupported(device.local)
         self._steps = Steps(self._trace, device.arena, job.steps, self._finish)
         self._steps.install()
-        signal.signal(signal.SIGUSR1, self._report_place)
+        PlaceReporter(self._folder, self._rank, self._context.line, lambda: self._steps.count).install()
 
     def _finish(self) -> NoReturn:
         """Writes the record, and ends this process, whatever the script still does."""
@@ -93,6 +91,7 @@ class Player:
         try:
             record = self._record()
             write_atomically(self._folder / RECORD.format(self._rank), pickle.dumps(record))
+            self._mailbox.end()
         except BaseException as error:
             self._write_failure(error)
             code = 1
@@ -127,16 +126,12 @@ class Player:
         """Ends this process after an error, unless it is an exit that reports success."""
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return
+        if isinstance(error, NoValueError) and self._steps.kept() is not None:
+            # the rank that it communicates with has taken enough steps
+            return
         self._write_failure(error)
         traceback.print_exception(error)
         _leave(1)
-
-    def _report_place(self, _: int, frame: FrameType | None) -> None:
-        """Writes where the script is, when time is up."""
-        line = self._context.line()
-        waits = "it waits for values of another rank" if _is_waiting(frame) else ""
-        plain = {"line": line, "waits": waits, "steps": self._steps.count, "rank": self._rank}
-        write_atomically(self._folder / PLACE.format(self._rank), json.dumps(plain).encode())
 
     def _write_failure(self, error: BaseException) -> None:
         plain = failure_plain(error, getattr(self, "_context", None), self._rank)
@@ -168,15 +163,6 @@ def folder_of(script: Script) -> Path:
     if script.is_module:
         return Path.cwd()
     return Path(script.target).resolve().parent
-
-
-def _is_waiting(frame: FrameType | None) -> bool:
-    """Whether a rank waits for another one."""
-    while frame is not None:
-        if frame.f_code is Mailbox.get.__code__:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _leave(code: int) -> NoReturn:

@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from scaleproof.simulator.captured.record import Category, EventKind, Signature
+from scaleproof.simulator.model.torch_operators import work_of
 from scaleproof.validator.capture.backend import decisions
 from scaleproof.validator.capture.backend.calls import CallRecorder
 from scaleproof.validator.capture.backend.memory import CPU_KEYS, Arena, Content
@@ -88,20 +89,31 @@ class Kernels:
         if on_device:
             read_bytes, written_bytes = moved_bytes(schema.name, inputs, outputs or targets)
             call = self._calls.after(operator, before, result) if self._calls is not None and before is not None else None
+            signature = signature_of(operator, inputs, outputs, arguments, keywords)
+            flops = self._flops(schema, arguments, keywords, result, signature)
             self._trace.add(
-                EventKind.OPERATOR, place, name=schema.name,
-                signature=signature_of(operator, inputs, outputs, arguments, keywords),
-                bytes_read=read_bytes, bytes_written=written_bytes, flops=self._flops(schema, arguments, keywords, result),
+                EventKind.OPERATOR, place, name=schema.name, signature=signature, bytes_read=read_bytes,
+                bytes_written=written_bytes, flops=flops,
                 call=call, host_s=self._trace.host.taken_s(),
             )  # fmt: skip
         return result
 
-    @staticmethod
-    def _flops(schema: OperatorSchema, arguments: Sequence[Any], keywords: dict[str, Any], result: Any) -> float:
+    def _flops(
+        self, schema: OperatorSchema, arguments: Sequence[Any], keywords: dict[str, Any], result: Any, signature: Signature
+    ) -> float:
+        """FLOPs by PyTorch's formula; where it does not fit the call, by the shapes of tensors, which a note says."""
         if schema.formula is None:
             return 0.0
         without_out = {name: value for name, value in keywords.items() if name != "out"}
-        return float(schema.formula(*arguments, **without_out, out_val=result))
+        try:
+            return float(schema.formula(*arguments[: schema.formula_arguments], **without_out, out_val=result))
+        except Exception as error:
+            self._trace.note(f"calls {schema.name}, whose FLOPs were counted by the shapes of its tensors ({error})")
+        shapes = [shape for shape, _, _ in signature.inputs]
+        try:
+            return float(work_of(schema.name, shapes, signature.arguments, 0.0).flops)
+        except Exception:
+            return 0.0
 
     def _shape(
         self, operator: Overload, schema: OperatorSchema, arguments: Sequence[Any], keywords: dict[str, Any],
