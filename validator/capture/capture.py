@@ -21,6 +21,7 @@ from scaleproof.validator.capture.job import CaptureJob
 from scaleproof.validator.capture.player import FAILURE, RECORD, RankRecord, read_record
 from scaleproof.validator.capture.players import JOB, LOG, RESOURCES, Players
 from scaleproof.validator.capture.rank_classes import EquivalentRanks, axes_of, find_classes, ranges, with_differences
+from scaleproof.validator.capture.replaced.files import remove_written
 
 # Calls of operators of a class by their rows.
 Calls = Mapping[int, OperatorCall]
@@ -75,6 +76,7 @@ def capture_with_calls(
             captured, calls = _captured(job, options, found), [record.calls for _, record in found]
         finally:
             players.close()
+            remove_written(folder)
             _keep_logs(folder, options.log)
         used = [json.loads(file.read_text()) for file in folder.glob(RESOURCES.format("*"))]
     memory_bytes = max((one["memory_bytes"] for one in used), default=0)

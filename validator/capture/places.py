@@ -38,7 +38,8 @@ class RankPlace(NamedTuple):
         return "waits" in self.does
 
     def text(self, script: str, wanted: int) -> str:
-        """'train.py:7: rank 3 has taken 1 of 3 training steps; it is at this line, where it waits for rank 0'. wanted: steps."""
+        """'train.py:7: rank 3 has taken 1 of 3 training steps and is at this line, where it waits for rank 0'. wanted: steps in
+        all."""
         where = self.line or script
         steps = "" if self.steps is None else f" has taken {self.steps} of {wanted} training steps and"
         return f"{where}: rank {self.rank}{steps} is at this line{self.does and f', where it {self.does}'}"

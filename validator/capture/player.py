@@ -23,7 +23,9 @@ from scaleproof.validator.capture.failures import NoStepError, failure_plain
 from scaleproof.validator.capture.job import CaptureJob, Script
 from scaleproof.validator.capture.places import PlaceReporter
 from scaleproof.validator.capture.rank_device import RankDevice
-from scaleproof.validator.capture.replaced import Checkpoints, refuse_unsupported
+from scaleproof.validator.capture.replaced.checkpoints import Checkpoints
+from scaleproof.validator.capture.replaced.files import SavedFiles
+from scaleproof.validator.capture.replaced.unsupported import refuse_unsupported
 from scaleproof.validator.capture.steps import KeptStep, Steps, local_part
 from scaleproof.validator.capture.trace import RankTrace
 
@@ -79,7 +81,7 @@ class Player:
         device.install()
         self._recording, self._mailbox = device.recording, device.mailbox
         CompiledRegions(self._trace, device.arena).install()
-        Checkpoints(self._trace).install()
+        Checkpoints(self._trace, SavedFiles(self._folder, self._rank), self._rank).install()
         refuse_unsupported(device.local)
         self._steps = Steps(self._trace, device.arena, job.steps, self._finish)
         self._steps.install()

@@ -135,6 +135,8 @@ class _Server:
 
     def run(self) -> None:
         buffer = b""
+        # players that are not ready yet report nothing
+        signal.signal(REQUEST, signal.SIG_IGN)
         self._control.settimeout(_POLL_S)
         while True:
             self._reap()

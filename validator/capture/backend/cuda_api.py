@@ -18,9 +18,18 @@ from scaleproof.validator.capture.job import DeviceProperties
 from scaleproof.validator.capture.trace import RankTrace
 
 _NCCL: Final = (2, 27, 5)
-_STATE_BYTES: Final = 16
 _CELSIUS, _WATTS, _PERCENT = 50, 500, 100
 _GRAPH_POOL: Final = (0, 1)
+
+# Recording what is allocated, which PyTorch documents under names of its own.
+_SNAPSHOTS: Final[Mapping[str, Callable[..., Any]]] = {
+    "_record_memory_history": lambda *_, **__: None,
+    "_snapshot": lambda *_, **__: {"segments": [], "device_traces": [[]]},
+}
+_ACCELERATOR_MEMORY: Final = (
+    "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_stats",
+    "reset_peak_memory_stats", "reset_accumulated_memory_stats",
+)  # fmt: skip
 
 
 class _CurrentDevice(contextlib.ContextDecorator):
@@ -91,18 +100,19 @@ def install(trace: RankTrace, arena: Arena, device: DeviceProperties, index: int
     }  # fmt: skip
     replace_functions(torch.cuda, **shared, **own, **memory)
     setattr(torch.cuda, "default_generators", tuple(_CudaGenerator(place) for place in range(devices)))  # noqa: B010
-    replace_functions(torch.cuda.memory, MemPool=_MemoryPool, **_internal_memory(arena))
+    replace_functions(torch.cuda.memory, MemPool=_MemoryPool, **_SNAPSHOTS)
     setattr(torch.cuda, "MemPool", _MemoryPool)  # noqa: B010
     replace_functions(
         torch.cuda.nvtx, range_push=_always(0), range_pop=_always(0), mark=_always(None), range_start=_always(0),
         range_end=_always(None),
     )  # fmt: skip
+    types_of_data = {one for one in vars(torch).values() if isinstance(one, torch.dtype)}
     replace_functions(torch.cuda.nccl, version=_always(_NCCL), is_available=_always(False))
     replace_functions(
         torch.accelerator, **shared, current_accelerator=_always(torch.device("cuda")), current_device_index=_always(index),
         current_device_idx=_always(index), set_device_index=_always(None), set_device_idx=_always(None),
         device_index=_CurrentDevice, empty_host_cache=_always(None), get_memory_info=memory["mem_get_info"],
-        get_device_capability=_always({"supported_dtypes": {one for one in vars(torch).values() if isinstance(one, torch.dtype)}}),
+        get_device_capability=_always({"supported_dtypes": types_of_data}),
         **{name: memory[name] for name in _ACCELERATOR_MEMORY},
     )  # fmt: skip
     replace_functions(torch, Stream=stream, Event=event, Generator=_generators(index))
@@ -110,12 +120,6 @@ def install(trace: RankTrace, arena: Arena, device: DeviceProperties, index: int
     replace_functions(
         torch.Tensor, pin_memory=lambda tensor, device=None: tensor, is_pinned=_always(False), record_stream=_always(None)
     )  # fmt: skip
-
-
-_ACCELERATOR_MEMORY: Final = (
-    "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_stats",
-    "reset_peak_memory_stats", "reset_accumulated_memory_stats",
-)  # fmt: skip
 
 
 def _memory(arena: Arena, device: DeviceProperties) -> dict[str, Callable[..., Any]]:
@@ -166,14 +170,6 @@ def _memory(arena: Arena, device: DeviceProperties) -> dict[str, Callable[..., A
         "caching_allocator_alloc": allocate, "caching_allocator_delete": lambda mem_ptr: pointers.pop(mem_ptr, None),
         "use_mem_pool": lambda pool, device=None: contextlib.nullcontext(),
     }  # fmt: skip
-
-
-def _internal_memory(arena: Arena) -> dict[str, Callable[..., Any]]:
-    """Functions that PyTorch documents under names of its own: recording what is allocated."""
-    return {
-        "_record_memory_history": _always(None),
-        "_snapshot": lambda device=None, **_: {"segments": [], "device_traces": [[]]},
-    }
 
 
 class _MemoryPool:

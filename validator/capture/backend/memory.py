@@ -23,6 +23,8 @@ _ROUND_BYTES: Final = 512
 _ARENA_BYTES: Final = 1 << 44
 _PROTECTION: Final = 3  # PROT_READ | PROT_WRITE
 _FLAGS: Final = 0x4022  # MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
+# Most bytes of a storage whose values are copied to the host.
+_MOST_COPIED_BYTES: Final = 1 << 22
 _FAILED: Final = ctypes.c_void_p(-1).value
 _DLPACK_CPU, _DLPACK_CUDA = 1, 2
 _DLPACK_UNSIGNED: Final = 1
@@ -135,7 +137,7 @@ class Arena:
         """A tensor on addresses of its own, whose values are unknown."""
         wanted = _extent(size, stride) * item_bytes(dtype)
         block = self._allocate(wanted)
-        whole = self._from_dlpack(_DLPACK_CUDA, self._index, block, block, wanted or block.capacity)
+        whole = self._from_dlpack(_DLPACK_CUDA, self._index, block, block, wanted)
         return self._shaped(whole, size, stride, dtype)
 
     def _allocate(self, wanted: int) -> DeviceBlock:
@@ -278,8 +280,14 @@ class Arena:
             return int(nbytes(this)) if block is None else block.resized
 
         def on_host(this: torch.UntypedStorage) -> Any:
-            # without values, which this memory does not have; it is longer than the tensor
-            return torch.UntypedStorage(length(this)) if this.device.type == "cuda" else to_host(this)  # type: ignore[no-untyped-call]
+            block = self.block_at(_address(this)) if this.device.type == "cuda" else None
+            if block is None:
+                return to_host(this)
+            if block.content is Content.UNKNOWN or not 0 < block.resized <= _MOST_COPIED_BYTES:
+                # without values, which this memory does not have
+                return torch.UntypedStorage(block.resized)  # type: ignore[no-untyped-call]
+            values = bytearray(ctypes.string_at(block.address, block.resized))
+            return torch.frombuffer(values, dtype=torch.uint8).untyped_storage()
 
         storage.__new__ = made
         replace_functions(storage, resize_=resized, size=length, nbytes=length, cpu=on_host)

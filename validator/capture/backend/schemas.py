@@ -26,8 +26,8 @@ _base_name: Final = functools.cache(base_name)
 
 class OperatorSchema(NamedTuple):
     """name: such as 'aten::mm'. written: places and names of arguments that it writes; out: whether for results. is_view:
-    whether results share memory with arguments. returns: number of results. formula: of FLOPs from arguments, if known; formula_arguments: the number of
-    them that it takes by position."""
+    whether results share memory with arguments. returns: number of results. formula: of FLOPs from arguments, if known;
+    formula_arguments: the number of them that it takes by position."""
 
     name: str
     written: tuple[tuple[int, str], ...]

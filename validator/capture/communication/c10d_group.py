@@ -140,6 +140,10 @@ class C10dGroup(_ProcessGroup):  # type: ignore[misc]
         """Options of NCCL, which change nothing."""
         return dist.ProcessGroupNCCL.Options()
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cuda"), torch.device("cpu")]
+
     def getBackendName(self) -> str:
         """The backend that scripts expect."""
         return "nccl"

@@ -113,8 +113,8 @@ class DistributedApi(GroupsOfBackend):
             output[0] = self._mailbox.get(self._channel(group), source, _ALL)[place]
 
     def _send_object_list(
-        self, object_list: list[Any], dst: int | None = None, group: Any = None, device: Any = None, group_dst: int | None = None,
-        use_batch: bool = False,
+        self, object_list: list[Any], dst: int | None = None, group: Any = None, device: Any = None,
+        group_dst: int | None = None, use_batch: bool = False,
     ) -> None:  # fmt: skip
         self._mailbox.put(self._channel(group), self._source(group, dst, group_dst), [_detached(one) for one in object_list])
 
