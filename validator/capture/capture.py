@@ -25,6 +25,10 @@ from scaleproof.validator.capture.replaced.files import remove_written
 
 # Calls of operators of a class by their rows.
 Calls = Mapping[int, OperatorCall]
+KEPT_LOG: Final = "rank-{}.txt"
+_LOG_HINT: Final = "--log DIR keeps what it printed"
+# Most characters of a line that the script printed.
+_LONGEST: Final = 200
 # Most ranks of a class that its name lists.
 _LISTED: Final = 3
 
@@ -32,13 +36,14 @@ _LISTED: Final = 3
 @dataclass(frozen=True)
 class CaptureOptions:
     """How a script is captured. device, cluster: names, for the file. timeout_s: for all ranks. log: the folder that gets what
-    ranks print, if any. samples: of a step of all ranks, None if inputs show them."""
+    ranks print, if any. samples, tokens: of a step of all ranks, None if inputs show them."""
 
     device: str
     cluster: str | None = None
     timeout_s: float = 600.0
     log: Path | None = None
     samples: int | None = None
+    tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -119,12 +124,15 @@ class _RankHashes:
     def _why(self, rank: int) -> str:
         """Why a rank failed."""
         path = self._folder / FAILURE.format(rank)
+        printed = _last_line(self._folder / LOG.format(rank))
         if path.exists():
-            return sentence(self._job.script.target, json.loads(path.read_bytes()))
+            log = self._options.log
+            hint = f"{log / KEPT_LOG.format(rank)} has what it printed" if log is not None else _LOG_HINT
+            return sentence(self._job.script.target, json.loads(path.read_bytes()) | {"printed": printed}, hint)
         code = self._players.code(rank)
         by = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         memory = "; the machine may lack memory" if code == -signal.SIGKILL else ""
-        last = _last_line(self._folder / LOG.format(rank))
+        last = f" ({printed})" if printed else ""
         return f"{self._job.script.target}: rank {rank} ended with {by} before its step was recorded{memory}{last}"
 
     def _late(self) -> str:
@@ -145,7 +153,7 @@ class _RankHashes:
 
 def _last_line(log: Path) -> str:
     text = log.read_text(encoding="utf-8", errors="replace").strip() if log.exists() else ""
-    return f" ({text.rpartition(chr(10))[2][:200]})" if text else ""
+    return text.rpartition("\n")[2][:_LONGEST]
 
 
 def _captured(job: CaptureJob, options: CaptureOptions, found: Sequence[tuple[EquivalentRanks, RankRecord]]) -> Capture:
@@ -157,7 +165,7 @@ def _captured(job: CaptureJob, options: CaptureOptions, found: Sequence[tuple[Eq
     return Capture(
         script=script.target, arguments=script.arguments, torch=torch.__version__, world_size=job.world_size,
         ranks_per_node=job.ranks_per_node, device=options.device, cluster=options.cluster, classes=classes,
-        warnings=tuple(warnings), samples=options.samples,
+        warnings=tuple(warnings), samples=options.samples, tokens=options.tokens,
     )  # fmt: skip
 
 
@@ -182,4 +190,5 @@ def _keep_logs(folder: Path, to: Path | None) -> None:
         return
     to.mkdir(parents=True, exist_ok=True)
     for log in folder.glob(LOG.format("*")):
-        (to / log.name.replace("log-", "rank-")).write_bytes(log.read_bytes())
+        rank = log.stem.rpartition("-")[2]
+        (to / KEPT_LOG.format(rank)).write_bytes(log.read_bytes())

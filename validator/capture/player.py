@@ -132,7 +132,8 @@ class Player:
             # the rank that it communicates with has taken enough steps
             return
         self._write_failure(error)
-        traceback.print_exception(error)
+        if not isinstance(error, SystemExit):
+            traceback.print_exception(error)
         _leave(1)
 
     def _write_failure(self, error: BaseException) -> None:
