@@ -6,7 +6,7 @@ import collections
 import contextlib
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 
@@ -131,7 +131,7 @@ def _memory(arena: Arena, device: DeviceProperties) -> dict[str, Callable[..., A
         return collections.defaultdict(int, {f"{name}.{when}": size for name in names for when, size in known.items()})
 
     def nested(device: Any = None) -> Mapping[str, Any]:
-        result = _nested()
+        result: Mapping[str, Any] = _nested()
         for name, size in statistics().items():
             kind, pool, when = name.split(".")
             result[kind][pool][when] = size
@@ -193,14 +193,11 @@ def _nested() -> Any:
     return collections.defaultdict(lambda: collections.defaultdict(lambda: collections.defaultdict(int)))
 
 
-_Generator: Final = torch.Generator
-
-
-class _CudaGenerator(_Generator):
+class _CudaGenerator(torch.Generator):
     """A generator of a GPU: one of the host, with the state of the GPU's."""
 
-    def __new__(cls, index: int) -> _CudaGenerator:
-        return super().__new__(cls)
+    def __new__(cls, index: int) -> Self:
+        return super().__new__(cls)  # type: ignore[no-any-return]
 
     def __init__(self, index: int) -> None:
         self._device, self._offset = torch.device("cuda", index), 0
@@ -248,15 +245,16 @@ class _CudaGenerator(_Generator):
 
 def _generators(index: int) -> Any:
     """The type of generators, of the host and of GPUs."""
+    original = torch.Generator
 
     class Instances(type):
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, _Generator)
+            return isinstance(instance, original)
 
     class Generator(metaclass=Instances):
         def __new__(cls, device: Any = "cpu") -> Any:
             wanted = torch.device(device)
-            return _Generator() if wanted.type != "cuda" else _CudaGenerator(index if wanted.index is None else wanted.index)
+            return original() if wanted.type != "cuda" else _CudaGenerator(index if wanted.index is None else wanted.index)
 
     return Generator
 

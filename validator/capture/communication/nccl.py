@@ -29,7 +29,7 @@ class NcclOptions(_distributed_c10d.Backend.Options):
     """Options of a group."""
 
     def __init__(self, is_high_priority_stream: bool = False, timeout: timedelta = _TIMEOUT) -> None:
-        super().__init__("nccl", timeout)  # type: ignore[call-arg]
+        super().__init__("nccl", timeout)
         self.is_high_priority_stream = is_high_priority_stream
         self.config = NcclConfig()
         self.split_from: Any = None

@@ -17,7 +17,10 @@ _NUMBER: Final = re.compile(r"\d+")
 _ROOT: Final = 0
 
 
-class SharedStore(dist.Store):
+_Store: Any = dist.Store
+
+
+class SharedStore(_Store):  # type: ignore[misc]
     """A store, whatever type and place the script names. Other ranks are assumed to do what this one does, at once: waits
     return, a counter has counted all ranks, and a value of another rank under a key like one of this rank's is this rank's.
     Any other value is the one that a played rank sets.
