@@ -193,7 +193,10 @@ def _nested() -> Any:
     return collections.defaultdict(lambda: collections.defaultdict(lambda: collections.defaultdict(int)))
 
 
-class _CudaGenerator(torch.Generator):
+_Generator: Any = torch.Generator
+
+
+class _CudaGenerator(_Generator):  # type: ignore[misc]
     """A generator of a GPU: one of the host, with the state of the GPU's."""
 
     def __new__(cls, index: int) -> Self:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
-import torch.distributed as dist
+import torch
 
 from scaleproof.validator.capture.communication.mailbox import Mailbox
 
@@ -17,7 +17,7 @@ _NUMBER: Final = re.compile(r"\d+")
 _ROOT: Final = 0
 
 
-_Store: Any = dist.Store
+_Store: Any = torch._C._distributed_c10d.Store
 
 
 class SharedStore(_Store):  # type: ignore[misc]

@@ -160,7 +160,7 @@ def placing(map_location: Any) -> Placing:
     if isinstance(map_location, dict):
         return lambda device: torch.device(map_location.get(str(device), device))
     if callable(map_location):
-        empty = torch.UntypedStorage(0)
+        empty = torch.empty(0).untyped_storage()
 
         def placed(device: torch.device) -> torch.device:
             result = map_location(empty, str(device))
