@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, Final
@@ -10,11 +11,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from scaleproof.validator.capture.packages.functions import FusedOptimizer
+from scaleproof.validator.capture.packages.functions import optimizer_type
 from scaleproof.validator.capture.packages.operator import launch
 
-# Values that share a scale: weights in 4 bits, scales of those in 8 bits, and states in 8 bits; smaller states have 32 bits.
-_BLOCK, _NESTED_BLOCK, _STATE_BLOCK, _LEAST = 64, 256, 256, 4096
+# Values that share a scale: weights in 4 bits, their scales in 8 bits, and states in 8 bits.
+_BLOCK, _NESTED_BLOCK, _STATE_BLOCK = 64, 256, 256
 
 
 class QuantState:
@@ -129,36 +130,19 @@ class Linear4bit(nn.Linear):
         return made.to(x.dtype)
 
 
-class LinearNF4(Linear4bit):
-    """`bitsandbytes.nn.LinearNF4`."""
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, quant_type="nf4", **settings)
-
-
-class Optimizer8bit(FusedOptimizer):
-    """An optimizer with states in 8 bits."""
-
-    block, least = _STATE_BLOCK, _LEAST
-
-
-def _optimizer(name: str, bits: int, *states: str) -> type[FusedOptimizer]:
-    kind = torch.uint8 if bits == 8 else torch.float32
-    own = {"kernel": f"bitsandbytes::{name.lower()}_step", "states": dict.fromkeys(states, kind)}
-    return type(name, (Optimizer8bit,), own)
-
-
 _STATES: Final = {
     "Adam": ("state1", "state2"), "AdamW": ("state1", "state2"), "LAMB": ("state1", "state2"), "Lion": ("state1",),
     "SGD": ("state1",), "RMSprop": ("state1",), "Adagrad": ("state1",),
 }  # fmt: skip
 _OPTIMIZERS: Final = {
-    name: _optimizer(name, bits, *states)
+    name: optimizer_type(name, f"bitsandbytes::{name.lower()}_step", *states, block=block)
     for kind, states in _STATES.items()
     for prefix in ("", "Paged")
-    for name, bits in ((f"{prefix}{kind}8bit", 8), (f"{prefix}{kind}32bit", 32), (f"{prefix}{kind}", 32))
+    for name, block in ((f"{prefix}{kind}8bit", _STATE_BLOCK), (f"{prefix}{kind}32bit", 0), (f"{prefix}{kind}", 0))
 }
-_MODULES: Final = {"Linear4bit": Linear4bit, "LinearNF4": LinearNF4, "Params4bit": Params4bit}
+_MODULES: Final = {
+    "Linear4bit": Linear4bit, "LinearNF4": functools.partial(Linear4bit, quant_type="nf4"), "Params4bit": Params4bit,
+}  # fmt: skip
 _FUNCTIONS: Final = {"quantize_4bit": quantize_4bit, "dequantize_4bit": dequantize_4bit, "QuantState": QuantState}
 MODULES: Final[Mapping[str, Mapping[str, Any]]] = {
     "bitsandbytes": {"matmul_4bit": matmul_4bit}, "bitsandbytes.nn": _MODULES, "bitsandbytes.nn.modules": _MODULES,

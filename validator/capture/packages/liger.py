@@ -13,23 +13,12 @@ from torch import nn
 
 from scaleproof.simulator.model.operators import Product
 from scaleproof.simulator.model.torch_operators import Work
-from scaleproof.validator.capture.packages.functions import Norm, cross_entropy, elementwise, norm, rotated
+from scaleproof.validator.capture.packages.functions import LossModule, elementwise, norm, norm_type, rotated
 from scaleproof.validator.capture.packages.operator import Call, launch_with_gradients, like
 
+_NORM: Final = "liger_kernel::rms_norm"
 # Names of the parts of a model's file in Transformers, with that of the model before.
 _PARTS: Final = {"rms_norm": "RMSNorm", "swiglu": "MLP", "geglu": "MLP"}
-
-
-class LigerRMSNorm(Norm):
-    """`LigerRMSNorm`."""
-
-    kernel = "liger_kernel::rms_norm"
-
-
-class LigerLayerNorm(Norm):
-    """`LigerLayerNorm`."""
-
-    kernel, has_bias = "liger_kernel::layer_norm", True
 
 
 class LigerSwiGLUMLP(nn.Module):
@@ -45,22 +34,19 @@ class LigerSwiGLUMLP(nn.Module):
         return _gated(self, x)
 
 
-class LigerCrossEntropyLoss(nn.Module):
-    """`LigerCrossEntropyLoss`, whose gradient replaces the logits."""
+class LigerCrossEntropyLoss(LossModule):
+    """`LigerCrossEntropyLoss`."""
 
-    def __init__(self, *_: Any, reduction: str = "mean", **__: Any) -> None:
-        super().__init__()
-        self.reduction = reduction
-
-    def forward(self, _input: Any, target: Any) -> Any:
-        """The loss."""
-        return cross_entropy("liger_kernel::cross_entropy", _input, target, self.reduction)
+    kernel = "liger_kernel::cross_entropy"
 
 
-class LigerFusedLinearCrossEntropyLoss(LigerCrossEntropyLoss):
+class FusedLinearLoss(nn.Module):
     """`LigerFusedLinearCrossEntropyLoss`."""
 
-    def forward(self, lin_weight: Any, _input: Any, target: Any, bias: Any = None) -> Any:
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__()
+
+    def forward(self, lin_weight: Any, _input: Any, target: Any, *_: Any) -> Any:
         """The loss of a product."""
         return fused_linear_cross_entropy(_input, lin_weight, target)
 
@@ -96,7 +82,7 @@ def _applied(family: str) -> Callable[..., None]:
               model: Any = None, **chosen: Any) -> None:  # fmt: skip
         of: Any = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
         classes = {name.lower(): value for name, value in vars(of).items() if isinstance(value, type)}
-        forwards = {"RMSNorm": lambda this, x: norm(LigerRMSNorm.kernel, x, this.weight), "MLP": _gated}
+        forwards = {"RMSNorm": lambda this, x: norm(_NORM, x, this.weight), "MLP": _gated}
         for option, part in _PARTS.items():
             if chosen.get(option, True) and (found := classes.get(f"{family.replace('_', '')}{part.lower()}")):
                 found.forward = forwards[part]
@@ -133,8 +119,10 @@ def _with_fused_loss(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 _FAMILIES: Final = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "granite", "olmo2")
 _NAMES: Final = {
-    **{one.__name__: one for one in (LigerRMSNorm, LigerLayerNorm, LigerSwiGLUMLP, LigerCrossEntropyLoss,
-                                     LigerFusedLinearCrossEntropyLoss, liger_rotary_pos_emb)},
+    "LigerRMSNorm": norm_type("LigerRMSNorm", _NORM), "LigerSwiGLUMLP": LigerSwiGLUMLP,
+    "LigerLayerNorm": norm_type("LigerLayerNorm", "liger_kernel::layer_norm", has_bias=True),
+    "LigerCrossEntropyLoss": LigerCrossEntropyLoss, "LigerFusedLinearCrossEntropyLoss": FusedLinearLoss,
+    "liger_rotary_pos_emb": liger_rotary_pos_emb,
     **{f"apply_liger_kernel_to_{family}": _applied(family) for family in _FAMILIES},
     "liger_fused_linear_cross_entropy": fused_linear_cross_entropy,
 }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch._library.custom_ops import CustomOpDef
 
-from scaleproof.simulator.captured.known_kernels import plain_of
+from scaleproof.simulator.captured.known_kernels import WORK, plain_of
 from scaleproof.simulator.model.torch_operators import Work
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def launch(name: str, inputs: Sequence[torch.Tensor], results: Sequence[Result],
     return made
 
 
-def update(name: str, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor], work: Work = MOVES) -> None:
+def update(name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], work: Work = MOVES) -> None:
     """Launches a kernel that writes tensors which exist, such as an optimizer's."""
-    _installed[0].launch(name, [*read, *written], list(written), {"work": plain_of(work)})
+    _installed[0].launch(name, inputs, outputs, {WORK: plain_of(work)})
 
 
 def integers(tensor: torch.Tensor) -> list[int] | None:

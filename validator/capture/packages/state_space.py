@@ -55,14 +55,14 @@ def mamba_chunk_scan_combined(
     return (made, last) if return_final_states else made
 
 
-class RMSNorm(Norm):
-    """`mamba_ssm.ops.triton.layernorm_gated.RMSNorm`, with an optional gate."""
+class GatedNorm(Norm):
+    """`mamba_ssm.ops.triton.layernorm_gated.RMSNorm`, whose input may be multiplied with another one before."""
 
     kernel = "mamba_ssm::rms_norm"
 
     def forward(self, values: torch.Tensor, z: Any = None, **_: Any) -> Any:
-        """The norm of gated values."""
-        return norm(self.kernel, values if z is None else elementwise("mamba_ssm::gate", values, z), self.weight)
+        """The norm."""
+        return norm(self.kernel, values if z is None else elementwise("mamba_ssm::silu_mul", values, z), self.weight)
 
 
 MODULES: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -70,5 +70,5 @@ MODULES: Final[Mapping[str, Mapping[str, Any]]] = {
     "mamba_ssm.ops.selective_scan_interface": {"selective_scan_fn": selective_scan_fn},
     "mamba_ssm.ops.triton.ssd_combined": {"mamba_chunk_scan_combined": mamba_chunk_scan_combined},
     "mamba_ssm.ops.triton.selective_state_update": {"selective_state_update": None},
-    "mamba_ssm.ops.triton.layernorm_gated": {"RMSNorm": RMSNorm}, "mamba_ssm.ops.triton.layer_norm": {"RMSNorm": RMSNorm},
+    "mamba_ssm.ops.triton.layernorm_gated": {"RMSNorm": GatedNorm}, "mamba_ssm.ops.triton.layer_norm": {"RMSNorm": GatedNorm},
 }  # fmt: skip
