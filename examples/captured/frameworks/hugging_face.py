@@ -1,4 +1,4 @@
-"""Training as with the scripts of Hugging Face: the Trainer (FSDP, DeepSpeed), PEFT (LoRA, QLoRA), TRL (SFT, DPO, GRPO), and Accelerate.
+"""Training with Hugging Face: the Trainer (FSDP, DeepSpeed), PEFT (LoRA, QLoRA), TRL (SFT, DPO, GRPO), and Accelerate.
 
 Models, tokenizers and data are made here, so that nothing is downloaded.
 """
@@ -18,7 +18,8 @@ parser.add_argument("--fsdp", help="version of FSDP that the Trainer uses")
 parser.add_argument("--deepspeed", help="file with the settings of DeepSpeed that the Trainer uses")
 parser.add_argument("--compile", action="store_true")
 parser.add_argument("--checkpointing", action="store_true")
-for name, value in {"layers": 4, "width": 512, "vocabulary": 8000, "length": 512, "batch": 2, "accumulate": 1, "steps": 6}.items():
+sizes = {"layers": 4, "width": 512, "vocabulary": 8000, "length": 512, "batch": 2}
+for name, value in (sizes | {"accumulate": 1, "steps": 6}).items():
     parser.add_argument(f"--{name}", type=int, default=value)
 options, _ = parser.parse_known_args()
 
@@ -50,11 +51,11 @@ if options.adapters:
     from peft import LoraConfig
 
     lora = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
-common = dict(
-    output_dir=tempfile.gettempdir(), per_device_train_batch_size=options.batch, max_steps=options.steps, bf16=True,
-    gradient_accumulation_steps=options.accumulate, gradient_checkpointing=options.checkpointing, logging_steps=1,
-    save_strategy="no", report_to=[], torch_compile=options.compile, deepspeed=options.deepspeed,
-)  # fmt: skip
+common = {
+    "output_dir": tempfile.gettempdir(), "per_device_train_batch_size": options.batch, "max_steps": options.steps, "bf16": True,
+    "gradient_accumulation_steps": options.accumulate, "gradient_checkpointing": options.checkpointing, "logging_steps": 1,
+    "save_strategy": "no", "report_to": [], "torch_compile": options.compile, "deepspeed": options.deepspeed,
+}  # fmt: skip
 if options.fsdp:
     common |= {"fsdp": "full_shard auto_wrap", "fsdp_config": {
         "version": int(options.fsdp), "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"],
@@ -83,7 +84,9 @@ elif options.method == "dpo":
 
     rows = {"prompt": ["w5 w6 w7"] * 512, "chosen": [text] * 512, "rejected": [text[::-1]] * 512}
     arguments = DPOConfig(**common, max_length=options.length)
-    DPOTrainer(model, args=arguments, train_dataset=Dataset.from_dict(rows), processing_class=tokenizer, peft_config=lora).train()
+    reference = LlamaForCausalLM(config) if lora is None else None
+    data = Dataset.from_dict(rows)
+    DPOTrainer(model, reference, arguments, train_dataset=data, processing_class=tokenizer, peft_config=lora).train()
 elif options.method == "grpo":
     from trl import GRPOConfig, GRPOTrainer
 
