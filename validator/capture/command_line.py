@@ -30,6 +30,7 @@ from scaleproof.validator.capture.launchers import (
     torchrun_line,
     variables_of,
 )
+from scaleproof.validator.capture.packages import STAND_INS
 
 # Options of Python that have a value of their own.
 _WITH_VALUE: Final = ("-W", "-X")
@@ -136,11 +137,13 @@ def job_of(
     cluster_name: str | None,
     steps: int = 3,
     values: str = "balanced",
+    packages: str = "",
 ) -> tuple[CaptureJob, str]:
     """The job of which a command starts one rank, and the name of its device. Raises InputError.
 
     ranks: None for the number that the command gives. device_name: None for the cluster's. steps: that are played, of which the
-    last is kept. values: text of the policy for integers that floats decide.
+    last is kept. values: text of the policy for integers that floats decide. packages: that count as installed,
+    separated by commas.
     """
     ranks = ranks or started.ranks
     if ranks is None and started.nodes is None:
@@ -157,10 +160,13 @@ def job_of(
     if device_name is not None:
         name, device = device_name, load_device(device_name)
     policy_of(values)
+    named = tuple(filter(None, packages.split(",")))
+    if unknown := [name for name in named if name not in STAND_INS]:
+        raise InputError(f"--with {unknown[0]}: no stand-in of this package; there are {', '.join(STAND_INS)}")
     per_node = per_node or _USUAL_NODE
     ranks = ranks or (started.nodes or 1) * per_node
     per_node = min(per_node, ranks)
-    return CaptureJob(started.script, ranks, per_node, DeviceProperties.of(device), steps, values), name
+    return CaptureJob(started.script, ranks, per_node, DeviceProperties.of(device), steps, values, packages=named), name
 
 
 def _script(words: Sequence[str]) -> Script:

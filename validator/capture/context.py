@@ -149,9 +149,13 @@ class ScriptContext:
             module = own.modules[-1][0] if own.modules else ""
             line = self.line()
             phase = self.phase()
-            if torch.is_grad_enabled() and phase is not TrainingPass.OPTIMIZER:
-                # the node of an operator has been made before the operator runs
-                self._forward[_next_number() - 1] = line, module
+            if phase is not TrainingPass.OPTIMIZER:
+                # the node of an operator has been made before the operator runs; that of an autograd.Function, which runs
+                # without gradients, is not the node of any operator before
+                if torch.is_grad_enabled():
+                    self._forward[_next_number() - 1] = line, module
+                else:
+                    self._forward.setdefault(_next_number() - 1, (line, module))
             return Place(phase, module, False, "", line)
         self._before_backward = False
         name, number = node.name(), node._sequence_nr()
