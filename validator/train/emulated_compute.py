@@ -128,9 +128,10 @@ class EmulatedLayer(nn.Module):
         # where no gradient of inputs is needed, the gradients of weights get all of the time
         weights_s = times.weights_s + (0.0 if any(x.requires_grad for x in inputs) else times.inputs_s)
         began: list[float] = []
-        x: Tensor = _apply(_Narrow, _Wait(self.pace, times.inputs_s, began), self.width, *inputs)
+        passed_s = times.inputs_s + times.weights_s
+        x: Tensor = _apply(_Narrow, _Wait(self.pace, times.inputs_s, 0.0, began), self.width, *inputs)
         if self.tensors:
-            x = x + x @ _apply(_Weights, _Wait(self.pace, weights_s, began), self.width, self.shares(), *self.tensors)
+            x = x + x @ _apply(_Weights, _Wait(self.pace, passed_s, weights_s, began), self.width, self.shares(), *self.tensors)
         x = _apply(_Widen, began, self.output, torch.tanh(x))
         if self.pace is not None:
             self.pace.wait(begin_s, times.forward_s)
@@ -149,12 +150,14 @@ class EmulatedLayer(nn.Module):
 class _Wait(NamedTuple):
     """The wait of gradients in the backward pass, none without a pace.
 
-    began: begin of the pass, passed from one wait to the next in the same pass. It is empty where gradients of weights have a
-    pass of their own, which begins when they are first computed.
+    Gradients of weights are computed first, and wait for the whole pass, since sums of gradients follow it, as in predictions.
+    duration_s: in the pass of the layer. alone_s: in a pass of their own, which begins when they are first computed; 0 without
+    one. began: begin of the layer's pass, until one has waited for it; empty in another pass.
     """
 
     pace: Pace | None
     duration_s: float
+    alone_s: float
     began: list[float]
 
     def __call__(self, begin_s: float) -> None:
@@ -163,8 +166,8 @@ class _Wait(NamedTuple):
             return
         if self.began:
             self.pace.wait(self.began.pop(), self.duration_s)
-        else:
-            self.pace.wait_for_weights(begin_s, self.duration_s)
+        elif self.alone_s:
+            self.pace.wait_for_weights(begin_s, self.alone_s)
 
 
 class _Narrow(torch.autograd.Function):
@@ -212,7 +215,6 @@ class _Weights(torch.autograd.Function):
             result[: len(flat)].add_(flat[:elements], alpha=share)
             results.append(result)
         context.wait(begin_s)
-        context.wait.began.append(time.perf_counter())
         return None, None, None, *results
 
 
