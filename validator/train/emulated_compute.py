@@ -23,7 +23,7 @@ from torch.nn import functional
 from scaleproof.simulator.model.layers import Layer, owners_of
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.ring_allreduce import compression_s
-from scaleproof.simulator.strategy.scenario_job import job_of
+from scaleproof.simulator.strategy.scenario_job import job_of_rank
 from scaleproof.validator.record.emulation_lateness import Lateness
 from scaleproof.validator.train.models.models import tie
 from scaleproof.validator.train.models.wiring import Tie
@@ -49,9 +49,7 @@ class Pace:
     """
 
     def __init__(self, scenario: Scenario, rank: int = 0, perturbations: RankPerturbations | None = None) -> None:
-        job, self._plan = job_of(scenario), scenario.strategy.plan
-        own = job.cluster.with_device_of(job.cluster.kind_of(job.cluster.place(rank)[0]))
-        self._job = job if own is job.cluster else replace(job, cluster=own)
+        self._job, self._plan = job_of_rank(scenario, rank), scenario.strategy.plan
         self._perturbations = perturbations or RankPerturbations(scenario, rank)
         self.lateness = Lateness()
         self._weights_end_s: float | None = None
