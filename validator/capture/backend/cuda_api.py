@@ -126,9 +126,22 @@ def install(trace: RankTrace, arena: Arena, device: DeviceProperties, index: int
         _set_blas_preferred_backend=_always(None),
     )  # fmt: skip
     legacy_types.install()
+    _install_profiler()
     replace_functions(
         torch.Tensor, pin_memory=lambda tensor, device=None: tensor, is_pinned=_always(False), record_stream=_always(None)
     )  # fmt: skip
+
+
+def _install_profiler() -> None:
+    """Makes profilers look at the host alone, since nothing runs on the device."""
+    profile: Any = torch.autograd.profiler.profile
+    init = profile.__init__
+
+    def without_device(this: Any, *arguments: Any, use_cuda: bool = False, use_device: Any = None, **keywords: Any) -> None:
+        init(this, *arguments, **keywords)
+
+    profile.__init__ = without_device
+    replace_functions(torch.autograd.profiler, emit_nvtx=lambda enabled=True, record_shapes=False: contextlib.nullcontext())
 
 
 def _memory(arena: Arena, device: DeviceProperties) -> dict[str, Callable[..., Any]]:
