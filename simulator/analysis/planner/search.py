@@ -232,7 +232,7 @@ def plan(
     ranks = gpus or scenario.strategy.training_ranks
     leanest: Scenario | None = None
     for one in (scenario, *(offloading(scenario) if "hybrid" in kinds else ())):
-        candidates = _candidates(one, ranks, servers if one is scenario else 0, kinds, _schedules(schedules), frameworks)
+        candidates = candidates_of(one, ranks, servers if one is scenario else 0, kinds, _schedules(schedules), frameworks)
         if not len(candidates):
             continue
         count = len(candidates)
@@ -335,7 +335,7 @@ def _schedules(names: Collection[str] | None) -> Sequence[ScheduleName]:
     return [schedule for schedule in known if schedule in names]
 
 
-def _candidates(
+def candidates_of(
     scenario: Scenario,
     ranks: int,
     servers: int | None,
@@ -343,6 +343,7 @@ def _candidates(
     schedules: Sequence[ScheduleName],
     frameworks: Sequence[Framework] | None,
 ) -> Candidates:
+    """All configurations that a plan of a scenario chooses from, but finer recomputation. Arguments as of `plan`."""
     if scenario.cluster.kinds:
         return Candidates(tuple(_on_mixed_nodes(scenario, ranks, schedules, frameworks)), scenario.cluster)
     # frameworks without ZeRO's stage 3 offload no parameters
