@@ -12,7 +12,7 @@ from scaleproof.simulator.cluster.collectives.settings import facts_of
 
 def arrangements(cluster: Cluster, ranks: int) -> Iterator[Cluster]:
     """Yields the selections of a cluster's nodes that a plan considers: all nodes of some kinds, in each order of the kinds, if
-    they have at most `ranks` devices; of a single kind as few nodes as have so many."""
+    they have at most `ranks` devices; of a single kind the fewest nodes with that number."""
     nodes: dict[int, list[int]] = {}
     for node in range(cluster.nodes):
         nodes.setdefault(cluster.kind_of(node), []).append(node)
