@@ -173,7 +173,7 @@ def _notes(scenario: Scenario, layers: Sequence[Layer], timeline: Timeline) -> s
         slower = (job_of(scenario).imbalance - 1) * 100
         notes.append(
             f"{scenario.batch.lengths.batches} samples: {found.mean:,.0f} of {found.padded:,.0f} computed tokens are real "
-            f"({found.mean / found.padded:.0%}); the worker with the longest takes {slower:.0f} % more time than the mean"
+            f"({found.mean / found.padded:.0%}); the rank with the longest takes {slower:.0f} % more time than the mean"
         )
     notes += [f"recompute: selective is {recompute.meaning} with {framework.name}"] if recompute.is_named else []
     convolves = any(isinstance(one, Convolution) for layer in layers for one in layer.operators)

@@ -18,7 +18,7 @@ from pydantic import Field, PositiveFloat, model_validator
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.layers import ContextBy, Layer
 from scaleproof.simulator.model.operators import Attention
 
 _SEED: Final = 20_261_130
@@ -66,7 +66,7 @@ class LengthStatistics(NamedTuple):
     """Tokens of samples: in the mean, and with padding, as microbatches compute them.
 
     keys: mean number of tokens of a token's sample, with padding, to which attention computes scores. tokens_imbalance,
-    scores_imbalance: of the worker with the most, over the mean, of tokens and of attention scores; steps wait for it.
+    scores_imbalance: of the rank with the most, over the mean, of tokens and of attention scores; steps wait for it.
     """
 
     mean: float
@@ -76,7 +76,7 @@ class LengthStatistics(NamedTuple):
     scores_imbalance: float
 
     def imbalance(self, layers: Sequence[Layer]) -> float:
-        """Time of the worker with the most work relative to the mean, by the FLOPs of attention and of all else."""
+        """Time of the rank with the most work relative to the mean, by the FLOPs of attention and of all else."""
         flops = [(one.forward_flops, isinstance(one, Attention)) for layer in layers for one in layer.operators]
         share = sum(flops for flops, is_attention in flops if is_attention) / max(1.0, sum(flops for flops, _ in flops))
         return (1 - share) * self.tokens_imbalance + share * self.scores_imbalance
@@ -84,44 +84,77 @@ class LengthStatistics(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def statistics(
-    lengths: Lengths, longest: int, samples: int, microbatches: int, workers: int, waits_each: bool
-) -> LengthStatistics:
-    """Statistics of microbatches of `samples` samples of at most `longest` tokens. waits_each: whether workers wait for each
-    other in each microbatch, not only at the end of a step of `microbatches`. Raises InputError for a file that cannot be read.
+    lengths: Lengths, longest: int, samples: int, microbatches: int, workers: int, waits_each: bool,
+    context: int = 1, context_by: ContextBy = "ring",
+) -> LengthStatistics:  # fmt: skip
+    """Statistics of microbatches of `samples` samples of at most `longest` tokens.
+
+    waits_each: whether workers wait for each other in each microbatch, not only at the end of a step of `microbatches`.
+    context, context_by: context-parallel ranks of a worker, and how they divide sequences, of which each takes one part from
+    the front and one from the back. That is equal work in causal attention to whole sequences, and to packed samples if each of
+    them is divided so, padded to a multiple of the parts, as kernels of ring attention need. Ranks that gather keys divide the
+    packed sequence instead, and wait for the one whose parts have the longest samples. With Ulysses ranks divide heads.
+    Raises InputError for a file that cannot be read.
     """
     workers = min(workers, _MOST_WORKERS)
     own = workers * microbatches * samples
     steps = max(_LEAST_STEPS, _DRAWS // own)
     if lengths.batches == "packed":
-        return _packed(lengths, longest, (steps, microbatches, workers), samples, waits_each)
+        each = 2 * context if context > 1 and context_by == "ring" and not lengths.across else 1
+        parts = 2 * context if context > 1 and context_by == "all_gather" and not lengths.across else 2
+        return _packed(lengths, longest, (steps, microbatches, workers), samples, waits_each, each, parts)
     tokens = _drawn(lengths, longest, steps * own)
     if lengths.batches == "grouped":
         group = min(len(tokens), _SORTED * samples * microbatches)
         tokens = np.concatenate([np.sort(part)[::-1] for part in np.split(tokens, range(group, len(tokens), group))])
     padded = tokens.reshape(-1, samples).max(axis=1).reshape(steps, microbatches, workers)
     mean = padded.mean()
-    imbalances = (_imbalance(amount, waits_each) for amount in (padded, padded**2))
+    imbalances = (_imbalance(amount, amount, waits_each) for amount in (padded, padded**2))
     return LengthStatistics(tokens.mean(), mean, (padded**2).mean() / mean, *imbalances)
 
 
-def _packed(lengths: Lengths, longest: int, shape: tuple[int, int, int], samples: int, waits_each: bool) -> LengthStatistics:
+def _packed(
+    lengths: Lengths, longest: int, shape: tuple[int, int, int], samples: int, waits_each: bool, each: int, parts: int
+) -> LengthStatistics:
     """Statistics of samples of `longest` tokens that are filled one after another; a sample that does not fit begins the next
-    one too."""
+    one too. each: number of tokens of which packed samples are padded to a multiple. parts: of the sequence, of which each rank
+    has two, see `statistics`."""
     rows = math.prod(shape) * samples
     mean = _drawn(lengths, longest, 10_000).mean()
-    tokens = _drawn(lengths, longest, math.ceil(1.1 * rows * longest / mean) + 10)
+    real = _drawn(lengths, longest, math.ceil(1.1 * rows * longest / mean) + 10)
+    tokens = np.minimum(np.ceil(real / each) * each, longest)
     begins = np.cumsum(tokens) - tokens
     scores = np.bincount((begins // longest).astype(np.int64), tokens**2, rows)[:rows]
     if lengths.across:
         scores = np.full(rows, float(longest) ** 2)
     microbatch = scores.reshape(-1, samples).sum(axis=1).reshape(shape)
-    return LengthStatistics(longest, longest, scores.mean() / longest, 1.0, _imbalance(microbatch, waits_each))
+    waited = microbatch
+    if parts > 2:
+        of_ranks = _scores_of_parts(begins, longest, rows, parts).reshape(-1, samples, parts).sum(axis=1)
+        of_ranks += of_ranks[:, ::-1]
+        waited = microbatch * (of_ranks.max(axis=1) / of_ranks.mean(axis=1)).reshape(shape)
+    return LengthStatistics(
+        longest * real.sum() / tokens.sum(), longest, scores.mean() / longest, 1.0, _imbalance(waited, microbatch, waits_each)
+    )
 
 
-def _imbalance(amount: NDArray[np.float64], waits_each: bool) -> float:
-    """The largest amount of a worker over the mean; amount: by step, microbatch and worker."""
+def _scores_of_parts(begins: NDArray[np.float64], longest: int, rows: int, parts: int) -> NDArray[np.float64]:
+    """Attention scores of the tokens of each part of each row with the tokens before them in their packed sample, shape
+    (rows, parts). begins: of the packed samples, in tokens of all rows."""
+    edges = np.arange(rows * parts + 1) * (longest / parts)
+    cuts = np.union1d(edges, begins[begins < edges[-1]])
+    first, last = cuts[:-1], cuts[1:]
+    part = np.searchsorted(edges, first, side="right") - 1
+    sample = np.maximum(begins[np.searchsorted(begins, first, side="right") - 1], part // parts * longest)
+    scores = np.bincount(part, ((last - sample) ** 2 - (first - sample) ** 2) / 2, rows * parts)
+    return scores.reshape(rows, parts).astype(np.float64)
+
+
+def _imbalance(amount: NDArray[np.float64], mean: NDArray[np.float64], waits_each: bool) -> float:
+    """The largest amount of a worker over the mean. amount: of the rank of each worker that is waited for; mean: of all of its
+    ranks; by step, microbatch and worker."""
     own = amount if waits_each else amount.sum(axis=1)
-    return float(own.max(axis=-1).mean() / own.mean())
+    return float(own.max(axis=-1).mean() / (mean.mean() if waits_each else mean.sum(axis=1).mean()))
 
 
 def _drawn(lengths: Lengths, longest: int, count: int) -> NDArray[np.float64]:

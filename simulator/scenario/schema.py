@@ -190,8 +190,9 @@ class Scenario(Spec):
             return None
         samples = max(1, self.samples_per_worker // plan.microbatches)
         return statistics(
-            lengths, longest, samples, plan.microbatches, plan.workers, self.training.zero == 3 or plan.stages > 1
-        )
+            lengths, longest, samples, plan.microbatches, plan.workers, self.training.zero == 3 or plan.stages > 1,
+            plan.context, plan.context_by,
+        )  # fmt: skip
 
     @property
     def tokens_per_sample(self) -> int | None:
