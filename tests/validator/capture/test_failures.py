@@ -47,3 +47,9 @@ def test_an_assertion_without_a_text_is_named_by_its_line() -> None:
 
 def test_an_error_without_a_line_names_the_script() -> None:
     assert sentence("train.py", {"line": "", "text": "ended", "kind": "", "rank": 0, "ours": True}) == "train.py: ended"
+
+
+def test_what_keeps_a_part_of_a_package_from_loading_is_said() -> None:
+    late = ModuleNotFoundError("Could not import module 'Trainer'")
+    late.__cause__ = AttributeError("module 'torch._C' has no attribute 'x'")
+    assert failure_plain(late, None, 0)["text"] == "AttributeError: module 'torch._C' has no attribute 'x'"

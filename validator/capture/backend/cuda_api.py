@@ -123,7 +123,7 @@ def install(trace: RankTrace, arena: Arena, device: DeviceProperties, index: int
     replace_functions(torch.backends.cudnn, version=_always(_CUDNN), is_available=_always(True))
     replace_functions(
         torch._C, _get_accelerator=lambda check=None: torch.device("cuda"), _set_linalg_preferred_backend=_always(None),
-        _set_blas_preferred_backend=_always(None),
+        _set_blas_preferred_backend=_always(None), _cuda_getCurrentRawStream=lambda device: trace.context.stream,
     )  # fmt: skip
     legacy_types.install()
     _install_profiler()
