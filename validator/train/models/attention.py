@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,6 +59,21 @@ class Attend:
         return everything.tril() if window is None else everything.tril().triu(1 - window)
 
 
+def within_documents(attend: Callable[..., Tensor], documents: Tensor) -> Callable[..., Tensor]:
+    """Attention of the tokens of each document by itself, as kernels for sequences of several lengths compute it. documents:
+    numbers (batch, sequence), equal for neighbouring tokens of a document."""
+    counts = [row.unique_consecutive(return_counts=True)[1].tolist() for row in documents]
+
+    def mixed(*heads: Tensor) -> Tensor:
+        rows = []
+        for number, own in enumerate(counts):
+            parts = zip(*(torch.split(one[number : number + 1], own, -2) for one in heads), strict=True)
+            rows.append(torch.cat([attend(*part) for part in parts], -2))
+        return torch.cat(rows)
+
+    return mixed
+
+
 def rotary_table(positions: int, width: int) -> Tensor:
     """Cosines and sines by which rotary positions turn pairs of columns (arXiv 2104.09864): (2, positions, width)."""
     frequencies = _ROTARY_BASE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
@@ -66,6 +82,7 @@ def rotary_table(positions: int, width: int) -> Tensor:
 
 
 def rotated(x: Tensor, table: Tensor) -> Tensor:
-    """Heads with rotary positions: (…, tokens, width) by a table of (2, tokens, width)."""
+    """Heads with rotary positions: (…, tokens, width) by a table of (2, tokens or more, width)."""
     first, second = x.chunk(2, -1)
+    table = table[:, : x.shape[-2]]
     return x * table[0] + torch.cat([-second, first], -1) * table[1]
