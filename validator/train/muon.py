@@ -8,7 +8,7 @@ matrices, which are gathered, but not made orthogonal.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -26,11 +26,11 @@ _MARK: Final = "is_matrix"
 # In which momentum is gathered and made orthogonal.
 NARROW: Final = torch.bfloat16
 
-# Given the matrices and this rank's parts of their momentum, returns its parts of the orthogonal matrices.
-Orthogonalise = Callable[[Sequence[nn.Parameter], Sequence[Tensor]], Iterable[Tensor]]
+# Given this rank's parts of the momentum of all matrices, one after the other, returns its parts of the orthogonal matrices.
+Orthogonalise = Callable[[Iterable[Tensor]], Iterable[Tensor]]
 
 
-def each_whole(parameters: Sequence[nn.Parameter], momentum: Sequence[Tensor]) -> Iterable[Tensor]:
+def each_whole(momentum: Iterable[Tensor]) -> Iterable[Tensor]:
     """The orthogonal matrices, where this rank has the momentum of each as a whole."""
     return map(orthogonal, momentum)
 
@@ -68,17 +68,17 @@ class Muon(torch.optim.Optimizer):
         super().__init__(given, {"lr": learning_rate})
         self._matrices = [parameter for parameter in given if is_matrix(parameter)]
         others = [parameter for parameter in given if not is_matrix(parameter)]
-        self._adam = torch.optim.Adam(others, lr=learning_rate) if others else None
+        self.adam = torch.optim.Adam(others, lr=learning_rate) if others else None
         self._rate, self._orthogonal = learning_rate, orthogonalise
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Updates all parameters that have a gradient."""
-        if self._adam is not None:
-            self._adam.step()
+        if self.adam is not None:
+            self.adam.step()
         updated = [parameter for parameter in self._matrices if parameter.grad is not None]
-        updates = [self._momentum(parameter, part_of(parameter.grad)).to(NARROW) for parameter in updated]  # type: ignore[arg-type]
-        for parameter, orthogonal in zip(updated, self._orthogonal(updated, updates), strict=True):
+        momentum = (self._momentum(parameter, part_of(parameter.grad)).to(NARROW) for parameter in updated)  # type: ignore[arg-type]
+        for parameter, orthogonal in zip(updated, self._orthogonal(momentum), strict=True):
             part_of(parameter).sub_(self._rate * orthogonal)
 
     def _momentum(self, parameter: nn.Parameter, gradient: Tensor) -> Tensor:

@@ -52,7 +52,10 @@ class NarrowStates(torch.optim.Optimizer):
             optimizer.step()
             own.grad = None
             for name in [name for name, value in state.items() if isinstance(value, Tensor) and value.dim()]:
-                states[name] = self._narrow(state.pop(name), name not in _SQUARES)
+                values = state.pop(name)
+                if name not in states:
+                    states[name] = self._narrow(values, name not in _SQUARES)
+                states[name].keep(values)
 
     @property
     def stored_bytes(self) -> int:
@@ -65,6 +68,9 @@ class Narrow(Protocol):
 
     def widened(self, like: Tensor) -> Tensor:
         """The state in the precision and on the device of a parameter."""
+
+    def keep(self, values: Tensor) -> None:
+        """Replaces the state by the nearest one to these values."""
 
     @property
     def stored_bytes(self) -> int:
@@ -79,6 +85,10 @@ class _Cast(NamedTuple):
     def widened(self, like: Tensor) -> Tensor:
         """The state in the precision of a parameter."""
         return self.values.to(like.dtype)
+
+    def keep(self, values: Tensor) -> None:
+        """Casts the values."""
+        self.values.copy_(values)
 
     @property
     def stored_bytes(self) -> int:
@@ -95,19 +105,26 @@ class _Quantised(NamedTuple):
     is_signed: bool
 
     @classmethod
-    def of(cls, values: Tensor, is_signed: bool) -> _Quantised | _Cast:
-        """The nearest state of 8 bits; in 32 bits where there are few elements."""
+    def like(cls, values: Tensor, is_signed: bool) -> _Quantised | _Cast:
+        """A state of 8 bits; of 32 bits where there are few elements."""
         if values.numel() < LEAST_NARROW_STATES:
-            return _Cast(values.to(_WIDE))
+            return _Cast(torch.empty_like(values, dtype=_WIDE))
+        codes = torch.empty(values.numel(), dtype=torch.uint8, device=values.device)
+        scales = torch.empty(-(-values.numel() // STATE_BLOCK), dtype=_WIDE, device=values.device)
+        return cls(codes, scales, values.shape, is_signed)
+
+    def keep(self, values: Tensor) -> None:
+        """Rounds the values to the nearest levels."""
         flat = values.flatten().to(_WIDE)
         blocks = nn.functional.pad(flat, (0, -len(flat) % STATE_BLOCK)).view(-1, STATE_BLOCK)
-        scales, levels = blocks.abs().amax(1), _levels(is_signed).to(flat.device)
-        codes = torch.bucketize(blocks / scales.clamp_min(torch.finfo(_WIDE).tiny)[:, None], (levels[1:] + levels[:-1]) / 2)
-        return cls(codes.to(torch.uint8).view(-1)[: len(flat)].clone(), scales, values.shape, is_signed)
+        torch.amax(blocks.abs(), 1, out=self.scales)
+        levels = _levels(self.is_signed).to(flat.device)
+        shares = blocks / self.scales.clamp_min(torch.finfo(_WIDE).tiny)[:, None]
+        self.codes.copy_(torch.bucketize(shares, (levels[1:] + levels[:-1]) / 2, out_int32=True).view(-1)[: len(flat)])
 
     def widened(self, like: Tensor) -> Tensor:
         """The state in the precision of a parameter."""
-        values = _levels(self.is_signed).to(self.codes.device)[self.codes.long()]
+        values = _levels(self.is_signed).to(self.codes.device)[self.codes.int()]
         scales = self.scales.repeat_interleave(STATE_BLOCK)[: len(values)]
         return (values * scales).view(self.shape).to(like.dtype)
 
@@ -128,9 +145,9 @@ def _levels(is_signed: bool) -> Tensor:
     return torch.tensor(sorted(values), dtype=_WIDE)
 
 
-# Of a state, and whether it may be negative.
+# By bits, a state of the size of a tensor, given whether it may be negative.
 _NARROW: Final[dict[int, Callable[[Tensor, bool], Narrow]]] = {
-    8: _Quantised.of,
-    16: lambda values, _: _Cast(values.to(torch.bfloat16)),
-    32: lambda values, _: _Cast(values.to(_WIDE)),
+    8: _Quantised.like,
+    16: lambda values, _: _Cast(torch.empty_like(values, dtype=torch.bfloat16)),
+    32: lambda values, _: _Cast(torch.empty_like(values, dtype=_WIDE)),
 }

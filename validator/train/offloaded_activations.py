@@ -42,7 +42,7 @@ class OffloadedActivations:
         if self._job.layers[number].pinned_to_end:
             layer.register_forward_hook(lambda _, __, output: self._begin_backward(output))
         else:
-            saved = _Saved(layer)
+            saved = Saved(layer)
             layer.register_forward_pre_hook(lambda *_: self._begin_forward(number))
             if not self._job.is_emulated:
                 _within(layer, saved.noting)
@@ -56,7 +56,7 @@ class OffloadedActivations:
         if len(self._copies) > _BLOCKS_AHEAD:
             self._wait(self._copies[-1 - _BLOCKS_AHEAD].sent_s)
 
-    def _send(self, number: int, saved: _Saved, samples: int, output: Any) -> None:
+    def _send(self, number: int, saved: Saved, samples: int, output: Any) -> None:
         """Begins to send a block's activations, and notes what its backward pass does."""
         kept_bytes = float(self._job.kept_bytes(samples)[number]) if self._job.is_emulated else saved.size_bytes
         lasts_s = kept_bytes / self._link_Bps
@@ -96,7 +96,7 @@ class _Copy:
         self.fetched_s: float | None = None
 
 
-class _Saved:
+class Saved:
     """The size of what a layer's forward pass saves for the backward pass, other than parameters."""
 
     def __init__(self, layer: nn.Module) -> None:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.flat import pack
@@ -36,28 +36,28 @@ class PartsOfMatrices:
         self._collectives, self._shapes, self._pieces = collectives, shapes, pieces
         self._longest = max(sum(piece.end - piece.begin for piece in own) for own in pieces)
 
-    def __call__(self, parameters: Sequence[nn.Parameter], momentum: Sequence[Tensor]) -> Iterable[Tensor]:
+    def __call__(self, momentum: Iterable[Tensor]) -> Iterable[Tensor]:
         """This rank's pieces of the orthogonal matrices. momentum: its pieces of the momentum."""
-        team = self._collectives.team
+        team, pieces = self._collectives.team, list(momentum)
         if not self._longest:
             return []
-        own = pack([*momentum, torch.zeros(0, dtype=NARROW)])
+        own = pack([*pieces, torch.zeros(0, dtype=NARROW)])
         own = torch.nn.functional.pad(own, (0, self._longest - len(own)))
         gathered = own.new_empty(team.size * self._longest)
         with self._collectives.recorder.waiting(self._collectives.recorder.now()), self._collectives.noted(gathered):
             self._collectives.begin_gather(gathered, own).wait()
         rows = gathered.view(team.size, -1)
         wholes = {piece.number: own.new_empty(self._shapes[piece.number].numel()) for piece in self._pieces[team.place]}
-        for row, pieces in zip(rows, self._pieces, strict=True):
+        for row, everyones in zip(rows, self._pieces, strict=True):
             begin = 0
-            for piece in pieces:
+            for piece in everyones:
                 length = piece.end - piece.begin
                 if piece.number in wholes:
                     wholes[piece.number][piece.begin : piece.end] = row[begin : begin + length]
                 begin += length
         return [
             orthogonal(wholes[piece.number].view(self._shapes[piece.number])).flatten()[piece.begin : piece.end].view_as(like)
-            for piece, like in zip(self._pieces[team.place], momentum, strict=True)
+            for piece, like in zip(self._pieces[team.place], pieces, strict=True)
         ]
 
 
