@@ -266,6 +266,8 @@ class Trainer(ABC):
         for average in self.context.averages:
             average.write()
         for optimizer in masters:
+            # parameters may be parts of others, which keep their precision
+            optimizer.write()
             optimizer.widen()
 
     def step_loss(self, index: int) -> float:

@@ -103,14 +103,14 @@ class MasterOptimizer(torch.optim.Optimizer):
             self._under_way = self._thread.submit(self._update)
             return
         self._update()
-        self._write()
+        self.write()
 
     def finish(self) -> None:
         """Waits for a delayed update, and gives the parameters its results."""
         if self._under_way is not None:
             self._under_way.result()
             self._under_way = None
-            self._write()
+            self.write()
 
     def _update(self) -> None:
         if self._scaler is None:
@@ -131,7 +131,7 @@ class MasterOptimizer(torch.optim.Optimizer):
         with torch.no_grad():
             for (_, master), value in zip(self._pairs, values, strict=True):
                 master.copy_(value)
-        self._write()
+        self.write()
 
     def widen(self) -> None:
         """Gives the parameters the values and the precision of the copies; they cannot be trained after that."""
@@ -139,7 +139,8 @@ class MasterOptimizer(torch.optim.Optimizer):
             if not isinstance(parameter, DTensor):
                 parameter.data = master.data.to(parameter.device)
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Gives the parameters the values of the copies."""
         with torch.no_grad():
             if self._buffers is None:
                 for parameter, master in self._pairs:
