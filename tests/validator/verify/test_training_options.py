@@ -84,6 +84,19 @@ def test_delayed_updates(training: dict[str, Any], make_scenario: MakeScenario) 
 
 
 @pytest.mark.parametrize(
+    ("strategy", "training"),
+    [
+        (STAGES, {"offload": ["activations"], "recompute": "full"}),
+        *in_bulk((WORKERS, HOST | {"offload": ["optimizer", "parameters"], "zero": 3})),
+    ],
+)
+def test_emulated_links_to_hosts(strategy: dict[str, Any], training: dict[str, Any], make_scenario: MakeScenario) -> None:
+    scenario = paced(make_scenario(strategy, cluster=CLUSTER | {"node": NODE}, precision="fp64", **training))
+    assert deviation(scenario) < CLOSE
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
     "training",
     [{"clip_gradients": True}, {"ema": "fp64"}, HOST | {"delay_update": True}, {"optimizer": "adam", "state_bits": 16}],
 )
