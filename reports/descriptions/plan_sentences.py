@@ -48,6 +48,8 @@ def headline(plans: Sequence[PlanRecord]) -> str:
     sentence = f"{last.gpus:,} GPUs: {format_short(rate)} {last.unit}/s ({format_short_range(low, high)})"
     if len(planned) > 1:
         sentence += f", {rate / first.per_second(first.best[0].step_time_s):.2f}x of {counted(first.gpus, 'GPU')}"
+    if is_risky(last, best):
+        sentence += f", but it fits with a probability of {fits_words(best.fits_probability)} only"
     margin = against_runner_up(last)
     return sentence + (f"; {margin}." if margin else ".")
 
@@ -110,7 +112,16 @@ def optimality(plan: PlanRecord) -> str:
     if not plan.proved:
         counts = f"{counted(plan.replayed, 'replay')} and {counted(plan.predicted, 'prediction')}"
         return f"best found, not proved optimal: after {counts}, another configuration may still be better"
+    if is_risky(plan, plan.best[0]):
+        fits = fits_words(plan.best[0].fits_probability)
+        none = f"none that fits as surely {_BETTER[plan.objective]} (by bounds, replay and prediction)"
+        return f"not called optimal, as No. 1 fits with a probability of {fits} only; {none}"
     return f"optimal: no configuration that fits {_BETTER[plan.objective]} (by bounds, replay and prediction)"
+
+
+def is_risky(plan: PlanRecord, row: PlanRow) -> bool:
+    """Whether a configuration fits with a lower probability than was wanted."""
+    return row.fits_probability is not None and row.fits_probability < (plan.wanted_fits or 0.0)
 
 
 def risk(plan: PlanRecord) -> Iterator[str]:

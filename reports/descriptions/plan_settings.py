@@ -45,13 +45,15 @@ _NUMBERS: Final[dict[str, _Value]] = {
 }
 _WORDS: Final[dict[str, _Value]] = {
     "recompute": lambda row: recompute_words(row["recompute"]),
+    "offload": lambda row: row.get("offload", _NONE),
     "schedule": lambda row: _NONE if row.get("schedule") in _IMPLIED else str(row.get("schedule", _NONE)),
     "SP": lambda row: "yes" if row.get("sequence_parallel") else "no",
     "servers": _servers,
     "framework": lambda row: str(row["framework"]),
 }
-# Values of settings that are only mentioned where they are used; the framework is named elsewhere.
-_SILENT: Final = {"schedule": _NONE, "SP": "no", "servers": _NONE, "ETP": "1"}
+# Values of settings that are only mentioned where they are used; the framework is named elsewhere. What is offloaded has a
+# column even if all rows offload it, as it is the most costly setting.
+_SILENT: Final = {"offload": _NONE, "schedule": _NONE, "SP": "no", "servers": _NONE, "ETP": "1"}
 _ELSEWHERE: Final = "framework"
 
 
@@ -64,7 +66,11 @@ def settings(configurations: Sequence[Mapping[str, Any]]) -> tuple[list[Column],
         Column(head, [value(row) for row in configurations], is_text=head in _WORDS)
         for head, value in (_NUMBERS | _WORDS).items()
     ]
-    differing = [column for column in columns if len(set(column.cells)) > 1]
+    differing = [column for column in columns if len(set(column.cells)) > 1 or (column.head == "offload" and _is_used(column))]
     equal = {column.head: column.cells[0] for column in columns if column not in differing}
     named = (f"{head} {value}" for head, value in equal.items() if head != _ELSEWHERE and value != _SILENT.get(head))
     return differing, ", ".join(named)
+
+
+def _is_used(column: Column) -> bool:
+    return set(column.cells) != {_NONE}

@@ -27,7 +27,7 @@ def balanced_shares(
     if units < workers or total_samples % microbatches:
         message = f"{total_samples} samples are no whole microbatches for {workers} workers; give a multiple of {microbatches}"
         raise FieldError(("batch",), f"{message}, at least {workers * microbatches}")
-    kinds = [cluster.kind_of(worker // cluster.node.devices) for worker in range(workers)]
+    kinds = [cluster.kind_of(cluster.place(worker)[0]) for worker in range(workers)]
     devices = {kind: cluster.with_device_of(kind).device for kind in set(kinds)}
     samples = dict.fromkeys(devices, total_samples / workers)
     for _ in range(_ROUNDS):

@@ -190,8 +190,9 @@ class Scenario(Spec):
             return None
         samples = max(1, self.samples_per_worker // plan.microbatches)
         return statistics(
-            lengths, longest, samples, plan.microbatches, plan.workers, self.training.zero == 3 or plan.stages > 1
-        )
+            lengths, longest, samples, plan.microbatches, plan.workers, self.training.zero == 3 or plan.stages > 1,
+            plan.context, plan.context_by,
+        )  # fmt: skip
 
     @property
     def tokens_per_sample(self) -> int | None:
@@ -309,7 +310,9 @@ class Scenario(Spec):
             yield (
                 ("strategy",),
                 f"{needed} ranks for {cluster.devices} devices ({cluster.nodes} nodes × {cluster.node.devices}); "
-                f"give at most {cluster.devices}, or set cluster.nodes={-(-needed // cluster.node.devices)}",
+                f"give at most {cluster.devices}, or set cluster.nodes={-(-needed // cluster.node.devices)}"
+                if cluster.has_equal_nodes
+                else f"{needed} ranks for {cluster.devices} devices of {cluster.nodes} nodes; give at most {cluster.devices}",
             )
         if (nodes := strategy.nodes_needed(cluster)) > cluster.nodes:
             message = f"workers and dedicated servers need {nodes} nodes, the cluster has {cluster.nodes}"
@@ -336,13 +339,18 @@ class Scenario(Spec):
 
     def _kinds_problems(self) -> Iterator[tuple[FieldPath, str]]:
         """What does not train on nodes with different devices."""
-        strategy, plan, devices = self.strategy, self.strategy.plan, self.cluster.node.devices
+        strategy, plan, cluster = self.strategy, self.strategy.plan, self.cluster
+        sizes = sorted({cluster.devices_of(node) for node in range(min(cluster.nodes, cluster.nodes_of(plan.ranks)))})
+        undivided = [size for size in sizes if size % plan.model_parallel_size]
         if not isinstance(strategy, ReplicaStrategy) or strategy.servers:
             message = f"{strategy.kind} needs equal devices on all nodes, these have {len(self.cluster.kinds) + 1} kinds"
             yield ("strategy", "kind"), f"{message}; use data_parallel (with zero as well), pipeline or hybrid"
-        elif plan.model_parallel_size > 1 and devices % plan.model_parallel_size:
+        elif undivided:
             message = f"groups of {plan.model_parallel_size} ranks that divide layers would straddle nodes of different devices"
-            yield ("strategy", "tensor"), f"{message}; give a divisor of {devices}"
+            yield ("strategy", "tensor"), f"{message}; give a divisor of {' and '.join(map(str, sizes))}"
+        elif not cluster.has_equal_nodes and plan.expert > 1:
+            message = "ranks with different experts exchange tokens over nodes with equal numbers of devices, these have"
+            yield ("strategy", "expert"), f"{message} {' and '.join(map(str, sizes))}; leave expert out, or set node.used"
         if self.training.measured_step is not None:
             yield ("training", "measured_step"), "is of one device, the nodes have several; leave it out"
 
@@ -379,7 +387,7 @@ class Scenario(Spec):
     def option_values(self) -> dict[str, Any]:
         """Values that decide where the strategy's options have an effect, by the names in their rules."""
         plan = self.strategy.plan
-        more = {"averages": plan.averages, "ranks": plan.ranks, "nodes": -(-plan.ranks // self.cluster.node.devices)}
+        more = {"averages": plan.averages, "ranks": plan.ranks, "nodes": self.cluster.nodes_of(plan.ranks)}
         return vars(plan) | vars(self.strategy) | more | {"zero": self.training.zero}
 
 

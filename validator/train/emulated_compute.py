@@ -50,7 +50,7 @@ class Pace:
 
     def __init__(self, scenario: Scenario, rank: int = 0, perturbations: RankPerturbations | None = None) -> None:
         job, self._plan = job_of(scenario), scenario.strategy.plan
-        own = job.cluster.with_device_of(job.cluster.kind_of(rank // job.cluster.node.devices))
+        own = job.cluster.with_device_of(job.cluster.kind_of(job.cluster.place(rank)[0]))
         self._job = job if own is job.cluster else replace(job, cluster=own)
         self._perturbations = perturbations or RankPerturbations(scenario, rank)
         self.lateness = Lateness()

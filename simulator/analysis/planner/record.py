@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 from pydantic import Field
@@ -79,6 +79,17 @@ class PlanRow(Record):
         return has_effect(Hybrid, "bucket_bytes", given)
 
 
+class MethodRow(Record):
+    """The best configuration with a method of fine-tuning, which trains other parameters than other methods. problem: why there
+    is none."""
+
+    method: str
+    trained_parameters: int
+    parameters: int
+    best: PlanRow | None = None
+    problem: str = ""
+
+
 class FrontPoint(Record):
     """A configuration on the Pareto front of estimated step time and memory."""
 
@@ -115,8 +126,9 @@ class PlanRecord(Record):
     that it fits with the probability `fits`; wanted_fits: the probability that was wanted. replayed, predicted: numbers of
     configurations. best: the best first. runner_up: the best with other degrees of model parallelism. riskier: the best of
     those that fit with a lower probability, if it is better. memory_bytes: of the best by holder. too_large: faster ones that
-    do not fit. fields: lines of a scenario file for the best; scenario_yaml: all of it. problem: why there is no plan; then
-    nothing else is known but the size.
+    do not fit. fields: lines of a scenario file for the best; scenario_yaml: all of it. training: totals of a whole training
+    run by the best, where wanted. methods: of fine-tuning that were compared; all else is about the first of them that has a
+    plan. problem: why there is no plan; then nothing else is known but the size.
     """
 
     version: str
@@ -154,6 +166,8 @@ class PlanRecord(Record):
     server_counts: list[ServerCount] = Field(default_factory=list)
     fields: list[str] = Field(default_factory=list)
     scenario_yaml: str = ""
+    training: TrainingTotals | None = None
+    methods: list[MethodRow] = Field(default_factory=list)
 
     @property
     def unit(self) -> Literal["tokens", "samples"]:
@@ -196,12 +210,16 @@ class PlanRecord(Record):
             capacity_bytes=self.device_bytes,
         )
 
-    def totals(self, tokens: float, carbon_kg_per_J: float) -> TrainingTotals:
-        """Totals of training on a number of tokens by the best configuration. Raises InputError for models without tokens."""
+    def with_totals(self, tokens: float | None, carbon_kg_per_J: float) -> Self:
+        """The record with totals of training on a number of tokens, if given, by the best configuration. Raises InputError for
+        models without tokens."""
+        if tokens is None or self.problem:
+            return self
         row = self.best[0]
         step_s = Estimate(value=row.step_time_s, low=row.low_s, high=row.high_s)
         per_step = None if self.tokens_per_sample is None else self.tokens_per_sample * self.samples
-        return TrainingTotals.of(tokens, per_step, self.gpus, step_s, (row.cost_USD, row.energy_J), carbon_kg_per_J)
+        totals = TrainingTotals.of(tokens, per_step, self.gpus, step_s, (row.cost_USD, row.energy_J), carbon_kg_per_J)
+        return self.model_copy(update={"training": totals})
 
     @property
     def ties(self) -> list[int]:

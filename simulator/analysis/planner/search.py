@@ -17,9 +17,9 @@ import functools
 import heapq
 import math
 import time
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,14 +28,15 @@ from scaleproof.simulator.analysis.planner.candidates import Candidates
 from scaleproof.simulator.analysis.planner.estimate import StepTimes, every
 from scaleproof.simulator.analysis.planner.estimate.parameter_servers import valid_server_configurations
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import CLOSED, FOLLOWED
+from scaleproof.simulator.analysis.planner.methods import ALL_PARAMETERS, own_method, trained_by, trained_words
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.refine import refined
 from scaleproof.simulator.analysis.planner.space import STRATEGIES, offloading, server_space, spaces
-from scaleproof.simulator.analysis.planner.words import layout
+from scaleproof.simulator.analysis.planner.words import fits_words, layout
 from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
 from scaleproof.simulator.common.spec import MAX_WIDTH
-from scaleproof.simulator.common.units import format_bytes
+from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.engine import (
     NEGLIGIBLE,
     NONE,
@@ -221,10 +222,12 @@ def plan(
     _check(scenario, objective, top, kinds)
     began_s = time.perf_counter()
     ranks = gpus or scenario.strategy.training_ranks
+    leanest: Scenario | None = None
     for one in (scenario, *(offloading(scenario) if "hybrid" in kinds else ())):
         candidates = _candidates(one, ranks, servers if one is scenario else 0, kinds, _schedules(schedules), frameworks)
         if not len(candidates):
             continue
+        count = len(candidates)
         report_progress(f"estimating {len(candidates):,} configurations")
         memory_bytes = candidates.memory_bytes()
         least_bytes, leanest = float(memory_bytes.min()), candidates.scenario(int(memory_bytes.argmin()))
@@ -233,10 +236,13 @@ def plan(
         if least_bytes <= room.limit_bytes and (use.host is None or use.host.fits):
             break
     else:
-        if not len(candidates):
+        if leanest is None:
             message = f"no configuration trains {scenario.total_samples} samples per step on {ranks} ranks"
             raise InputError(f"{message}; change batch, or the ranks")
-        raise InputError(_nothing_fits(len(candidates), least_bytes, room, leanest.training.offload, use))
+        options: dict[str, Any] = {"objective": objective, "memory": memory, "servers": servers, "strategies": strategies}
+        options |= {"schedules": schedules, "frameworks": frameworks, "fits": fits}
+        remedies = "".join(_fitting_methods(scenario, ranks, report_progress, options))
+        raise InputError(_nothing_fits(count, least_bytes, room, leanest.training.offload, use) + remedies)
     scenario = one
     estimated = _estimate(candidates, memory_bytes, room)
     finer = refined(candidates, estimated.expected_s, memory_bytes, room.limit_bytes)
@@ -275,6 +281,27 @@ def _nothing_fits(count: int, least_bytes: float, room: MemoryRoom, offload: Seq
     message = f"nothing fits: the smallest of {count:,} configurations needs {format_bytes(least_bytes)} {of} per rank"
     offloaded = f" with {' and '.join(offload)} on hosts" if offload else ""
     return f"{message}{offloaded}; give more ranks"
+
+
+def _fitting_methods(
+    scenario: Scenario, ranks: int, report_progress: Callable[[str], None], options: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yields the methods of fine-tuning with which something fits, where a scenario trains all parameters: with their best step
+    time, and what they train in place of that."""
+    if own_method(scenario) != ALL_PARAMETERS or scenario.training.freeze:
+        return
+    for method in ("lora", "qlora"):
+        try:
+            changed = trained_by(scenario, method)
+            best = plan(changed, ranks, top=1, report_progress=report_progress, **options).best[0]
+        except InputError:
+            continue
+        surely = "" if best.fits_probability is None else f" with a probability of {fits_words(best.fits_probability)}"
+        surely += f", {' and '.join(best.scenario.training.offload)} on hosts" if best.scenario.training.offload else ""
+        yield (
+            f"; --set training.adapters={method} fits{surely}: {format_time_s(best.run.step_time_s)} a step, but it trains "
+            f"{trained_words(changed)}"
+        )
 
 
 def _kinds(scenario: Scenario, servers: int | None, strategies: Collection[str] | None) -> Collection[str]:

@@ -145,6 +145,7 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "Kernels.tensor_rate": ("geforce", 0.25),
     "BridgedPairs.bridge_Bps": ("geforce", 1e9),
     "NodeKind.nodes": ("mixed", (2, 3)),
+    "NodeKind.devices": ("mixed", 2),
     "Hybrid.chunks": ("tensor", 4),
     "Hybrid.account_for_embedding": "embedding",
     "Hybrid.algorithm": ("cards", "tree"),

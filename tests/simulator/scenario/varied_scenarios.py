@@ -172,7 +172,7 @@ VARIED: Final[Mapping[str, Fields]] = {
     ),
     "mixed": _job(
         _cluster(device=_OWN, collectives={"library": "fastest"})
-        | {"nodes": [{"count": 3}, {"count": 1, "device": {**_OWN, "name": "other", "efficiency": 0.2}}]},
+        | {"nodes": [{"count": 3}, {"devices": 1, "device": {**_OWN, "name": "other", "efficiency": 0.2}}, {"count": 1}]},
         training={"precision": "bf16"}, model=_GPT,
     ),
     "links": _servers(

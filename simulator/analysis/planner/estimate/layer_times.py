@@ -119,7 +119,7 @@ class LayerTimes:
     def grid(self, values: Values) -> DeviceMesh:
         """The mesh of a configuration's ranks."""
         devices, order = self.base.cluster.node.devices, self._space.orders[values["order"]]
-        sizes = {name: values[name] for name in ("workers", "stages", "tensor", "context", "expert")}
+        sizes: dict[str, Any] = {name: values[name] for name in ("workers", "stages", "tensor", "context", "expert")}
         return DeviceMesh(**sizes, devices=devices, order=order, expert_tensor=values["expert_tensor"] or None)
 
     def place(self, values: Values) -> Place:
