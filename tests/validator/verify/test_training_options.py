@@ -27,7 +27,7 @@ STEEP = TINY_GPT | {"hidden": 64}
 WIDE = TINY_GPT | {"layers": 2, "hidden": 64}
 HOST = {"offload": ["optimizer"], "optimizer": "adam"}
 NODE = CLUSTER["node"] | {"host": {"link": "40 MB/s", "adam_rate": 1e9}}  # type: ignore[operator]
-RAGGED = {"distribution": "lognormal", "mean": 12}
+SHORTER = {"distribution": "lognormal", "mean": 12}
 LONGER = NO_BIASES | {"sequence": 32}
 CLOSE = 1e-9
 
@@ -115,12 +115,12 @@ def test_options_change_what_one_process_trains(training: dict[str, Any], make_s
 @pytest.mark.parametrize(
     ("strategy", "lengths", "training"),
     [
-        (WORKERS | {"microbatches": 2}, RAGGED, {"zero": 3}),
-        ({"kind": "pipeline", "stages": 2, "microbatches": 4}, RAGGED | {"batches": "packed"}, {}),
+        (WORKERS | {"microbatches": 2}, SHORTER, {"zero": 3}),
+        ({"kind": "pipeline", "stages": 2, "microbatches": 4}, SHORTER | {"batches": "packed"}, {}),
         *in_bulk(
-            (WORKERS | {"microbatches": 2}, RAGGED | {"batches": "grouped"}, {"recompute": "full"}),
-            (TENSOR, RAGGED | {"batches": "packed"}, {"recompute": "selective"}),
-            (WORKERS, RAGGED | {"batches": "packed", "across": True}, {}),
+            (WORKERS | {"microbatches": 2}, SHORTER | {"batches": "grouped"}, {"recompute": "full"}),
+            (TENSOR, SHORTER | {"batches": "packed"}, {"recompute": "selective"}),
+            (WORKERS, SHORTER | {"batches": "packed", "across": True}, {}),
         ),
     ],
 )
@@ -137,8 +137,8 @@ def test_samples_of_different_lengths(
         (WORKERS, {"optimizer": "muon", "state_bits": 16}, "training.state_bits: 16 of muon .* give 32, or another optimizer"),
         (WORKERS, {"precision": "fp16", "clip_gradients": True}, "training.clip_gradients with training.precision=fp16"),
         ({"kind": "local_sgd", "workers": 2, "period": 2}, {"ema": "fp32"}, "training.ema by the strategy local_sgd"),
-        (STAGES, {"lengths": RAGGED}, "batch.lengths of hybrid .* batches: packed"),
-        (WORKERS | {"shares": [1, 3]}, {"lengths": RAGGED}, "batch.lengths with strategy.shares .* leave either out"),
+        (STAGES, {"lengths": SHORTER}, "batch.lengths of hybrid .* batches: packed"),
+        (WORKERS | {"shares": [1, 3]}, {"lengths": SHORTER}, "batch.lengths with strategy.shares .* leave either out"),
     ],
 )
 def test_what_is_not_run_is_refused_with_a_remedy(

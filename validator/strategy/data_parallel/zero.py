@@ -136,7 +136,7 @@ class Sharding(NamedTuple):
         return ShardedStates(stages, gathers, bucket_sum, self.accumulator, self.weight, self.limits_bytes, timing)
 
 
-class _Cut(NamedTuple):
+class _PieceOfShard(NamedTuple):
     """A piece of a parameter in a shard. begin: its first element there."""
 
     parameter: nn.Parameter
@@ -251,11 +251,11 @@ class ShardedStates:
 
         return finish
 
-    def _everyones_cuts(self) -> list[list[list[_Cut]]]:
+    def _everyones_cuts(self) -> list[list[list[_PieceOfShard]]]:
         """By rank of the team, its cuts of all buckets."""
         return [[self._cut(bucket, place) for bucket in self._buckets] for place in range(self._gathers.team.size)]
 
-    def _cut(self, bucket: Sequence[nn.Parameter], place: int) -> list[_Cut]:
+    def _cut(self, bucket: Sequence[nn.Parameter], place: int) -> list[_PieceOfShard]:
         """The parameters of which a rank of the team has pieces in its part of a bucket."""
         sizes = [parameter.numel() for parameter in bucket]
         each = -(-sum(sizes) // self._gathers.team.size)
@@ -264,7 +264,7 @@ class ShardedStates:
         for parameter, size in zip(bucket, sizes, strict=True):
             piece = Piece(self._numbers[parameter], max(0, begin - first), min(size, end - first))
             if piece.begin < piece.end:
-                cuts.append(_Cut(parameter, max(0, first - begin), piece))
+                cuts.append(_PieceOfShard(parameter, max(0, first - begin), piece))
             first += size
         return cuts
 

@@ -82,7 +82,6 @@ def rotary_table(positions: int, width: int) -> Tensor:
 
 
 def rotated(x: Tensor, table: Tensor) -> Tensor:
-    """Heads with rotary positions: (…, tokens, width) by a table of (2, tokens or more, width)."""
+    """Heads with rotary positions: (…, tokens, width) by a table of (2, tokens, width)."""
     first, second = x.chunk(2, -1)
-    table = table[:, : x.shape[-2]]
     return x * table[0] + torch.cat([-second, first], -1) * table[1]

@@ -195,7 +195,8 @@ class Block(nn.Module):
         if self.shape.head_norms:
             query, key = self._normed_heads(self.query_norm, query), self._normed_heads(self.key_norm, key)
         if self.shape.rotary:
-            query, key = rotated(query, self.turn), rotated(key, self.turn)
+            turn = self.turn[:, : query.shape[-2]]
+            query, key = rotated(query, turn), rotated(key, turn)
         return query, key, value
 
     def _normed_heads(self, norm: nn.Module, heads: Tensor) -> Tensor:
