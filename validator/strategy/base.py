@@ -17,7 +17,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.parallelism import GatherAverage, LocalSgd
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.scenario_job import job_of
+from scaleproof.simulator.strategy.scenario_job import job_of_rank
 from scaleproof.validator.launch.rank import barrier
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.strategy.layout.collectives import Collectives
@@ -156,7 +156,7 @@ class Context:
         if self.host_link is not None:
             self.host_link.begin_updates(optimizer, elements)
         if self.pace is not None:
-            job = job_of(self.scenario)
+            job = job_of_rank(self.scenario, self.rank)
             products_s = job.orthogonalising_s(job.layers[number] for number in self.built)
             self.pace.slow_down(inner, updated, products_s * (1.0 if sharing is None else sharing.share))
         if self.host_link is not None:
@@ -167,14 +167,14 @@ class Context:
     def offloaded_activations(self) -> OffloadedActivations | None:
         """Copies of activations to the host; None where they stay on the device."""
         is_offloaded = "activations" in self.scenario.training.offload
-        return OffloadedActivations(job_of(self.scenario), self.recorder, self.device) if is_offloaded else None
+        return OffloadedActivations(job_of_rank(self.scenario, self.rank), self.recorder, self.device) if is_offloaded else None
 
     @cached_property
     def host_link(self) -> HostLink | None:
         """The emulated link to the host that has the optimizer's states; None without such states, and for GPUs, which have a
         link."""
         is_emulated = "optimizer" in self.scenario.training.offload and self.device.type == "cpu"
-        return HostLink(job_of(self.scenario)) if is_emulated else None
+        return HostLink(job_of_rank(self.scenario, self.rank)) if is_emulated else None
 
 
 class Sharing(NamedTuple):

@@ -15,6 +15,7 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.dump import dump
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.job import nodes_of_ranks
 
 MODEL = {"kind": "gpt", "layers": 8, "hidden": 1024, "heads": 16, "vocabulary": 8192, "sequence": 512, "flash": True}
 # The device of half of another's speed: what a straggler of slowdown 2 is.
@@ -113,6 +114,7 @@ def test_each_rank_has_a_place_on_a_node_with_room() -> None:
     cluster = scenario([{"devices": 2}, {"devices": 4}, {"count": 2, "devices": 1}], workers=8).cluster
     assert (cluster.devices, cluster.node.devices) == (8, 4)
     assert [cluster.place(rank) for rank in range(8)] == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (3, 0)]
+    assert nodes_of_ranks(scenario([{"devices": 2}, {"devices": 4}], workers=6)) == [0, 0, 1, 1, 1, 1], "of real runs as well"
     assert [cluster.nodes_of(ranks) for ranks in (1, 2, 3, 6, 7, 8, 9, 13)] == [1, 1, 2, 2, 3, 4, 5, 6]
 
 

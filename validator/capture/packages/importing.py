@@ -99,7 +99,8 @@ class PackageFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             raise AttributeError(f"module '{name}' has no attribute '{attribute}'")
 
         known = self._modules.get(name) or next((names for one, names in self._modules.items() if fnmatch(name, one)), {})
-        module.__dict__.update({"__version__": _VERSION, "__file__": "", "__getattr__": missing} | dict(known))
+        always = {"__version__": _VERSION, "__file__": f"<stand-in of {name}>", "__getattr__": missing}
+        module.__dict__.update(always | dict(known))
         if "." not in name:
             self._loaded(module)
 
