@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scaleproof.simulator.analysis.planner.search import plan
-from scaleproof.simulator.common.errors import FieldError, ScenarioError
+from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
@@ -180,6 +179,19 @@ def test_what_does_not_work_says_what_to_do(nodes: Any, changes: dict[str, Any],
         scenario(nodes, **changes)
 
 
-def test_plans_need_equal_devices() -> None:
-    with pytest.raises(FieldError, match="equal devices"):
-        plan(scenario([{"count": 2}, {"count": 1, "device": HALF}]))
+def test_hybrids_take_shares_of_any_total() -> None:
+    """Seven samples of three workers, which divide layers or not."""
+    shares = {"workers": 3, "shares": [3, 3, 1]}
+    workers, hybrid = (
+        run([{"count": 2}, {"count": 1, "device": HALF}], batch=7, strategy={"kind": kind, **shares} | more)
+        for kind, more in (("data_parallel", {"overlap": True}), ("hybrid", {"overlap": True}))
+    )
+    assert hybrid.step_time_s == workers.step_time_s
+    assert hybrid.samples == 7
+    node = {"devices": 2, "link": {"bandwidth": "50 GB/s", "latency": "5 us"}}
+    cluster = {"node": node, "network": "25-gbe", "device": FULL, "nodes": [{"count": 1}, {"count": 1, "device": HALF}]}
+    auto = {"kind": "hybrid", "workers": 2, "tensor": 2, "shares": "auto"}
+    divided = scenario([], cluster=cluster | {"collectives": {"library": "fastest"}}, strategy=auto)
+    assert divided.strategy.plan.shares == (16, 8)
+    with pytest.raises(ScenarioError, match="they add up to 7 samples, the batch has 8"):
+        scenario(3, batch=8, strategy={"kind": "hybrid", **shares})
