@@ -73,6 +73,14 @@ class Host(Spec):
     described: float = Field(1.0, ge=0, le=100, description="kernels launched per kernel that other layers describe")
 
 
+class Hooks(Spec):
+    """Python code that runs between kernels with ZeRO, on one device too."""
+
+    modules: int = Field(0, ge=0, le=10_000, description="modules of a transformer block whose passes have hooks, with stage 3")
+    module_s: Seconds = Field(0.0, alias="module", description="of a module's hooks in each pass, which gather and release")
+    gradient_s: Seconds = Field(0.0, alias="gradient", description="of a trained tensor's hook in each backward pass")
+
+
 class GradientPrecision(Spec):
     """Precision of gradients for each training precision, or one precision for all of them.
 
@@ -332,6 +340,7 @@ class Framework(Spec):
         ATTENTION_CORE, description="the recomputation that it calls selective; the core of attention if absent"
     )
     host: Host = Host()
+    hooks: Hooks = Hooks()
     attention: dict[str, str] = Field(
         {},
         description="version of flash attention by device generation, or 'any'; 'best' of all; 'none' writes scores to memory",
@@ -442,6 +451,7 @@ IDEAL: Final = Framework(
 # Mechanisms that can be switched off, with the fields that do so.
 ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "host": {"host": Host(), "host_scale": 1.0},
+    "hooks": {"hooks": Hooks()},
     "attention": {"attention": _BEST_ATTENTION},
     "kernels": {"extra_bytes": {}},
     "attention passes": {"attention_passes": {}, "fused_softmax": False},
