@@ -391,6 +391,10 @@ class Framework(Spec):
         None, alias="tcp",
         description="largest rate of a node where collectives between nodes go over TCP; absent: over the network's transport",
     )  # fmt: skip
+    connections: int | None = Field(
+        None, ge=1, le=10_000,
+        description="of a node to the next over TCP, where containers hide its card from NCCL; absent: enough to fill the network",
+    )  # fmt: skip
     kernel_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled kernel times, from calibration")
     host_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled host times, from calibration")
     defaults: Defaults = Defaults()
@@ -420,13 +424,19 @@ class Framework(Spec):
         return stall.step_s * (nodes >= stall.nodes) if stall is not None else 0.0
 
     def reached(self, cluster: Cluster) -> Cluster:
-        """The cluster as the framework's collectives reach it: its network over TCP if they do not use its own transport."""
-        if self.tcp_Bps is None or cluster.network is None:
+        """The cluster as the framework's collectives reach it: its network over TCP if they do not use its own transport, and
+        no faster than the framework's connections are."""
+        network = cluster.network
+        if network is None:
             return cluster
-        network = cluster.network.model_copy(
-            update={"transport": "sockets", "bandwidth_Bps": min(self.tcp_Bps, cluster.network.bandwidth_Bps)}
-        )
-        return cluster.model_copy(update={"network": network})
+        transport = cluster.transport if self.tcp_Bps is None else "sockets"
+        most_Bps = network.bandwidth_Bps if self.tcp_Bps is None else min(self.tcp_Bps, network.bandwidth_Bps)
+        if self.connections is not None and network.connection_Bps is not None and transport == "sockets":
+            most_Bps = min(most_Bps, self.connections * network.connection_Bps)
+        if self.tcp_Bps is None and most_Bps == network.bandwidth_Bps:
+            return cluster
+        slower = network.model_copy(update={"transport": transport, "bandwidth_Bps": most_Bps})
+        return cluster.model_copy(update={"network": slower})
 
     def transposes_images(self, generation: str, precision: str) -> bool:
         """Whether images are stored channel by channel, and transposed for the tensor cores of a generation of GPUs."""
@@ -470,4 +480,5 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "zero 1": {"zero_1": ZeroOne()},
     "stalls": {"message_stall": None},
     "tcp": {"tcp_Bps": None},
+    "connections": {"connections": None},
 }
