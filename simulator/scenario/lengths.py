@@ -146,7 +146,8 @@ def _scores_of_parts(begins: NDArray[np.float64], longest: int, rows: int, parts
     first, last = cuts[:-1], cuts[1:]
     part = np.searchsorted(edges, first, side="right") - 1
     sample = np.maximum(begins[np.searchsorted(begins, first, side="right") - 1], part // parts * longest)
-    return np.bincount(part, ((last - sample) ** 2 - (first - sample) ** 2) / 2, rows * parts).reshape(rows, parts)
+    scores = np.bincount(part, ((last - sample) ** 2 - (first - sample) ** 2) / 2, rows * parts)
+    return scores.reshape(rows, parts).astype(np.float64)
 
 
 def _imbalance(amount: NDArray[np.float64], mean: NDArray[np.float64], waits_each: bool) -> float:

@@ -10,12 +10,12 @@ from typing import Any, Final
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.validator.capture.backend.kernels import UnknownShapeError
 from scaleproof.validator.capture.context import ScriptContext
+from scaleproof.validator.capture.packages import STAND_INS
+from scaleproof.validator.capture.packages.importing import missing_words
 
 # Packages with kernels of their own for CUDA, which a process without a GPU cannot load.
 _CUDA_PACKAGES: Final = (
-    "flash_attn", "flash_attn_interface", "transformer_engine", "transformer_engine_torch", "apex", "xformers", "deepspeed",
-    "bitsandbytes", "triton", "fused_layer_norm_cuda", "amp_C", "causal_conv1d", "mamba_ssm", "grouped_gemm", "fbgemm_gpu",
-    "cupy", "pycuda", "nvidia", "pynvml",
+    *STAND_INS, "transformer_engine_torch", "fused_layer_norm_cuda", "fbgemm_gpu", "cupy", "pycuda", "nvidia", "pynvml",
 )  # fmt: skip
 _CUDA_LIBRARY: Final = re.compile(
     r"libcu\w+\.so|libnccl|libcudnn|CUDA_HOME|undefined symbol|nvcc|no kernel image", re.IGNORECASE
@@ -47,6 +47,9 @@ def sentence(script: str, failure: dict[str, Any], hint: str = "--log DIR keeps 
     if is_import or "CUDA_HOME" in text:
         what = f"imports {package}" if package else f"loads an extension for CUDA ({text})"
         return f"{where}: the script {what}, which needs a GPU or is not installed; capture it with PyTorch's own operators"
+    optional = next((name for name in STAND_INS if re.search(rf"\b{name}\b", text)), "")
+    if "ImportError" in kinds and optional:
+        return f"{where}: the script needs {optional}, which is not installed here ({text}); capture with --with {optional}"
     if package:
         return f"{where}: the script imports {package}, which is not installed here; pip install it into this environment"
     if any(kind in _NETWORK_ERRORS for kind in kinds) or _NETWORK_TEXT.search(text):
@@ -64,7 +67,9 @@ def failure_plain(error: BaseException, context: ScriptContext | None, rank: int
     """Why a script failed, as `sentence` reads it."""
     is_ours = isinstance(error, ScaleproofError | NoStepError | UnknownShapeError)
     text = str(error) if is_ours else f"{type(error).__name__}: {str(error).strip()}".splitlines()[0].removesuffix(": ")
-    return {"line": _own_line(error, context), "text": text, "kind": _kind(error), "rank": rank, "ours": is_ours}
+    missing = missing_words(text)
+    line = _own_line(error, context)
+    return {"line": line, "text": missing or text, "kind": _kind(error), "rank": rank, "ours": is_ours or bool(missing)}
 
 
 def _own_line(error: BaseException, context: ScriptContext | None) -> str:

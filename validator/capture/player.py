@@ -10,7 +10,8 @@ import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple, NoReturn
@@ -18,11 +19,13 @@ from typing import Final, NamedTuple, NoReturn
 from scaleproof.simulator.captured.record import ProcessGroup, RecordedRanks
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.validator.capture.backend.calls import OperatorCall
+from scaleproof.validator.capture.command_line import parse
 from scaleproof.validator.capture.communication.mailbox import Mailbox
 from scaleproof.validator.capture.compiled.regions import CompiledRegions
 from scaleproof.validator.capture.context import ScriptContext, whole_parameters
 from scaleproof.validator.capture.failures import NoStepError, failure_plain
-from scaleproof.validator.capture.job import CaptureJob, Script
+from scaleproof.validator.capture.job import CaptureJob, Script, set_environment
+from scaleproof.validator.capture.launchers import LAUNCHERS, console_script, package_of, start_in_place
 from scaleproof.validator.capture.rank_device import RankDevice
 from scaleproof.validator.capture.replaced import Checkpoints, refuse_unsupported
 from scaleproof.validator.capture.steps import KeptStep, Steps, local_part
@@ -83,9 +86,18 @@ class Player:
         CompiledRegions(self._trace, device.arena).install()
         Checkpoints(self._trace).install()
         refuse_unsupported(device.local)
+        start_in_place(self._start, job.script.target in LAUNCHERS)
         self._steps = Steps(self._trace, device.arena, job.steps, self._finish)
         self._steps.install()
         signal.signal(signal.SIGUSR1, self._report_place)
+
+    def _start(self, words: Sequence[str]) -> NoReturn:
+        """Runs what a launcher starts."""
+        script = parse(words).script
+        set_environment(script, self._rank, self._job.world_size, self._job.ranks_per_node)
+        self._context.follow(folder_of(script))
+        run_script(script)
+        self._finish()
 
     def _finish(self) -> NoReturn:
         """Writes the record, and ends this process, whatever the script still does."""
@@ -154,20 +166,29 @@ def _warnings(kept: KeptStep) -> Iterator[str]:
 
 def run_script(script: Script) -> None:
     """Runs a script in this process as Python does."""
-    sys.argv = [script.target, *script.arguments]
+    path = script.target
+    if not script.is_module and not Path(path).is_file():
+        path = str(console_script(path) or path)
+    sys.argv = [path, *(word.replace("${local_rank}", os.environ["LOCAL_RANK"]) for word in script.arguments)]
+    sys.path[:0] = filter(None, dict(script.environment).get("PYTHONPATH", "").split(os.pathsep))
     if script.is_module:
         sys.path.insert(0, os.getcwd())
         runpy.run_module(script.target, run_name="__main__", alter_sys=True)
     else:
-        sys.path.insert(0, str(Path(script.target).resolve().parent))
-        runpy.run_path(script.target, run_name="__main__")
+        sys.path.insert(0, str(Path(path).resolve().parent))
+        runpy.run_path(path, run_name="__main__")
 
 
 def folder_of(script: Script) -> Path:
-    """Folder of the script's own files."""
-    if script.is_module:
+    """Folder of the script's own files: for modules and console commands of an installed package, that package's."""
+    if Path(script.target).is_file() and not script.is_module:
+        return Path(script.target).resolve().parent
+    package = script.target.partition(".")[0] if script.is_module else package_of(script.target)
+    spec = PathFinder.find_spec(package, [os.getcwd(), *sys.path]) if package else None
+    found = next(iter(spec.submodule_search_locations or ()), None) if spec is not None else None
+    if found is None or (Path(found).is_relative_to(Path.cwd()) and not Path(found).is_relative_to(sys.prefix)):
         return Path.cwd()
-    return Path(script.target).resolve().parent
+    return Path(found).resolve()
 
 
 def _is_waiting(frame: FrameType | None) -> bool:
