@@ -34,6 +34,7 @@ def mount(commands: Any) -> None:
         "--samples N", "samples of a step of all ranks together (read from the inputs of modules, by a rule that is printed)",
         type=positive,
     )  # fmt: skip
+    capture.add("--tokens N", "tokens of a step of all ranks together (read from the first integers)", type=positive)
     packages = "packages for CUDA that are not here and count as installed where imports are optional: flash_attn,…"
     capture.add("--with PACKAGES", packages, default="", dest="packages")
     capture.add("--memory-only", "print the peak memory by category, module and line; write a file only with --out")
@@ -66,7 +67,7 @@ def _capture(options: argparse.Namespace) -> int:
         # the suffix by which other commands know a capture
         out = out.with_name(out.name + SUFFIX)
     with progress(f"capturing {started.script.target}") as report:
-        settings = CaptureOptions(device, options.cluster, options.timeout, options.log, options.samples)
+        settings = CaptureOptions(device, options.cluster, options.timeout, options.log, options.samples, options.tokens)
         captured, costs = capture(job, settings, report)
     if out is not None:
         captured.write(out)

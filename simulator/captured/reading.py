@@ -68,6 +68,7 @@ def script_of_capture(capture: Capture, name: str, known: Path | None = None) ->
         tokens=counted.tokens,
         samples_rule=counted.rule,
         samples_conflict=counted.conflict,
+        samples_known=counted.is_known,
         parameters=max(1, sum(parameters) if staged else max(parameters)),
         precision=_precision(classes),
         optimizer=_optimizer(first),

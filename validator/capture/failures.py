@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from pathlib import Path
 from types import TracebackType
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.validator.capture.backend.kernels import UnknownShapeError
+from scaleproof.validator.capture.communication.mailbox import NoValueError
 from scaleproof.validator.capture.context import ScriptContext
 from scaleproof.validator.capture.packages import STAND_INS
 from scaleproof.validator.capture.packages.importing import missing_words
@@ -26,7 +28,10 @@ _NETWORK_ERRORS: Final = (
 )  # fmt: skip
 _NETWORK_TEXT: Final = re.compile(
     r"couldn't connect|connection (refused|error)|name resolution|max retries|failed to resolve|getaddrinfo"
-    r"|is not a local folder|couldn't reach|offline mode", re.IGNORECASE
+    r"|is not a local folder|couldn't reach|offline mode|does not appear to have (a file|files) named"
+    r"|can't load (the )?(tokenizer|config|model|feature|image|processor)\w* for"
+    r"|cannot find the requested files in the (disk|local)"
+    r"|HF_HUB_OFFLINE|entry was not found in the (local )?cache", re.IGNORECASE
 )  # fmt: skip
 _MODULE: Final = re.compile(r"No module named '([\w.]+)'")
 
@@ -36,7 +41,8 @@ class NoStepError(Exception):
 
 
 def sentence(script: str, failure: dict[str, Any], hint: str = "--log DIR keeps what it printed") -> str:
-    """One sentence. failure: see `failure_plain`. hint: how to learn more of an error that is the script's own."""
+    """One sentence. failure: see `failure_plain`, perhaps with the last line that the script 'printed'. hint: how to learn more
+    of an error that is the script's own."""
     where = failure["line"] or script
     text, kinds = failure["text"], failure["kind"].split()
     if failure.get("ours"):
@@ -59,17 +65,28 @@ def sentence(script: str, failure: dict[str, Any], hint: str = "--log DIR keeps 
     if "SyntaxError" in kinds:
         return f"{where}: {text}; correct the script"
     if "SystemExit" in kinds:
-        return f"{where}: the script exited before its first training step ({text}); check its arguments"
+        printed = failure.get("printed", "")
+        said = f": {printed}" if printed and printed not in text else ""
+        return f"{where}: the script exited before its first training step ({text}{said}); check its arguments"
     return f"{where}: the script failed on rank {failure['rank']} ({text}); {hint}"
 
 
 def failure_plain(error: BaseException, context: ScriptContext | None, rank: int) -> dict[str, Any]:
     """Why a script failed, as `sentence` reads it."""
-    is_ours = isinstance(error, ScaleproofError | NoStepError | UnknownShapeError)
-    text = str(error) if is_ours else f"{type(error).__name__}: {str(error).strip()}".splitlines()[0].removesuffix(": ")
+    is_ours = isinstance(error, ScaleproofError | NoStepError | UnknownShapeError | NoValueError)
+    said = str(error).strip() or _source(error)
+    text = said if is_ours else f"{type(error).__name__}: {said}".splitlines()[0].removesuffix(": ")
     missing = missing_words(text)
     line = _own_line(error, context)
     return {"line": line, "text": missing or text, "kind": _kind(error), "rank": rank, "ours": is_ours or bool(missing)}
+
+
+def _source(error: BaseException) -> str:
+    """The line that failed, of an error without a text, as assertions are."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno).strip() if trace is not None else ""
 
 
 def _own_line(error: BaseException, context: ScriptContext | None) -> str:

@@ -17,6 +17,7 @@ _CAPABILITIES: Final = {
 }  # fmt: skip
 _USUAL_CAPABILITY: Final = (8, 0)
 _USUAL_PROCESSORS: Final = 108
+_CLOCK_KHZ: Final = 1_755_000
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class DeviceProperties:
             L2_cache_size=self.l2_bytes, warp_size=32, max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536,
             shared_memory_per_block=49152, shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472,
             gcnArchName="", uuid=str(index), is_integrated=0, is_multi_gpu_board=0, pci_bus_id=0, pci_device_id=0,
-            pci_domain_id=0,
+            pci_domain_id=0, clock_rate=_CLOCK_KHZ, memory_clock_rate=_CLOCK_KHZ, memory_bus_width=5120,
+            max_threads_per_block=1024,
         )  # fmt: skip
 
 

@@ -7,33 +7,33 @@ import json
 import os
 import pickle
 import runpy
-import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
 from scaleproof.simulator.captured.record import ProcessGroup, RecordedRanks
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.validator.capture.backend.calls import OperatorCall
 from scaleproof.validator.capture.command_line import parse
-from scaleproof.validator.capture.communication.mailbox import Mailbox
+from scaleproof.validator.capture.communication.mailbox import NoValueError
 from scaleproof.validator.capture.compiled.regions import CompiledRegions
 from scaleproof.validator.capture.context import ScriptContext, whole_parameters
 from scaleproof.validator.capture.failures import NoStepError, failure_plain
 from scaleproof.validator.capture.job import CaptureJob, Script, set_environment
 from scaleproof.validator.capture.launchers import LAUNCHERS, console_script, package_of, start_in_place
+from scaleproof.validator.capture.places import PlaceReporter
 from scaleproof.validator.capture.rank_device import RankDevice
-from scaleproof.validator.capture.replaced import Checkpoints, refuse_unsupported
+from scaleproof.validator.capture.replaced.checkpoints import Checkpoints
+from scaleproof.validator.capture.replaced.files import SavedFiles
+from scaleproof.validator.capture.replaced.unsupported import refuse_unsupported
 from scaleproof.validator.capture.steps import KeptStep, Steps, local_part
 from scaleproof.validator.capture.trace import RankTrace
 
 RECORD: Final = "record-{}.pickle"
 FAILURE: Final = "failure-{}.json"
-PLACE: Final = "place-{}.json"
 # Steps that it takes to compare two after the first one.
 _COMPARABLE: Final = 3
 # Relative difference of moved bytes up to which ranks count as equal.
@@ -82,14 +82,14 @@ class Player:
         self._trace = RankTrace(self._context)
         device = RankDevice(job, self._rank, self._folder, self._trace)
         device.install()
-        self._recording = device.recording
+        self._recording, self._mailbox = device.recording, device.mailbox
         CompiledRegions(self._trace, device.arena).install()
-        Checkpoints(self._trace).install()
+        Checkpoints(self._trace, SavedFiles(self._folder, self._rank), self._rank).install()
         refuse_unsupported(device.local)
         start_in_place(self._start, job.script.target in LAUNCHERS)
         self._steps = Steps(self._trace, device.arena, job.steps, self._finish)
         self._steps.install()
-        signal.signal(signal.SIGUSR1, self._report_place)
+        PlaceReporter(self._folder, self._rank, self._context.line, lambda: self._steps.count).install()
 
     def _start(self, words: Sequence[str]) -> NoReturn:
         """Runs what a launcher starts."""
@@ -105,6 +105,7 @@ class Player:
         try:
             record = self._record()
             write_atomically(self._folder / RECORD.format(self._rank), pickle.dumps(record))
+            self._mailbox.end()
         except BaseException as error:
             self._write_failure(error)
             code = 1
@@ -139,16 +140,13 @@ class Player:
         """Ends this process after an error, unless it is an exit that reports success."""
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return
+        if isinstance(error, NoValueError) and self._steps.kept() is not None:
+            # the rank that it communicates with has taken enough steps
+            return
         self._write_failure(error)
-        traceback.print_exception(error)
+        if not isinstance(error, SystemExit):
+            traceback.print_exception(error)
         _leave(1)
-
-    def _report_place(self, _: int, frame: FrameType | None) -> None:
-        """Writes where the script is, when time is up."""
-        line = self._context.line()
-        waits = "it waits for values of another rank" if _is_waiting(frame) else ""
-        plain = {"line": line, "waits": waits, "steps": self._steps.count, "rank": self._rank}
-        write_atomically(self._folder / PLACE.format(self._rank), json.dumps(plain).encode())
 
     def _write_failure(self, error: BaseException) -> None:
         plain = failure_plain(error, getattr(self, "_context", None), self._rank)
@@ -189,15 +187,6 @@ def folder_of(script: Script) -> Path:
     if found is None or (Path(found).is_relative_to(Path.cwd()) and not Path(found).is_relative_to(sys.prefix)):
         return Path.cwd()
     return Path(found).resolve()
-
-
-def _is_waiting(frame: FrameType | None) -> bool:
-    """Whether a rank waits for another one."""
-    while frame is not None:
-        if frame.f_code is Mailbox.get.__code__:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _leave(code: int) -> NoReturn:

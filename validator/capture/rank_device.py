@@ -32,9 +32,9 @@ class RankDevice:
     ) -> None:
         """folder: of all ranks, for values that they send to one another."""
         self.local = rank % job.ranks_per_node
-        self._job, self._rank, self._folder, self._api = job, rank, folder, api
+        self._job, self._rank, self._api = job, rank, api
         self.trace, self.arena = trace, Arena(self.local, trace)
-        self.recording = Recording(trace, self.arena, rank)
+        self.recording, self.mailbox = Recording(trace, self.arena, rank), Mailbox(folder, rank)
 
     def install(self) -> None:
         """Replaces the parts of PyTorch that use a GPU or other ranks. Raises RunError for builds that cannot be replaced."""
@@ -51,7 +51,7 @@ class RankDevice:
         cuda_api.install(trace, self.arena, job.device, self.local, devices)
         abi.check_training()
         _calibrate(trace.host)
-        self._api(self.recording, values, Mailbox(self._folder, self._rank), job.world_size).install()
+        self._api(self.recording, values, self.mailbox, job.world_size).install()
         trace.context.install()
         launches = TritonLaunches(kernels, trace, job.device, self.local)
         PackageFinder(trace, job.packages, launches.install).install()

@@ -92,7 +92,7 @@ class Kernels:
         if any(tensor.is_cuda for tensor in (*inputs, *outputs)):
             call = self._calls.after(operator, before, result) if self._calls is not None and before is not None else None
             signature = signature_of(operator, inputs, outputs, arguments, keywords)
-            flops = self._flops(schema, arguments, keywords, result)
+            flops = self._flops(schema, arguments, keywords, result, signature)
             self._record(schema.name, signature, inputs, outputs or targets, flops, place, call)
         return result
 
@@ -128,12 +128,21 @@ class Kernels:
         self.launch(name, inputs, made, {WORK: json.loads(work)})
         return made
 
-    @staticmethod
-    def _flops(schema: OperatorSchema, arguments: Sequence[Any], keywords: dict[str, Any], result: Any) -> float:
+    def _flops(
+        self, schema: OperatorSchema, arguments: Sequence[Any], keywords: dict[str, Any], result: Any, signature: Signature
+    ) -> float:
+        """FLOPs by PyTorch's formula; where it does not fit the call, by the shapes of tensors, which a note says."""
         if schema.formula is None:
             return 0.0
         without_out = {name: value for name, value in keywords.items() if name != "out"}
-        return float(schema.formula(*arguments, **without_out, out_val=result))
+        try:
+            return float(schema.formula(*arguments[: schema.formula_arguments], **without_out, out_val=result))
+        except Exception as error:
+            self._trace.note(f"calls {schema.name}, whose FLOPs were counted by the shapes of its tensors ({error})")
+        try:
+            return counted_flops(kernel_work(schema.name, signature, 0.0))
+        except Exception:
+            return 0.0
 
     def _shape(
         self, operator: Overload, schema: OperatorSchema, arguments: Sequence[Any], keywords: dict[str, Any],

@@ -39,13 +39,19 @@ class RecordedGroup(C10dGroup):
         read, written = call.read, call.written
         match call.collective:
             case "all_reduce":
-                self._sum(call)
+                for tensor in written:
+                    self._reduce(tensor, call)
             case "all_gather" | "gather":
                 for own, targets in call.gathered():
                     for target in targets:
                         self._fill(target, own, self._size // len(targets))
             case "reduce_scatter":
-                self._forget(written)
+                for place, target in enumerate(written):
+                    # the parts of all ranks, in one tensor or in one each
+                    whole = read[place * len(read) // len(written) :][: max(1, len(read) // len(written))]
+                    part = whole[self._own] if len(whole) > 1 else whole[0].reshape(self._size, -1)[self._own]
+                    self._fill(target, part)
+                    self._reduce(target, call)
             case "scatter" if read:
                 self._fill(written[0], read[self._own])
             case "scatter":
@@ -56,11 +62,14 @@ class RecordedGroup(C10dGroup):
                 for target in written:
                     self._fill(target, read[self._own])
 
-    def _sum(self, call: CollectiveCall) -> None:
-        """Sums equal values of all ranks."""
-        for tensor in call.written:
-            if self._is_known(tensor) and call.options is not None and call.options.reduceOp == dist.ReduceOp.SUM:
-                self._on_host(tensor).mul_(self._size)
+    def _reduce(self, tensor: torch.Tensor, call: CollectiveCall) -> None:
+        """Reduces equal values of all ranks. Truth values, means and extremes stay."""
+        if not self._is_known(tensor) or call.options is None or tensor.dtype is torch.bool:
+            return
+        if call.options.reduceOp == dist.ReduceOp.SUM:
+            self._on_host(tensor).mul_(self._size)
+        elif call.options.reduceOp == dist.ReduceOp.PRODUCT:
+            self._on_host(tensor).pow_(self._size)
 
     def _exchange(self, output: torch.Tensor, own: torch.Tensor, splits: tuple[Any, Any]) -> None:
         """Exchanges blocks: all other ranks send to this one what it sends to itself."""
