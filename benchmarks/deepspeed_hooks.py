@@ -91,7 +91,9 @@ class _Model(nn.Module):
         return cross_entropy(self.head(self.norm(x)).float().view(-1, _WORDS), tokens.view(-1))
 
 
-def _passes_s(model: Callable[[Tensor], Tensor], backward: Callable[[Tensor], Any], end: Callable[[], Any]) -> tuple[float, ...]:
+def _passes_s(
+    model: Callable[[Tensor], Tensor], backward: Callable[[Tensor], Any], end: Callable[[], Any]
+) -> tuple[float, ...]:
     """Median CPU seconds of the forward and of the backward pass."""
     tokens, found = torch.zeros(1, _TOKENS, dtype=torch.long), list[tuple[float, float]]()
     for _ in range(_WARM_UP + _MEASURED):
@@ -130,7 +132,8 @@ def _zero_s(stage: int) -> tuple[float, ...]:
 def main() -> None:
     """Prints microseconds of a kernel's launch, of a module's hooks in both passes, and of a gradient's hook."""
     os.environ |= {
-        "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0",
+        "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
     }  # fmt: skip
     torch.set_num_threads(1)
     modules = sum(1 for module in _Model().modules() if not isinstance(module, nn.ModuleList))

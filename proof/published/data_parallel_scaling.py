@@ -251,7 +251,8 @@ def _is_local(row: Row) -> bool:
 
 
 def _used_cluster(cluster: Cluster, row: Row, strategy: Mapping[str, Any]) -> Cluster:
-    """The nodes that the GPUs need, or those that the row has. If GPUs hold variables, their own memory serves them, or a share of the host's memory."""
+    """The nodes that the GPUs need, or those that the row has. If GPUs hold variables, their own memory serves them, or a share
+    of the host's memory."""
     node, gpus = cluster.node, _gpus(row)
     if strategy["kind"] == "parameter_server" and _is_local(row):
         host_Bps = node.memory_bandwidth_Bps

@@ -393,7 +393,7 @@ class Framework(Spec):
     )  # fmt: skip
     connections: int | None = Field(
         None, ge=1, le=10_000,
-        description="of a node to the next over TCP, where containers hide its card from NCCL; absent: enough to fill the network",
+        description="of a node to the next over TCP, where containers hide its card from NCCL; absent: they fill the network",
     )  # fmt: skip
     kernel_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled kernel times, from calibration")
     host_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled host times, from calibration")
