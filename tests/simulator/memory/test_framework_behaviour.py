@@ -70,15 +70,15 @@ def test_norms_with_frozen_weights_keep_what_gradients_of_inputs_read(small: Mak
 
 def test_deepspeed_allocates_whole_reduction_buffers_on_one_device_too(small: Make) -> None:
     adapters = {"kind": "lora", "rank": 8}
-    held = []
+    allocated = []
     for zero in (0, 1, 2):
         fields = training(precision="bf16", zero=zero, adapters=adapters)
         one = small(
             LLAMA, *ON, fields, "batch.total=4", hybrid(workers=1), trained_by("hf-trainer-deepspeed", reduce_elements=1e6)
         )
-        held.append(memory(one).worst.holders_bytes["communication"])
+        allocated.append(memory(one).worst.holders_bytes["communication"])
     # stage 2 fills one while the other is reduced
-    assert held == [0.0, 2e6, 4e6]
+    assert allocated == [0.0, 2e6, 4e6]
 
 
 def test_autocast_casts_what_products_read_alone(small: Make) -> None:
