@@ -73,6 +73,9 @@ def sentence(script: str, failure: dict[str, Any], hint: str = "--log DIR keeps 
 
 def failure_plain(error: BaseException, context: ScriptContext | None, rank: int) -> dict[str, Any]:
     """Why a script failed, as `sentence` reads it."""
+    while isinstance(error, ImportError) and error.__cause__ is not None:
+        # packages that load their parts late hide why a part could not be loaded
+        error = error.__cause__.with_traceback(error.__traceback__)
     is_ours = isinstance(error, ScaleproofError | NoStepError | UnknownShapeError | NoValueError)
     said = str(error).strip() or _source(error)
     text = said if is_ours else f"{type(error).__name__}: {said}".splitlines()[0].removesuffix(": ")

@@ -204,7 +204,7 @@ def start_in_place(start: Callable[[Sequence[str]], None], is_launcher: bool) ->
     torchrun.run = run
     original = subprocess.Popen
 
-    class Started(original):  # type: ignore[type-arg, valid-type, misc]
+    class Started(original):  # type: ignore[valid-type, misc]
         """A process, unless it would be a rank."""
 
         def __init__(self, args: Any, *others: Any, **keywords: Any) -> None:
@@ -227,7 +227,7 @@ def _settings(launcher: Launcher, words: Sequence[str]) -> dict[str, Any]:
     path = Path(given or usual).expanduser()
     if given is None and not path.is_file():
         return {}
-    return yaml_file.read(path).data
+    return yaml_file.read(path).mapping(())
 
 
 def _number(text: str) -> int | None:

@@ -116,10 +116,12 @@ def serve(descriptor: int, folder: str) -> None:
     import importlib
 
     from scaleproof.validator.capture.compiled.regions import prepare_compiler
+    from scaleproof.validator.capture.torchvision_operators import declare_vision
 
     for module in _PRELOAD:
         importlib.import_module(module)
     prepare_compiler()
+    declare_vision()
     os.set_inheritable(descriptor, False)
     _Server(socket.socket(fileno=descriptor), Path(folder)).run()
     os._exit(0)

@@ -79,6 +79,8 @@ def _model(scenario: Scenario) -> Iterator[Refusal]:
          "leave them out, or give a model without shared weights"),
         (divides_module and scenario.training.recompute.kind == "selective", "training.recompute",
          "a user's modules have no names of parts", "give full, or leave it out"),
+        (scenario.strategy.kind == "hybrid" and plan.shares is not None, "strategy.shares",
+         "different shares of hybrids' workers were not measured", "leave it out, or use data_parallel"),
         (divides_module and plan.shares is not None, "strategy.shares",
          "a user's module is divided for batches of one size", "leave it out"),
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.parallelism import GatherAverage, LocalSgd
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.scenario_job import job_of
+from scaleproof.simulator.strategy.scenario_job import job_of_rank
 from scaleproof.validator.launch.rank import barrier
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.train.data import Batch, worker_batches
@@ -139,7 +139,7 @@ class Context:
         """The emulated link to the host that has the optimizer's states; None without such states, and for GPUs, which have a
         link."""
         is_emulated = "optimizer" in self.scenario.training.offload and self.device.type == "cpu"
-        return HostLink(job_of(self.scenario)) if is_emulated else None
+        return HostLink(job_of_rank(self.scenario, self.rank)) if is_emulated else None
 
 
 class Trainer(ABC):

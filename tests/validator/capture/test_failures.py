@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.validator.capture.failures import sentence
+from scaleproof.validator.capture.failures import failure_plain, sentence
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,9 @@ def test_the_sentence_names_the_line_and_the_remedy(text: str, kind: str, expect
 
 def test_an_error_without_a_line_names_the_script() -> None:
     assert sentence("train.py", {"line": "", "text": "ended", "kind": "", "rank": 0, "ours": True}) == "train.py: ended"
+
+
+def test_what_keeps_a_part_of_a_package_from_loading_is_said() -> None:
+    late = ModuleNotFoundError("Could not import module 'Trainer'")
+    late.__cause__ = AttributeError("module 'torch._C' has no attribute 'x'")
+    assert failure_plain(late, None, 0)["text"] == "AttributeError: module 'torch._C' has no attribute 'x'"

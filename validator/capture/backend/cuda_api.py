@@ -116,7 +116,10 @@ def install(trace: RankTrace, arena: Arena, device: DeviceProperties, index: int
         **{name: memory[name] for name in _ACCELERATOR_MEMORY},
     )  # fmt: skip
     replace_functions(torch, Stream=stream, Event=event, Generator=_generators(index))
-    replace_functions(torch._C, _get_accelerator=lambda check=None: torch.device("cuda"))
+    replace_functions(
+        torch._C, _get_accelerator=lambda check=None: torch.device("cuda"),
+        _cuda_getCurrentRawStream=lambda device: trace.context.stream,
+    )  # fmt: skip
     replace_functions(
         torch.Tensor, pin_memory=lambda tensor, device=None: tensor, is_pinned=_always(False), record_stream=_always(None)
     )  # fmt: skip

@@ -12,11 +12,14 @@ from scaleproof.simulator.captured.record import EventKind
 from scaleproof.validator.capture.backend.memory import Content
 from scaleproof.validator.capture.backend.values import Values
 from scaleproof.validator.capture.communication.c10d_group import C10dGroup, CollectiveCall, flat
-from scaleproof.validator.capture.communication.mailbox import Mailbox
+from scaleproof.validator.capture.communication.mailbox import Mailbox, NoValueError
 from scaleproof.validator.capture.communication.recording import RecordedWork, Recording
 
 # Most elements whose values other ranks return.
 _MOST: Final = 1 << 22
+# Most integers that rank 0 sends to all, and their target in the mailbox.
+_FEW: Final = 1024
+_ALL: Final = -1
 # Time between two of PyTorch's barriers is of no interest; what they send is a number.
 _BARRIER_ELEMENTS: Final = 1
 
@@ -52,6 +55,8 @@ class RecordedGroup(C10dGroup):
                     part = whole[self._own] if len(whole) > 1 else whole[0].reshape(self._size, -1)[self._own]
                     self._fill(target, part)
                     self._reduce(target, call)
+            case "broadcast":
+                self._broadcast(written, self.ranks[call.root])
             case "scatter" if read:
                 self._fill(written[0], read[self._own])
             case "scatter":
@@ -70,6 +75,21 @@ class RecordedGroup(C10dGroup):
             self._on_host(tensor).mul_(self._size)
         elif call.options.reduceOp == dist.ReduceOp.PRODUCT:
             self._on_host(tensor).pow_(self._size)
+
+    def _broadcast(self, tensors: Sequence[torch.Tensor], source: int) -> None:
+        """Takes few integers from rank 0, which is always played: scripts compare theirs with them."""
+        for tensor in tensors:
+            if source or tensor.dtype.is_floating_point or tensor.numel() > _FEW or not self._is_known(tensor):
+                continue
+            channel = f"{self.group_name}-broadcast-{tensor.numel()}"
+            if self._recording.rank == source:
+                self._mailbox.put(channel, _ALL, self._on_host(tensor).clone())
+                continue
+            try:
+                self._on_host(tensor).copy_(self._mailbox.get(channel, source, _ALL))
+            except NoValueError:
+                # rank 0 has taken enough steps
+                return
 
     def _exchange(self, output: torch.Tensor, own: torch.Tensor, splits: tuple[Any, Any]) -> None:
         """Exchanges blocks: all other ranks send to this one what it sends to itself."""
