@@ -119,6 +119,7 @@ def install(trace: RankTrace, arena: Arena, device: DeviceProperties, index: int
     replace_functions(
         torch._C, _get_accelerator=lambda check=None: torch.device("cuda"),
         _cuda_getCurrentRawStream=lambda device: trace.context.stream,
+        _show_config=_always("PyTorch built with:\n  - CUDA Runtime"),
     )  # fmt: skip
     replace_functions(
         torch.Tensor, pin_memory=lambda tensor, device=None: tensor, is_pinned=_always(False), record_stream=_always(None)

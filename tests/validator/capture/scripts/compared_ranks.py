@@ -24,6 +24,7 @@ class Model(nn.Module):
 
 model = DistributedDataParallel(Model().cuda(), find_unused_parameters=True)
 optimizer = torch.optim.SGD(model.parameters())
+assert "CUDA" in torch.__config__.show()
 generator = torch.Generator("cuda").manual_seed(dist.get_rank())
 assert torch.Generator().device.type == "cpu"
 for _ in range(4):
