@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleproof.simulator.captured.record import EventKind
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.predict import predict
@@ -164,7 +165,7 @@ def captured(case: Case) -> str:
     started = parse(shlex.split(os.path.expandvars(case.command)))
     job, device = job_of(started, None, None, CLUSTER, packages=case.packages)
     found, costs = capture(job, CaptureOptions(device, CLUSTER, timeout_s=900), lambda _: None)
-    flops = max(float(np.sum(one.columns["flops"][one.begin :])) for one in found.classes)
+    flops = max(float(np.sum(one.columns["flops"][one.rows(EventKind.OPERATOR)])) for one in found.classes)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "capture.zip"
         found.write(path)
