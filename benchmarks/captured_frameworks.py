@@ -45,10 +45,13 @@ class Case(NamedTuple):
     packages: str = ""
 
 
-def decoder(weights: float, tokens: float = TOKENS, passes: float = 6, layers: int = LAYERS) -> float:
+def decoder(
+    weights: float, tokens: float = TOKENS, passes: float = 6, layers: int = LAYERS, length: int = LENGTH,
+    head: float = WIDTH * VOCABULARY,
+) -> float:  # fmt: skip
     """FLOPs of a step of a decoder: of each weight of products and each token those of the passes, and attention's two products
     in the forward pass and five in the backward pass, whatever its mask leaves. weights: of a layer."""
-    return passes * (layers * weights + WIDTH * VOCABULARY) * tokens + 7 * layers * 2 * tokens * LENGTH * WIDTH
+    return passes * (layers * weights + head) * tokens + 7 * layers * 2 * tokens * length * WIDTH
 
 
 # queries and results of attention, keys and values of half the heads, three products of 11/4 of the width
@@ -58,6 +61,8 @@ GPT: Final = decoder(12 * WIDTH**2)
 MEGATRON: Final = 4 * decoder(12 * WIDTH**2, layers=2, passes=6) / 2
 # adapters and the gradients of weights are left out
 FROZEN: Final = decoder((3 + 3 * 11 / 4) * WIDTH**2, passes=4)
+# 12 layers of each tower, with 50 patches and 77 tokens of each of four samples
+CLIP: Final = 4 * 6 * 12 * 12 * (768**2 * 50 + 512**2 * 77)
 # multiplications of an image, by the papers of the models
 RESNET_50, VIT_S_16, IMAGES = 4.1e9, 4.6e9, 32
 
@@ -96,13 +101,18 @@ CASES: Final[dict[str, Case]] = {
     "litgpt, LoRA": Case("litgpt", "litgpt finetune_lora $ASSETS/litgpt --data JSON --data.json_path $ASSETS/instructions.json "
         "--data.val_split_fraction 0.1 --devices 8 --train.global_batch_size 16 --train.micro_batch_size 2 "
         "--train.max_seq_length 512 --out_dir $ASSETS/out --eval.initial_validation false"),
-    "x-transformers": Case("x-transformers", f"{_RUN} other_packages.py x_transformers"),
-    "vit-pytorch": Case("vit-pytorch", f"{_RUN} other_packages.py vit_pytorch"),
+    "x-transformers": Case(
+        "x-transformers", f"{_RUN} other_packages.py x_transformers", decoder(12 * WIDTH**2, tokens=4 * (LENGTH - 1))
+    ),
+    "vit-pytorch": Case(
+        "vit-pytorch", f"{_RUN} other_packages.py vit_pytorch",
+        decoder(12 * WIDTH**2, tokens=4 * 257, length=257, head=3 * 16**2 * WIDTH),
+    ),
     "segmentation_models": Case("segmentation-models-pytorch", f"{_RUN} other_packages.py segmentation_models_pytorch"),
     "MONAI U-Net": Case("monai", f"{_RUN} other_packages.py monai"),
     "torch_geometric GCN": Case("torch-geometric", f"{_RUN} other_packages.py torch_geometric"),
     "diffusers U-Net": Case("diffusers", f"{_RUN} other_packages.py diffusers"),
-    "open_clip ViT-B-32": Case("open-clip-torch", f"{_RUN} other_packages.py open_clip"),
+    "open_clip ViT-B-32": Case("open-clip-torch", f"{_RUN} other_packages.py open_clip", CLIP),
 }  # fmt: skip
 
 

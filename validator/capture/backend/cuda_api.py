@@ -216,7 +216,9 @@ class _CudaGenerator(_Generator):  # type: ignore[misc]
 
     def get_state(self) -> torch.Tensor:
         """Seed and offset as bytes."""
-        return torch.tensor([self.initial_seed(), self._offset], dtype=torch.int64).view(torch.uint8)
+        # seeds have no sign, and 64 bits
+        seed = (self.initial_seed() + (1 << 63)) % (1 << 64) - (1 << 63)
+        return torch.tensor([seed, self._offset], dtype=torch.int64).view(torch.uint8)
 
     def set_state(self, new_state: torch.Tensor) -> _CudaGenerator:
         """Takes a seed and an offset."""

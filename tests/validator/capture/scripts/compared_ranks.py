@@ -26,6 +26,7 @@ model = DistributedDataParallel(Model().cuda(), find_unused_parameters=True)
 optimizer = torch.optim.SGD(model.parameters())
 assert "CUDA" in torch.__config__.show()
 generator = torch.Generator("cuda").manual_seed(dist.get_rank())
+torch.Generator("cuda").manual_seed(2**64 - 1).get_state()
 assert torch.Generator().device.type == "cpu"
 for _ in range(4):
     model(torch.rand(2, 8, device="cuda", generator=generator)).sum().backward()
