@@ -137,6 +137,17 @@ def risk(plan: PlanRecord) -> Iterator[str]:
         yield f"No. 1 would be {better} as {layout(one.configuration)}, which fits with a probability of {fits}"
 
 
+def left_out(plan: PlanRecord) -> Iterator[str]:
+    """Yields that the best plan leaves nodes out, and how much longer the best on most devices takes."""
+    if not plan.by_nodes:
+        return
+    best, most = plan.best[0], max(plan.by_nodes, key=lambda row: row.gpus)
+    if best.gpus < most.gpus:
+        margin = _margin(_amount(most, plan), _amount(best, plan))
+        other = f"on {most.configuration['nodes']} the best takes {format_time_s(most.step_time_s)}"
+        yield f"No. 1 leaves nodes out, on {best.configuration['nodes']}: {other}, {margin} more by {plan.objective}"
+
+
 def is_better(objective: Objective) -> str:
     """'is cheaper': how a plan that is better by an objective compares with another."""
     return _BETTER[objective]

@@ -68,8 +68,9 @@ def _summary(plans: Sequence[PlanRecord], one: PlanRecord | None) -> Iterator[st
 def _figures(plan: PlanRecord) -> Iterator[tuple[str, str]]:
     """Yields the key figures of a plan."""
     row = plan.best[0]
-    per_gpu = format_number(plan.per_second(row.step_time_s) / plan.gpus)
-    yield per_gpu, f"{plan.unit}/s per GPU on {plan.gpus:,} GPUs"
+    gpus = row.gpus or plan.gpus
+    per_gpu = format_number(plan.per_second(row.step_time_s) / gpus)
+    yield per_gpu, f"{plan.unit}/s per GPU on {counted(gpus, 'GPU')}"
     if row.mfu and row.flops_per_gpu:
         yield format_percent(row.mfu), f"MFU, {row.flops_per_gpu / 1e12:.3g} TFLOP/s per GPU"
     yield format_time_s(row.step_time_s), f"per step ({_between(row)})"
@@ -83,6 +84,7 @@ def _of_one(plan: PlanRecord) -> Iterator[Section]:
     """Yields the sections of one number of GPUs."""
     columns, _, notes, groups = _ranking(plan)
     yield _best(Table(columns, notes=notes, groups=groups), notes=list(sentences.comparisons(plan)))
+    yield from _nodes([plan])
     yield from _methods([plan])
     yield _time([plan])
     yield _trade_offs([plan], sentences.front(plan))
@@ -104,11 +106,32 @@ def _of_several(plans: Sequence[PlanRecord], planned: Sequence[PlanRecord]) -> I
         notes=problems,
     )
     yield _best(*(_ranking_of_several(plan, is_folded=plan is not planned[-1]) for plan in planned), notes=_sure(planned))
+    yield from _nodes(planned)
     yield from _methods(plans)
     yield _time(planned)
     yield _memory(planned)
     yield _trade_offs(planned)
     yield from _totals(planned)
+
+
+def _nodes(plans: Sequence[PlanRecord]) -> Iterator[Section]:
+    """Yields the best plans on each selection of unequal nodes."""
+    found = [(plan, row) for plan in plans for row in plan.by_nodes]
+    if not found:
+        return
+    sizes, rows = [plan for plan, _ in found], [row for _, row in found]
+    columns = [
+        *([Column("up to GPUs", [f"{plan.gpus:,}" for plan in sizes])] if len(plans) > 1 else []),
+        Column("nodes, in the order of ranks", [row.configuration["nodes"] for row in rows], is_text=True),
+        Column("GPUs", [f"{row.gpus:,}" for row in rows]),
+        Column("step", [format_time_s(row.step_time_s) for row in rows]),
+        Column("90 %", list(map(_between, rows)), is_text=True, under="step"),
+        *_per_gpu(sizes, rows),
+        *_fit(sizes, rows),
+        Column("best plan", [layout(row.configuration | {"nodes": ""}) for row in rows], is_text=True),
+    ]
+    notes = [sentence for plan in plans for sentence in sentences.left_out(plan)]
+    yield Section("Nodes", "Which nodes", tables=[Table(columns, below=notes)])
 
 
 def _methods(plans: Sequence[PlanRecord]) -> Iterator[Section]:
@@ -275,7 +298,9 @@ def _ranking_of_several(plan: PlanRecord, is_folded: bool) -> Table:
 
 def _per_gpu(plans: Sequence[PlanRecord], rows: Sequence[PlanRow]) -> Iterator[Column]:
     """Yields throughput per GPU and utilisation, where they are known of all rows."""
-    rates = [format_number(plan.per_second(row.step_time_s) / plan.gpus) for plan, row in zip(plans, rows, strict=True)]
+    rates = [
+        format_number(plan.per_second(row.step_time_s) / (row.gpus or plan.gpus)) for plan, row in zip(plans, rows, strict=True)
+    ]
     yield Column(f"{plans[0].unit}/s/GPU", rates)
     if all(row.mfu for row in rows):
         yield Column("MFU", [format_percent(row.mfu or 0.0) for row in rows])
@@ -337,4 +362,5 @@ def _minor_choices(row: PlanRow) -> str:
     parts = [f"bucket {format_bytes(config['bucket_bytes'])}"] if "bucket_bytes" in config and row.sums_buckets else []
     order = [axis for axis in config.get("order", ()) if config.get(axis, 1) > 1]
     parts += [f"rank order {'-'.join(order)}"] if len(order) > 1 else []
+    parts += [f"nodes {config['nodes']}, in this order"] if "nodes" in config else []
     return f" (with {', '.join(parts)})" if parts else ""

@@ -33,6 +33,8 @@ _COUNTED_BACKWARD: Final = 2.5
 _OPERATIONS: Final[Mapping[type[ast.AST], Callable[[Any, Any], Any]]] = {
     ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Add: operator.add, ast.Sub: operator.sub, ast.Eq: operator.eq,
 }  # fmt: skip
+# Namespaces of operators that PyTorch itself defines; those of others may mean something else by the same names.
+_PYTORCH: Final = ("", "aten", "inductor", "fsdp", "prims", "c10d", "_c10d_functional", "torchvision", "quantized")
 _ATTENTION: Final = ("samples", "heads", "key_heads", "queries", "keys", "width", "causal", "backward")
 
 
@@ -69,7 +71,7 @@ def kernel_work(name: str, signature: Signature, moved_bytes: float, file: Path 
         attention = Attention(**given["attention"]) if "attention" in given else None
         work = Work(**given | {"products": products, "attention": attention})
         return replace(work, moved_bytes=moved_bytes, boundness=work.boundness or "bandwidth")
-    if TENSORS not in signature.arguments:
+    if TENSORS not in signature.arguments and name.rpartition("::")[0] in _PYTORCH:
         return work_of(name, [shape for shape, _, _ in signature.inputs], signature.arguments, moved_bytes)
     for entry in (*(_entries(file) if file is not None else ()), *_entries(catalog.ROOT / "kernels" / "known_kernels.yaml")):
         if entry.pattern.fullmatch(name.rpartition("::")[2]):
@@ -80,7 +82,7 @@ def kernel_work(name: str, signature: Signature, moved_bytes: float, file: Path 
 def _arguments(signature: Signature) -> dict[str, Any]:
     """Shapes of a kernel's tensors and its other arguments, by name."""
     shapes = [shape for shape, _, _ in (*signature.inputs, *signature.outputs)]
-    return dict(zip(signature.arguments[TENSORS], shapes, strict=True)) | dict(signature.arguments.get(VALUES, {}))
+    return dict(zip(signature.arguments.get(TENSORS, ()), shapes, strict=False)) | dict(signature.arguments.get(VALUES, {}))
 
 
 class _Entry:

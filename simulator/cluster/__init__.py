@@ -70,6 +70,9 @@ class Cluster(Spec):
     kinds: tuple[NodeKind, ...] = Field(
         (), description="nodes with other or fewer devices; `nodes` as a list of kinds gives them"
     )
+    links: tuple[Link, ...] = Field(
+        (), description="inside the nodes of each kind, for plans that leave some out; node.link is the slowest of them"
+    )
     shared_cores: float | None = Field(
         None, gt=0, description="effective number of cores that all nodes share, if they are parts of one machine"
     )

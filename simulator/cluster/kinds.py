@@ -57,12 +57,25 @@ def of_listed_nodes(cluster: Any) -> Any:
     if isinstance(node, dict) and any("link" in entry for entry in entries):
         found = [(entry.get("link", node.get("link")), entry.get("device", own)) for entry in entries]
         links = [(_link(link, device), _name(device)) for link, device in found if link is not None]
+        if len(links) == len(entries):
+            result["links"] = _links_by_kind([link for link, _ in links], sizes, [device for _, device in found], (most, own))
         slowest, name = min(links, key=lambda one: (one[0].bandwidth_Bps, one[0].peer_to_peer))
         result["node"] = node | {"link": slowest}
         result["collectives"] = {"nccl": facts_of(name), **(cluster.get("collectives") or {})}
     if exceptions and isinstance(network, dict | str):
         result["network"] = ({"base": network} if isinstance(network, str) else network) | {"exceptions": exceptions}
     return result
+
+
+def _links_by_kind(
+    links: Sequence[Link], sizes: Sequence[Any], devices: Sequence[Any], first: tuple[Any, Any]
+) -> tuple[Link, ...]:
+    """The link inside the nodes of each kind: the slowest of those with the cluster's own number of devices and device, which
+    are `first`, before the others."""
+    is_first = [pair == first for pair in zip(sizes, devices, strict=True)]
+    own = [link for link, is_own in zip(links, is_first, strict=True) if is_own]
+    others = (link for link, is_own in zip(links, is_first, strict=True) if not is_own)
+    return min(own, key=lambda link: link.bandwidth_Bps, default=links[0]), *others
 
 
 def _checked(number: int, entry: Any) -> Mapping[str, Any]:

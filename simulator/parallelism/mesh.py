@@ -65,15 +65,15 @@ class DeviceMesh:
     @property
     def nodes(self) -> int:
         """Number of nodes that the ranks occupy."""
-        return int(self._devices_of(self.workers * self.stages * self.model_parallel_size - 1)) // self.devices + 1
+        return int(self.device_of(self.workers * self.stages * self.model_parallel_size - 1)) // self.devices + 1
 
-    def _devices_of(self, ranks: Any) -> Any:
+    def device_of(self, ranks: Any) -> Any:
         """Numbers of the devices of ranks."""
         return np.array(self.device_numbers)[ranks] if self.device_numbers else ranks
 
     def group(self, ranks: Sequence[int]) -> Group:
         """The group of some ranks."""
-        return Group.of(self._devices_of(list(ranks)).tolist() if self.device_numbers else ranks, self.devices)
+        return Group.of(self.device_of(list(ranks)).tolist() if self.device_numbers else ranks, self.devices)
 
     def stride(self, axis: Axis) -> int:
         """Distance between the numbers of neighbouring ranks along an axis."""
@@ -98,7 +98,7 @@ class DeviceMesh:
 
     def place(self, worker: int, stage: int) -> tuple[int, int]:
         """Node and device of the first rank with a stage of a worker."""
-        return divmod(int(self._devices_of(self.rank(worker, stage))), self.devices)
+        return divmod(int(self.device_of(self.rank(worker, stage))), self.devices)
 
     def replicas_of(self, stage: int, first: int = 0, count: int | None = None) -> Group:
         """The ranks with the same parameters as rank (0, stage): those of workers `first`, `first` + 1, … and of all context
@@ -117,7 +117,7 @@ class DeviceMesh:
         """A group of `size` consecutive ranks along an axis; the one that spans the most nodes."""
         number = np.arange(self.workers * self.stages * self.model_parallel_size) // self.stride(axis)
         ranks = np.flatnonzero(number % size == 0)[:, None] + self.stride(axis) * np.arange(size)
-        crossings = np.count_nonzero(np.diff(self._devices_of(ranks) // self.devices, axis=1), axis=1)
+        crossings = np.count_nonzero(np.diff(self.device_of(ranks) // self.devices, axis=1), axis=1)
         return self.group(ranks[crossings.argmax()].tolist())
 
     def passing(self, axis: PassAxis) -> Group:
@@ -147,7 +147,7 @@ class DeviceMesh:
         """A group of ranks that exchange tokens; the one that spans the most nodes."""
         groups = self.experts().reshape(-1, self.expert)
         groups = groups[np.argsort(groups[:, 0])]
-        crossings = np.count_nonzero(np.diff(self._devices_of(groups) // self.devices, axis=1), axis=1)
+        crossings = np.count_nonzero(np.diff(self.device_of(groups) // self.devices, axis=1), axis=1)
         return self.group(groups[crossings.argmax()].tolist())
 
     def expert_replicas(self, stage: int) -> list[list[int]]:
@@ -157,13 +157,13 @@ class DeviceMesh:
 
     def on_first_node(self, ranks: Sequence[int]) -> int:
         """Number of the given ranks that are on the first one's node."""
-        nodes = self._devices_of(np.array(ranks)) // self.devices
+        nodes = self.device_of(np.array(ranks)) // self.devices
         return int((nodes == nodes[0]).sum())
 
     def workers_on(self, nodes: Sequence[int], stage: int) -> list[int]:
         """Workers with a rank of this stage on one of the nodes."""
         ranks = self.stride("workers") * np.arange(self.workers)[:, None] + self.members(0, stage)
-        return np.flatnonzero(np.isin(self._devices_of(ranks) // self.devices, nodes).any(axis=1)).tolist()
+        return np.flatnonzero(np.isin(self.device_of(ranks) // self.devices, nodes).any(axis=1)).tolist()
 
 
 class RankClass(NamedTuple):

@@ -108,9 +108,9 @@ class Plan(AllDegrees):
         """Bytes at which the first bucket of gradients, and each other one, closes."""
         return self.bucket_bytes if self.first_bucket_bytes is None else self.first_bucket_bytes, self.bucket_bytes
 
-    def pipelined_ranks(self, devices: int) -> int:
-        """Number of tensor-parallel ranks of each stage of a pipeline over several nodes; 0 without one. devices: of a node."""
-        return self.tensor if self.stages > 1 and self.ranks > devices else 0
+    def pipelined_ranks(self, cluster: Cluster) -> int:
+        """Number of tensor-parallel ranks of each stage of a pipeline over several nodes of a cluster; 0 without one."""
+        return self.tensor if self.stages > 1 and cluster.nodes_of(self.ranks) > 1 else 0
 
     @property
     def splits(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from scaleproof.simulator.captured.strategy import CapturedStrategy
+from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.records import CaptureFacts
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -36,7 +37,9 @@ def with_capture_facts(run: Run, strategy: CapturedStrategy, scenario: Scenario)
     warnings = list[str]()
     if known.unknown:
         names = ", ".join(name.removeprefix("aten::") for name in known.unknown_names[:_MOST])
-        warnings.append(f"no cost is known for {names}; counted by the bytes moved, and the interval is wider")
+        share = f"{format_percent(known.unknown)} of the time of kernels is of those whose cost is not known: {names}"
+        warnings.append(f"{share}; counted by the bytes moved, and the interval is wider; strategy.kernels takes a file "
+                        "that says what they compute")  # fmt: skip
     if strategy.script.samples_conflict and strategy.samples_ is None:
         warnings.append(
             f"{strategy.script.samples_conflict}; if that is wrong, set strategy.samples, of a step of all captured ranks"

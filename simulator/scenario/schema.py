@@ -40,7 +40,7 @@ from scaleproof.simulator.parallelism import (
     Strategy,
 )
 from scaleproof.simulator.parallelism.option_rules import check_options
-from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy, check_shares
 from scaleproof.simulator.parallelism.strategy import StrategyRegistry
 from scaleproof.simulator.parallelism.used_devices import placed
 from scaleproof.simulator.scenario.balanced_shares import balanced_shares
@@ -247,17 +247,20 @@ class Scenario(Spec):
         self.__dict__["training"] = with_training_defaults(training, self.framework, strategy)
 
     def _balanced_shares(self) -> tuple[int, ...]:
-        workers, microbatches = self.strategy.workers, self.strategy.plan.microbatches
-        layers, precision = _layers(self.model, self.strategy.plan.shard), self.training.precision
+        plan, workers, precision = self.strategy.plan, self.strategy.workers, self.training.precision
+        layers, mesh = _layers(self.model, plan.shard), plan.grid_on(self.cluster)
         if any(precision not in device.peak_flops for device in self.cluster.all_devices):
             return (self.total_samples // workers,) * workers  # `_precision_problems` reports it
-        return balanced_shares(layers, self.cluster, precision, workers, microbatches, self.total_samples)
+        kinds = [self.cluster.kind_of(mesh.place(worker, 0)[0]) for worker in range(workers)]
+        return balanced_shares(layers, self.cluster, precision, kinds, plan.microbatches, self.total_samples)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         """Checks rules between parts. FieldError passes through pydantic, and `load` adds the place in the file."""
         workers, strategy = self.strategy.workers, self.strategy
-        if self.total_samples % workers:
+        if (shares := strategy.plan.shares) is not None:
+            check_shares(shares, workers, self.total_samples)
+        elif self.total_samples % workers:
             nearest = max(1, round(self.total_samples / workers)) * workers
             message = f"{workers} workers do not divide {self.total_samples} samples; give a multiple such as {nearest}"
             raise FieldError(("batch",), message)

@@ -33,7 +33,7 @@ def with_collectives(plan: Plan, job: Job) -> Job:
     shares_layers = plan.model_parallel_size > 1 or plan.expert > 1
     return replace(
         job, exchange=LayerCollectives(plan, mesh) if shares_layers else None, contend=Contention.of_replicas(plan, mesh, job),
-        ranks=plan.ranks, group=plan.model_parallel_size, pipelined_ranks=plan.pipelined_ranks(mesh.devices),
+        ranks=plan.ranks, group=plan.model_parallel_size, pipelined_ranks=plan.pipelined_ranks(job.cluster),
         splits_backward=plan.schedule not in WHOLE,
     )  # fmt: skip
 

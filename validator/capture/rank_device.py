@@ -53,6 +53,7 @@ class RankDevice:
         _calibrate(trace.host)
         self._api(self.recording, values, self.mailbox, job.world_size).install()
         trace.context.install()
+        operator.install_custom_operators(trace.note)
         launches = TritonLaunches(kernels, trace, job.device, self.local)
         PackageFinder(trace, job.packages, launches.install).install()
 

@@ -117,8 +117,10 @@ def _planned_by(
     """The plan of a scenario with its own method of fine-tuning."""
     added = 0
     try:
-        nodes = -(-gpus // scenario.cluster.node.devices) + (options.get("servers") or 0)
-        larger = scenario.rebuilt(cluster=scenario.cluster.with_nodes(nodes))
+        larger = scenario
+        if not scenario.cluster.kinds:
+            nodes = -(-gpus // scenario.cluster.node.devices) + (options.get("servers") or 0)
+            larger = scenario.rebuilt(cluster=scenario.cluster.with_nodes(nodes))
         added = larger.cluster.nodes - scenario.cluster.nodes
         searched = {name: value for name, value in options.items() if name != "adapters"}
         planned = plan(larger, gpus, report_progress=report_progress, **searched)

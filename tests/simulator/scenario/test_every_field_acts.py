@@ -135,6 +135,7 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "DataParallel.shard_over": "fsdp",
     "DataParallel.first_bucket_bytes": ("ddp", 5e7),
     "DataParallel.shares": ("shares", (4, 4, 4, 4)),
+    "Hybrid.shares": ("hybrid-shares", (4, 4, 4, 4)),
     "Gpt.global_every": ("windows-gpt", 4),
     "Llama.global_every": ("windows", 4),
     "Lengths.across": ("lengths-packed", True),

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import yaml
 
-from scaleproof.simulator.analysis.planner.search import plan
-from scaleproof.simulator.common.errors import FieldError, ScenarioError
+from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.dump import dump
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.job import nodes_of_ranks
 
 MODEL = {"kind": "gpt", "layers": 8, "hidden": 1024, "heads": 16, "vocabulary": 8192, "sequence": 512, "flash": True}
 # The device of half of another's speed: what a straggler of slowdown 2 is.
@@ -113,6 +113,7 @@ def test_each_rank_has_a_place_on_a_node_with_room() -> None:
     cluster = scenario([{"devices": 2}, {"devices": 4}, {"count": 2, "devices": 1}], workers=8).cluster
     assert (cluster.devices, cluster.node.devices) == (8, 4)
     assert [cluster.place(rank) for rank in range(8)] == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (3, 0)]
+    assert nodes_of_ranks(scenario([{"devices": 2}, {"devices": 4}], workers=6)) == [0, 0, 1, 1, 1, 1], "of real runs as well"
     assert [cluster.nodes_of(ranks) for ranks in (1, 2, 3, 6, 7, 8, 9, 13)] == [1, 1, 2, 2, 3, 4, 5, 6]
 
 
@@ -178,6 +179,19 @@ def test_what_does_not_work_says_what_to_do(nodes: Any, changes: dict[str, Any],
         scenario(nodes, **changes)
 
 
-def test_plans_need_equal_devices() -> None:
-    with pytest.raises(FieldError, match="equal devices"):
-        plan(scenario([{"count": 2}, {"count": 1, "device": HALF}]))
+def test_hybrids_take_shares_of_any_total() -> None:
+    """Seven samples of three workers, which divide layers or not."""
+    shares = {"workers": 3, "shares": [3, 3, 1]}
+    workers, hybrid = (
+        run([{"count": 2}, {"count": 1, "device": HALF}], batch=7, strategy={"kind": kind, **shares} | more)
+        for kind, more in (("data_parallel", {"overlap": True}), ("hybrid", {"overlap": True}))
+    )
+    assert hybrid.step_time_s == workers.step_time_s
+    assert hybrid.samples == 7
+    node = {"devices": 2, "link": {"bandwidth": "50 GB/s", "latency": "5 us"}}
+    cluster = {"node": node, "network": "25-gbe", "device": FULL, "nodes": [{"count": 1}, {"count": 1, "device": HALF}]}
+    auto = {"kind": "hybrid", "workers": 2, "tensor": 2, "shares": "auto"}
+    divided = scenario([], cluster=cluster | {"collectives": {"library": "fastest"}}, strategy=auto)
+    assert divided.strategy.plan.shares == (16, 8)
+    with pytest.raises(ScenarioError, match="they add up to 7 samples, the batch has 8"):
+        scenario(3, batch=8, strategy={"kind": "hybrid", **shares})

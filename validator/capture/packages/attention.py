@@ -10,12 +10,12 @@ from torch import nn
 from torch.nn import functional
 
 from scaleproof.validator.capture.packages.functions import (
-    Norm,
+    LossModule,
     Sizes,
     attention,
-    cross_entropy,
     elementwise,
     norm,
+    norm_type,
     rotated,
     seen,
     sizes_of_lengths,
@@ -50,25 +50,9 @@ def flash_attn_varlen_func(
     return (result, sums, None) if return_attn_probs else result
 
 
-def flash_attn_qkvpacked_func(qkv: Any, *arguments: Any, **keywords: Any) -> Any:
-    """Attention of queries, keys and values in one tensor with shape (samples, sequence, 3, heads, width)."""
-    return flash_attn_func(*qkv.unbind(2), *arguments, **keywords)
-
-
-def flash_attn_kvpacked_func(q: Any, kv: Any, *arguments: Any, **keywords: Any) -> Any:
-    """The same with keys and values in one tensor."""
-    return flash_attn_func(q, *kv.unbind(2), *arguments, **keywords)
-
-
-def flash_attn_varlen_qkvpacked_func(qkv: Any, cu_seqlens: Any, max_seqlen: Any, *arguments: Any, **keywords: Any) -> Any:
-    """Attention of packed sequences in one tensor with shape (tokens, 3, heads, width)."""
-    lengths = cu_seqlens, cu_seqlens, max_seqlen, max_seqlen
-    return flash_attn_varlen_func(*qkv.unbind(1), *lengths, *arguments, **keywords)
-
-
-def flash_attn_varlen_kvpacked_func(q: Any, kv: Any, *arguments: Any, **keywords: Any) -> Any:
-    """The same with keys and values in one tensor."""
-    return flash_attn_varlen_func(q, *kv.unbind(1), *arguments, **keywords)
+def _second(function: Any, place: int, count: int) -> Any:
+    """A function whose last tensors are packed in one. place: the dimension; count: tensors before it."""
+    return lambda *given, **keywords: function(*given[:count], *given[count].unbind(place), *given[count + 1 :], **keywords)
 
 
 def _third(q: Any, k: Any, v: Any, softmax_scale: Any = None, causal: bool = False, *_: Any, **keywords: Any) -> Any:
@@ -76,9 +60,9 @@ def _third(q: Any, k: Any, v: Any, softmax_scale: Any = None, causal: bool = Fal
     return flash_attn_func(q, k, v, 0.0, softmax_scale, causal, keywords.get("window_size", _ALL))
 
 
-def _third_varlen(q: Any, k: Any, v: Any, *lengths: Any, **keywords: Any) -> Any:
+def _third_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, *_: Any, **keywords: Any) -> Any:
     """Attention of packed sequences as the third release calls it."""
-    return flash_attn_varlen_func(q, k, v, lengths[0], lengths[1], **keywords)
+    return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, **keywords)
 
 
 def unpad_input(hidden_states: Any, attention_mask: Any, unused_mask: Any = None) -> Any:
@@ -110,12 +94,6 @@ def apply_rotary_emb(x: Any, cos: Any, sin: Any, *_: Any, **__: Any) -> Any:
     return rotated("flash_attn::apply_rotary_emb", x, cos, sin)
 
 
-class RMSNorm(Norm):
-    """`flash_attn.ops.rms_norm.RMSNorm`."""
-
-    kernel = "flash_attn::rms_norm"
-
-
 def _normed(x: Any, weight: Any, bias: Any = None, residual: Any = None, *_: Any, prenorm: bool = False, **__: Any) -> Any:
     """`layer_norm_fn` and `rms_norm_fn`."""
     result = norm("flash_attn::layer_norm_fn", x, weight, bias, residual)
@@ -135,16 +113,10 @@ def swiglu(x: Any, y: Any) -> Any:
     return elementwise("flash_attn::swiglu", x, y)
 
 
-class CrossEntropyLoss(nn.Module):
+class FlashCrossEntropyLoss(LossModule):
     """`flash_attn.losses.cross_entropy.CrossEntropyLoss`."""
 
-    def __init__(self, *_: Any, reduction: str = "mean", **__: Any) -> None:
-        super().__init__()
-        self.reduction = reduction
-
-    def forward(self, logits: Any, labels: Any, *_: Any) -> Any:
-        """The loss."""
-        return cross_entropy("flash_attn::cross_entropy", logits, labels, self.reduction)
+    kernel = "flash_attn::cross_entropy"
 
 
 class _Mask:
@@ -198,7 +170,7 @@ def memory_efficient_attention(query: Any, key: Any, value: Any, attn_bias: Any 
     return attention(name, tensors, (count, key_count), (width, value.shape[-1]), sizes, share)[0]
 
 
-class SwiGLU(nn.Module):
+class PackedSwiGLU(nn.Module):
     """`xformers.ops.SwiGLU`: two products of the input, in one weight if packed, their gated product, and a third product."""
 
     def __init__(
@@ -214,11 +186,15 @@ class SwiGLU(nn.Module):
 
 
 _ATTENTION: Final = {
-    one.__name__: one
-    for one in (flash_attn_func, flash_attn_varlen_func, flash_attn_qkvpacked_func, flash_attn_kvpacked_func,
-                flash_attn_varlen_qkvpacked_func, flash_attn_varlen_kvpacked_func)
+    "flash_attn_func": flash_attn_func, "flash_attn_varlen_func": flash_attn_varlen_func,
+    "flash_attn_qkvpacked_func": _second(flash_attn_func, 2, 0), "flash_attn_kvpacked_func": _second(flash_attn_func, 2, 1),
+    "flash_attn_varlen_qkvpacked_func": lambda qkv, ends, most, *given, **keywords: flash_attn_varlen_func(
+        *qkv.unbind(1), ends, ends, most, most, *given, **keywords
+    ),
+    "flash_attn_varlen_kvpacked_func": _second(flash_attn_varlen_func, 1, 1),
 }  # fmt: skip
-_NORMS: Final = {"layer_norm_fn": _normed, "rms_norm_fn": _normed, "RMSNorm": RMSNorm}
+_RMS: Final = norm_type("RMSNorm", "flash_attn::rms_norm")
+_NORMS: Final = {"layer_norm_fn": _normed, "rms_norm_fn": _normed, "RMSNorm": _RMS}
 _BIASES: Final = {
     "AttentionBias": _Mask, "LowerTriangularMask": LowerTriangularMask, "BlockDiagonalMask": _Mask,
     "BlockDiagonalCausalMask": LowerTriangularMask, "LowerTriangularFromBottomRightMask": LowerTriangularMask,
@@ -231,17 +207,18 @@ MODULES: Final[Mapping[str, Mapping[str, Any]]] = {
         "index_put_first_axis": index_put_first_axis,
     },
     "flash_attn.layers.rotary": {"apply_rotary_emb": apply_rotary_emb},
-    "flash_attn.ops.rms_norm": {"RMSNorm": RMSNorm, "rms_norm": lambda x, weight, *_: norm(RMSNorm.kernel, x, weight)},
+    "flash_attn.ops.rms_norm": {"RMSNorm": _RMS, "rms_norm": lambda x, weight, *_: norm(_RMS.kernel, x, weight)},
     "flash_attn.ops.layer_norm": {
         "dropout_add_layer_norm": lambda x, residual, weight, bias, *_, prenorm=False, **__: _normed(
             x, weight, bias, residual, prenorm=prenorm
         )
     },
     "flash_attn.ops.triton.layer_norm": _NORMS, "flash_attn.ops.triton.rotary": {"apply_rotary": apply_rotary_emb},
-    "flash_attn.ops.activations": {"swiglu": swiglu}, "flash_attn.losses.cross_entropy": {"CrossEntropyLoss": CrossEntropyLoss},
+    "flash_attn.ops.activations": {"swiglu": swiglu},
+    "flash_attn.losses.cross_entropy": {"CrossEntropyLoss": FlashCrossEntropyLoss},
     "flash_attn_interface": {"flash_attn_func": _third, "flash_attn_varlen_func": _third_varlen},
     "xformers": {}, "xformers.ops": {
-        **_FMHA, "SwiGLU": SwiGLU, "rms_norm": lambda x, weight, *_: norm("xformers::rms_norm", x, weight),
+        **_FMHA, "SwiGLU": PackedSwiGLU, "rms_norm": lambda x, weight, *_: norm("xformers::rms_norm", x, weight),
     },
     "xformers.ops.fmha": _FMHA, "xformers.ops.fmha.attn_bias": _BIASES,
 }  # fmt: skip

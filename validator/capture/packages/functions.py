@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -12,15 +12,8 @@ from torch import nn
 from scaleproof.simulator.captured.known_kernels import attention_work
 from scaleproof.simulator.model.operators import Product
 from scaleproof.simulator.model.torch_operators import Work
-from scaleproof.validator.capture.packages.operator import (
-    Call,
-    Result,
-    integers,
-    launch,
-    launch_with_gradients,
-    like,
-    update,
-)
+from scaleproof.validator.capture.packages.operator import Call, Result, integers, launch_with_gradients, like, update
+from scaleproof.validator.capture.steps import local_part
 
 # Bytes of the state of the random numbers of attention's dropout, as PyTorch's kernel has them.
 _STATE: Final[Result] = ((2,), torch.int64)
@@ -115,23 +108,18 @@ def product(rows: int, columns: int, inner: int, batch: int = 1, narrow: bool = 
 
 
 class FusedOptimizer(torch.optim.Optimizer):
-    """An optimizer whose step is one kernel for each group of parameters. Subclasses give its name and its states.
+    """An optimizer whose step is one kernel for each group of parameters.
 
-    states: types of the states of a parameter, by names; of 8 bits, with a scale for each `block` elements, unless a parameter
-    has fewer than `least` elements, which then has 32 bits.
+    kernel: its name. states: names of the states of a parameter. block: 32-bit states if 0, otherwise states of 8 bits with a
+    scale for as many elements; parameters with fewer than `least` elements have states of 32 bits.
     """
 
-    kernel = ""
-    states: Mapping[str, torch.dtype] = {"exp_avg": torch.float32, "exp_avg_sq": torch.float32}
-    block, least = 0, 0
+    kernel, block, least = "", 0, 4096
+    states: Sequence[str] = ("exp_avg", "exp_avg_sq")
 
     def __init__(self, params: Any, lr: Any = 1e-3, *_: Any, **settings: Any) -> None:
         settings = {name: value for name, value in settings.items() if isinstance(value, (int, float, bool, str, tuple))}
         super().__init__(params, {"lr": lr, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0} | settings)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """See torch.optim."""
-        super().zero_grad(set_to_none)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, **_: Any) -> Any:
@@ -139,24 +127,24 @@ class FusedOptimizer(torch.optim.Optimizer):
         loss = closure() if closure is not None else None
         for group in self.param_groups:
             parameters = [one for one in group["params"] if one.grad is not None]
-            if not parameters:
-                continue
-            group["step"] = group.get("step", 0) + 1
             for one in parameters:
-                if not self.state[one]:
-                    self.state[one].update(self._states(one))
-            held = [value for one in parameters for value in self.state[one].values() if isinstance(value, torch.Tensor)]
-            update(self.kernel, [one.grad for one in parameters], [*parameters, *held])
+                self.state[one].update({} if self.state[one] else self._states(one))
+            written = [local_part(value) for one in parameters for value in (one, *self.state[one].values())]
+            if parameters:
+                update(self.kernel, [*(local_part(one.grad) for one in parameters), *written], written)
         return loss
 
     def _states(self, parameter: torch.Tensor) -> dict[str, Any]:
-        states: dict[str, Any] = {}
-        for name, dtype in self.states.items():
-            is_narrow = dtype is torch.uint8 and parameter.numel() >= self.least
-            states[name] = torch.zeros_like(parameter, dtype=dtype if is_narrow or dtype is not torch.uint8 else torch.float32)
-            if is_narrow:
-                states[f"{name}_scales"] = parameter.new_zeros(-(-parameter.numel() // self.block), dtype=torch.float32)
-        return states
+        if not self.block or parameter.numel() < self.least:
+            return {name: torch.zeros_like(parameter, dtype=torch.float32) for name in self.states}
+        states: dict[str, Any] = {name: torch.zeros_like(parameter, dtype=torch.uint8) for name in self.states}
+        blocks = -(-parameter.numel() // self.block)
+        return states | {f"{name}_scales": parameter.new_zeros(blocks, dtype=torch.float32) for name in self.states}
+
+
+def optimizer_type(name: str, kernel: str, *states: str, block: int = 0) -> type[FusedOptimizer]:
+    """The type of an optimizer, see `FusedOptimizer`."""
+    return type(name, (FusedOptimizer,), {"kernel": kernel, "block": block, "states": states or FusedOptimizer.states})
 
 
 class Norm(nn.Module):
@@ -168,30 +156,47 @@ class Norm(nn.Module):
         super().__init__()
         named: Any = settings.get("hidden_size", settings.get("dim"))
         shape = normalized_shape if normalized_shape is not None else named
-        self.normalized_shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        self.eps = eps
+        self.normalized_shape, self.eps = (shape,) if isinstance(shape, int) else tuple(shape), eps
         place = {"device": settings.get("device"), "dtype": settings.get("dtype", settings.get("params_dtype"))}
-        is_affine = settings.get("elementwise_affine", True)
-        self.weight = nn.Parameter(torch.ones(self.normalized_shape, **place)) if is_affine else None
-        self.bias = nn.Parameter(torch.zeros(self.normalized_shape, **place)) if is_affine and self.has_bias else None
-
-    def reset_parameters(self) -> None:
-        """Weights are set where modules are made."""
+        self.weight = nn.Parameter(torch.ones(self.normalized_shape, **place))
+        self.bias = nn.Parameter(torch.zeros(self.normalized_shape, **place)) if self.has_bias else None
 
     def forward(self, values: torch.Tensor, *_: Any, **__: Any) -> Any:
         """The norm."""
         return norm(self.kernel, values, self.weight, self.bias)
 
 
-def update_tensors(name: str) -> Callable[..., None]:
-    """A function of `multi_tensor_apply` by the name of its kernel, whose last list of tensors is written."""
+def norm_type(name: str, kernel: str, has_bias: bool = False) -> type[Norm]:
+    """The type of a norm, see `Norm`."""
+    return type(name, (Norm,), {"kernel": kernel, "has_bias": has_bias})
 
-    def apply(_: int, flag: torch.Tensor, lists: Sequence[Sequence[torch.Tensor]], *__: Any, **___: Any) -> None:
-        update(name, [tensor for one in lists[:-1] for tensor in one], list(lists[-1]))
+
+def apply_to_tensors(kernel: Callable[..., Any], flag: Any, lists: Any, *given: Any) -> Any:
+    """`multi_tensor_applier` of apex and Transformer Engine."""
+    return kernel(1 << 16, flag, lists, *given)
+
+
+def multi_tensor_kernel(package: str, name: str) -> Callable[..., None]:
+    """A function for `multi_tensor_applier`: it writes its last list of tensors, or all but gradients, the first list."""
+    reads_first = name in ("scale", "axpby")
+
+    def apply(_: int, flag: Any, lists: Sequence[Sequence[torch.Tensor]], *__: Any, **___: Any) -> None:
+        read = [tensor for one in (lists[:-1] if reads_first else lists) for tensor in one]
+        written = [tensor for one in (lists[-1:] if reads_first else lists[1:]) for tensor in one]
+        update(f"{package}::multi_tensor_{name}", read, written)
 
     return apply
 
 
-def launched(name: str, tensor: torch.Tensor, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Launches a kernel that reads a tensor and has one result, without gradients."""
-    return launch(name, [tensor], [(shape, dtype or tensor.dtype)])[0]
+class LossModule(nn.Module):
+    """Cross entropy as a module. kernel: its name."""
+
+    kernel = ""
+
+    def __init__(self, *_: Any, reduction: str = "mean", **__: Any) -> None:
+        super().__init__()
+        self.reduction = reduction
+
+    def forward(self, logits: Any, labels: Any, *_: Any) -> Any:
+        """The loss."""
+        return cross_entropy(self.kernel, logits, labels, self.reduction)

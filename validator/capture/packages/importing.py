@@ -27,7 +27,7 @@ from scaleproof.validator.capture.trace import RankTrace
 # A version that scripts compare with those that they need.
 _VERSION: Final = "99.0.0"
 _GUARDS: Final = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
-_OPTIONAL: Final = "uses {0} only where it is installed, which it is not here; capture with --with {0} if it is on your GPUs"
+_OPTIONAL: Final = "uses {0} only where it is installed, which it is not here; capture with --with {0} if your GPUs have it"
 _REPLACED: Final = "imports {}, which cannot be loaded here; its stand-in records kernels in its place"
 _MISSING: Final = re.compile(
     r"cannot import name '(?P<name>\w+)' from '(?P<package>[\w.]+)'|No module named '(?P<module>[\w.]+)'"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
+from torch._library.custom_ops import CustomOpDef
 
-from scaleproof.simulator.captured.known_kernels import plain_of
+from scaleproof.simulator.captured.known_kernels import WORK, plain_of
 from scaleproof.simulator.model.torch_operators import Work
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ KERNEL: Final = "scaleproof::kernel"
 # The work of a kernel whose time is that of the bytes which it moves.
 MOVES: Final = Work(boundness="bandwidth")
 Result = tuple[Sequence[int], torch.dtype]
+_UNKNOWN: Final = Work(boundness="unknown")
 _library: Any = torch.library.Library("scaleproof", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define("kernel(str name, Tensor[] inputs, str results, str work) -> Tensor[]")
 _installed: list[Kernels] = []
@@ -51,9 +53,9 @@ def launch(name: str, inputs: Sequence[torch.Tensor], results: Sequence[Result],
     return made
 
 
-def update(name: str, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor], work: Work = MOVES) -> None:
+def update(name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], work: Work = MOVES) -> None:
     """Launches a kernel that writes tensors which exist, such as an optimizer's."""
-    _installed[0].launch(name, [*read, *written], list(written), {"work": plain_of(work)})
+    _installed[0].launch(name, inputs, outputs, {WORK: plain_of(work)})
 
 
 def integers(tensor: torch.Tensor) -> list[int] | None:
@@ -101,3 +103,30 @@ def launch_with_gradients(call: Call, *tensors: torch.Tensor) -> tuple[torch.Ten
     apply: Any = _WithGradients.apply
     made: tuple[torch.Tensor, ...] = apply(call, *tensors)
     return made
+
+
+def install_custom_operators(note: Callable[[str], None]) -> None:
+    """Makes operators of `torch.library.custom_op` whose code for CUDA cannot be imported launch a kernel of unknown cost, with
+    the results that their `register_fake` gives. note: gets a sentence for users."""
+    register = CustomOpDef.register_kernel
+
+    def registered(this: Any, device_types: Any, function: Any = None, /) -> Any:
+        if function is None:
+            return lambda of: registered(this, device_types, of)
+
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            try:
+                return function(*arguments, **keywords)
+            except (ImportError, OSError) as error:
+                if this._abstract_fn is None:
+                    raise
+                note(f"calls {this._qualname}, whose kernel cannot be loaded ({error}); it costs the bytes of its tensors")
+            meta = torch.utils._pytree.tree_map_only(torch.Tensor, lambda one: one.to("meta"), (arguments, keywords))
+            results, structure = torch.utils._pytree.tree_flatten(this._abstract_fn(*meta[0], **meta[1]))
+            inputs = [one for one in torch.utils._pytree.tree_leaves((arguments, keywords)) if isinstance(one, torch.Tensor)]
+            made = launch(this._qualname, inputs, [like(one) for one in results], _UNKNOWN)
+            return torch.utils._pytree.tree_unflatten(made, structure)
+
+        return register(this, device_types, run)
+
+    CustomOpDef.register_kernel = registered  # type: ignore[method-assign]
