@@ -55,17 +55,20 @@ def decoder(
 
 
 # queries and results of attention, keys and values of half the heads, three products of 11/4 of the width
-LLAMA: Final = decoder((3 + 3 * 11 / 4) * WIDTH**2)
+LAYER: Final = (3 + 3 * 11 / 4) * WIDTH**2
+LLAMA: Final = decoder(LAYER)
 GPT: Final = decoder(12 * WIDTH**2)
 # the last of two pipeline stages has two of four layers and the head; tensor parallelism of 2, four micro-batches
 MEGATRON: Final = 4 * decoder(12 * WIDTH**2, layers=2, passes=6) / 2
 # adapters and the gradients of weights are left out
-FROZEN: Final = decoder((3 + 3 * 11 / 4) * WIDTH**2, passes=4)
+FROZEN: Final = decoder(LAYER, passes=4)
 # 12 layers of each tower, with 50 patches and 77 tokens of each of four samples
 CLIP: Final = 4 * 6 * 12 * 12 * (768**2 * 50 + 512**2 * 77)
 # multiplications of an image, by the papers of the models
 RESNET_50, VIT_S_16, IMAGES = 4.1e9, 4.6e9, 32
 
+# The line of a file below which rows are written.
+_BELOW: Final = "<!-- written by benchmarks/captured_frameworks.py -->"
 _RUN: Final = "torchrun --nproc_per_node 8"
 CASES: Final[dict[str, Case]] = {
     "Trainer": Case("transformers", f"{_RUN} hugging_face.py trainer", LLAMA),
@@ -92,10 +95,15 @@ CASES: Final[dict[str, Case]] = {
     "timm, ViT-S/16": Case("timm", f"{_RUN} vision.py timm --model vit_small_patch16_224", 6 * VIT_S_16 * IMAGES),
     "torchvision, ResNet-50": Case("torchvision", f"{_RUN} vision.py torchvision", 6 * RESNET_50 * IMAGES),
     "Megatron Core, TP 2, PP 2": Case("megatron-core", f"{_RUN} megatron_gpt.py", MEGATRON),
+    # activations of layers are computed again
     "torchtune": Case(
-        "torchtune", "tune run --nproc_per_node 8 full_finetune_distributed --config torchtune.yaml assets=$ASSETS"
+        "torchtune", "tune run --nproc_per_node 8 full_finetune_distributed --config torchtune.yaml assets=$ASSETS",
+        decoder(LAYER, head=WIDTH * 128_256) + 2 * LAYERS * LAYER * TOKENS,
     ),
-    "torchtitan": Case("torchtitan", f"{_RUN} -m torchtitan.train --module llama3 --config llama3_debugmodel "
+    "torchtitan 0.2, FSDP2, TP 2": Case("torchtitan", f"{_RUN} -m torchtitan.train --model.name llama3 "
+        "--model.flavor debugmodel --model.hf_assets_path $ASSETS/tokenizer --training.dataset c4_test "
+        "--training.dataset_path $ASSETS/lines --training.seq_len 512 --training.local_batch_size 2 --training.steps 6 --parallelism.tensor_parallel_degree 2"),
+    "torchtitan 0.3": Case("torchtitan", f"{_RUN} -m torchtitan.train --module llama3 --config llama3_debugmodel "
         "--hf_assets_path $ASSETS/tokenizer --dataloader.dataset_path $ASSETS/lines --validator.no-enable "
         "--checkpoint.no-enable"),
     "litgpt, LoRA": Case("litgpt", "litgpt finetune_lora $ASSETS/litgpt --data JSON --data.json_path $ASSETS/instructions.json "
@@ -146,19 +154,20 @@ def row(name: str) -> str:
 
 
 def update(file: Path, rows: Mapping[str, str]) -> None:
-    """Replaces rows of a file, in the order of cases."""
-    lines = file.read_text().splitlines() if file.exists() else []
-    found = {name: line for line in lines for name in CASES if line.startswith((f"| {name} |", f"- {name} (", f"- {name}:"))}
-    ordered = [line for name in CASES if (line := (found | dict(rows)).get(name)) is not None]
-    cores = len(os.sched_getaffinity(0))
-    where = f"{cores} cores that others use too, no GPU, torch {importlib.metadata.version('torch')}"
-    head = [
-        f"{datetime.now(UTC):%d %B %Y}, {where}; ranks and predictions on {CLUSTER}.", "",
+    """Replaces rows of a file, in the order of cases, below the text that it begins with."""
+    text, _, rest = (file.read_text() if file.exists() else "").partition(_BELOW)
+    found = {
+        name: row for row in rest.splitlines() for name in CASES if row.startswith((f"| {name} |", f"- {name} (", f"- {name}:"))
+    }
+    ordered = [row for name in CASES if (row := (found | dict(rows)).get(name)) is not None]
+    where = f"{len(os.sched_getaffinity(0))} cores, no GPU, torch {importlib.metadata.version('torch')}"
+    lines = [
+        _BELOW, "", f"{datetime.now(UTC):%d %B %Y}, {where}; ranks and predictions on {CLUSTER}.", "",
         "| case | package | seconds | MiB | FLOPs per rank | by hand | peak memory | predicted step |",
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|", *(row for row in ordered if row.startswith("|")),
     ]  # fmt: skip
-    table = [line for line in ordered if line.startswith("|")]
-    file.write_text("\n".join([*head, *table, "", *(line for line in ordered if line.startswith("-"))]).rstrip() + "\n")
+    failed = [row for row in ordered if row.startswith("-")]
+    file.write_text(text + "\n".join([*lines, *(["", "Not captured:", "", *failed] if failed else [])]) + "\n")
 
 
 @contextlib.contextmanager
