@@ -100,12 +100,17 @@ CASES: Final[dict[str, Case]] = {
         "torchtune", "tune run --nproc_per_node 8 full_finetune_distributed --config torchtune.yaml assets=$ASSETS",
         decoder(LAYER, head=WIDTH * 128_256) + 2 * LAYERS * LAYER * TOKENS,
     ),
-    "torchtitan 0.2, FSDP2, TP 2": Case("torchtitan", f"{_RUN} -m torchtitan.train --model.name llama3 "
-        "--model.flavor debugmodel --model.hf_assets_path $ASSETS/tokenizer --training.dataset c4_test "
-        "--training.dataset_path $ASSETS/lines --training.seq_len 512 --training.local_batch_size 2 --training.steps 6 --parallelism.tensor_parallel_degree 2"),
-    "torchtitan 0.3": Case("torchtitan", f"{_RUN} -m torchtitan.train --module llama3 --config llama3_debugmodel "
-        "--hf_assets_path $ASSETS/tokenizer --dataloader.dataset_path $ASSETS/lines --validator.no-enable "
-        "--checkpoint.no-enable"),
+    "torchtitan 0.2, FSDP2, TP 2": Case(
+        "torchtitan",
+        f"{_RUN} -m torchtitan.train --model.name llama3 --model.flavor debugmodel --model.hf_assets_path $ASSETS/tokenizer "
+        "--training.dataset c4_test --training.dataset_path $ASSETS/lines --training.seq_len 512 --training.local_batch_size 2 "
+        "--training.steps 6 --parallelism.tensor_parallel_degree 2",
+    ),
+    "torchtitan 0.3": Case(
+        "torchtitan",
+        f"{_RUN} -m torchtitan.train --module llama3 --config llama3_debugmodel --hf_assets_path $ASSETS/tokenizer "
+        "--dataloader.dataset_path $ASSETS/lines --validator.no-enable --checkpoint.no-enable",
+    ),
     "litgpt, LoRA": Case("litgpt", "litgpt finetune_lora $ASSETS/litgpt --data JSON --data.json_path $ASSETS/instructions.json "
         "--data.val_split_fraction 0.1 --devices 8 --train.global_batch_size 16 --train.micro_batch_size 2 "
         "--train.max_seq_length 512 --out_dir $ASSETS/out --eval.initial_validation false"),

@@ -89,7 +89,8 @@ def _source(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno).strip() if trace is not None else ""
+    line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno).strip() if trace is not None else ""
+    return line if not line.startswith("raise") else ""
 
 
 def _own_line(error: BaseException, context: ScriptContext | None) -> str:
