@@ -49,13 +49,13 @@ def sentence(script: str, failure: dict[str, Any], hint: str = "--log DIR keeps 
         return f"{where}: {text}"
     module = _MODULE.search(text)
     package = module[1].partition(".")[0] if module else ""
+    optional = next((name for name in STAND_INS if re.search(rf"\b{name}\b", text)), "")
+    if "ImportError" in kinds and optional:
+        return f"{where}: the script needs {optional}, which is not installed here ({text}); capture with --with {optional}"
     is_import = "ImportError" in kinds and (package in _CUDA_PACKAGES or bool(_CUDA_LIBRARY.search(text)))
     if is_import or "CUDA_HOME" in text:
         what = f"imports {package}" if package else f"loads an extension for CUDA ({text})"
         return f"{where}: the script {what}, which needs a GPU or is not installed; capture it with PyTorch's own operators"
-    optional = next((name for name in STAND_INS if re.search(rf"\b{name}\b", text)), "")
-    if "ImportError" in kinds and optional:
-        return f"{where}: the script needs {optional}, which is not installed here ({text}); capture with --with {optional}"
     if package:
         return f"{where}: the script imports {package}, which is not installed here; pip install it into this environment"
     if any(kind in _NETWORK_ERRORS for kind in kinds) or _NETWORK_TEXT.search(text):
@@ -89,7 +89,8 @@ def _source(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno).strip() if trace is not None else ""
+    line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno).strip() if trace is not None else ""
+    return line if not line.startswith("raise") else ""
 
 
 def _own_line(error: BaseException, context: ScriptContext | None) -> str:

@@ -75,17 +75,19 @@ class Pace:
         self.wait(begin_s if self._weights_end_s is None else self._weights_end_s, duration_s)
         self._weights_end_s = time.perf_counter()
 
-    def slow_down(self, optimizer: torch.optim.Optimizer, updated: int | None = None) -> None:
+    def slow_down(self, optimizer: torch.optim.Optimizer, updated: int | None = None, orthogonalised_s: float = 0.0) -> None:
         """Makes each step of the optimizer last as long as predicted for its number of parameters, or for those `updated`, with
-        the compression of their gradients; without copies to hosts, which a `HostLink` emulates."""
+        the compression of their gradients; without copies to hosts, which a `HostLink` emulates. orthogonalised_s: additional
+        seconds of Muon's products. A delayed step runs next to passes, of which it changes nothing."""
         tensors = [p.numel() for group in optimizer.param_groups for p in group["params"]]
         job, elements = self._job, updated or sum(tensors)
         is_offloaded = "optimizer" in job.offload
         work_s = job.host_update_s(elements, job.ranks) if is_offloaded else job.device_optimizer_s(elements)
-        step_s = work_s + compression_s(self._plan, self._job, tensors, self._plan.workers)
+        step_s = work_s + orthogonalised_s + compression_s(self._plan, self._job, tensors, self._plan.workers)
+        wait = _wait_until_end if job.delays_update else self.wait
         began: list[float] = []
         optimizer.register_step_pre_hook(lambda *_: began.append(time.perf_counter()))
-        optimizer.register_step_post_hook(lambda *_: self.wait(began.pop(), step_s))
+        optimizer.register_step_post_hook(lambda *_: wait(began.pop(), step_s))
 
     def _times(self, samples: int) -> list[EmulatedLayerTimes]:
         """Times of each layer for a number of samples."""
@@ -93,6 +95,10 @@ class Pace:
         costs, weights_s = job.costs(), job.weights_s()
         columns = costs.forward_s, np.maximum(0.0, costs.backward_s - weights_s), weights_s
         return [EmulatedLayerTimes(*map(float, row)) for row in np.stack(columns, axis=1)]
+
+
+def _wait_until_end(begin_s: float, duration_s: float) -> None:
+    time.sleep(max(0.0, begin_s + duration_s - time.perf_counter()))
 
 
 class EmulatedLayer(nn.Module):

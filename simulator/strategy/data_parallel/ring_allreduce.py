@@ -269,7 +269,9 @@ class GradientSync:
             job = costs.job_with(costs.job.samples_per_worker, kind)
             work_s = job.gradient_host_s(len(tensors), ranks) + job.broadcasts_s(len(tensors), ranks)
             if "optimizer" not in job.offload:
-                work_s += job.device_optimizer_s(updated) + job.orthogonalising_s(layers) / (ranks if job.zero else 1)
+                # shards of ZeRO's stage 3 have rows of all matrices, others some whole matrices
+                orthogonalised = 1 / ranks if job.zero in (1, 2) else 1.0
+                work_s += job.device_optimizer_s(updated) + orthogonalised * job.orthogonalising_s(layers)
             work_s += compression_s(plan, job, tensors, ranks)
             if plan.stages == 1 and ranks > 1:
                 work_s += job.framework.step_stall_s(context.mesh.nodes)

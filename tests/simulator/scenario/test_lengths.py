@@ -15,7 +15,7 @@ from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.layers import WHOLE
 from scaleproof.simulator.model.operators import Attention
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.scenario.lengths import Lengths, _drawn, statistics
+from scaleproof.simulator.scenario.lengths import _SEED, Lengths, _random_lengths, statistics
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -56,8 +56,8 @@ def test_groups_of_similar_lengths_have_little_padding() -> None:
 def test_packed_samples_attend_to_their_own_tokens() -> None:
     packed = found(batches="packed")
     assert packed.mean == packed.padded == LONGEST
-    # the mean square over the mean of uniform lengths
-    assert packed.keys == pytest.approx(LONGEST * 2 / 3, rel=0.03)
+    # a token's sample reaches u tokens on with a probability of (1 - u / longest)^2, and is cut where its row ends
+    assert packed.keys == pytest.approx(LONGEST / 2, rel=0.03)
     assert found(batches="packed", across=True).keys == LONGEST
 
 
@@ -65,7 +65,9 @@ def test_packed_samples_attend_to_their_own_tokens() -> None:
 def test_ranks_that_gather_keys_wait_for_the_parts_with_the_longest_samples(context: int) -> None:
     """Counted token by token: each rank has one of 2 · context parts from the front of each row, and one from the back."""
     drawn = found(2, batches="packed", context=context, context_by="all_gather")
-    tokens = np.minimum(_drawn(Lengths(distribution="uniform", mean=500.5), LONGEST, 10_000), LONGEST).astype(int)
+    tokens = np.minimum(
+        _random_lengths(Lengths(distribution="uniform", mean=500.5), LONGEST, 10_000, np.random.default_rng(_SEED)), LONGEST
+    ).astype(int)
     keys = np.concatenate([np.arange(1, count + 1) for count in tokens])[: 2_000 * LONGEST]
     row = np.arange(len(keys)) // LONGEST
     # the samples that begin in the row before end with it

@@ -185,10 +185,11 @@ class PackedSwiGLU(nn.Module):
         return self.w3(elementwise("xformers::silu_mul", *self.w12(x).chunk(2, -1)))
 
 
+_VARLEN: Final[Any] = flash_attn_varlen_func
 _ATTENTION: Final = {
     "flash_attn_func": flash_attn_func, "flash_attn_varlen_func": flash_attn_varlen_func,
     "flash_attn_qkvpacked_func": _second(flash_attn_func, 2, 0), "flash_attn_kvpacked_func": _second(flash_attn_func, 2, 1),
-    "flash_attn_varlen_qkvpacked_func": lambda qkv, ends, most, *given, **keywords: flash_attn_varlen_func(
+    "flash_attn_varlen_qkvpacked_func": lambda qkv, ends, most, *given, **keywords: _VARLEN(
         *qkv.unbind(1), ends, ends, most, most, *given, **keywords
     ),
     "flash_attn_varlen_kvpacked_func": _second(flash_attn_varlen_func, 1, 1),
