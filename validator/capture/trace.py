@@ -138,6 +138,14 @@ class RankTrace:
             PolicyDecision(operator, policy, count, line) for (operator, policy, line), count in self._decisions.items()
         )
 
+    def trains(self, since: int) -> bool:
+        """Whether a row after another one belongs to a backward pass, or is a product outside of optimizers."""
+        phases, flops = (self.events.columns[name][since:] for name in ("phase", "flops"))
+        return any(
+            phase == TrainingPass.BACKWARD or (count > 0 and phase != TrainingPass.OPTIMIZER)
+            for phase, count in zip(phases, flops, strict=True)
+        )
+
     def mark(self) -> int:
         """The row where a step may begin; its highest number of allocated bytes so far begins again."""
         self._answers.clear()
