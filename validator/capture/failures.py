@@ -78,7 +78,10 @@ def failure_plain(error: BaseException, context: ScriptContext | None, rank: int
         error = error.__cause__.with_traceback(error.__traceback__)
     is_ours = isinstance(error, ScaleproofError | NoStepError | UnknownShapeError | NoValueError)
     said = str(error).strip() or _source(error)
-    text = said if is_ours else f"{type(error).__name__}: {said}".splitlines()[0].removesuffix(": ")
+    lines = f"{type(error).__name__}: {said}".splitlines()
+    # an error of another process ends with its own text
+    also = f" {lines[-1]}" if "Original Traceback" in said else ""
+    text = said if is_ours else f"{lines[0].removesuffix(': ')}{also}"
     missing = missing_words(text)
     line = _own_line(error, context)
     return {"line": line, "text": missing or text, "kind": _kind(error), "rank": rank, "ours": is_ours or bool(missing)}
