@@ -11,13 +11,14 @@ from typing import Any, Final, Self
 import torch
 
 from scaleproof.simulator.captured.record import EventKind
-from scaleproof.validator.capture.backend import replace_functions
+from scaleproof.validator.capture.backend import legacy_types, replace_functions
 from scaleproof.validator.capture.backend.memory import Arena
 from scaleproof.validator.capture.backend.streams import on_stream, stream_types
 from scaleproof.validator.capture.job import DeviceProperties
 from scaleproof.validator.capture.trace import RankTrace
 
 _NCCL: Final = (2, 27, 5)
+_CUDA, _CUDNN = "12.8", 91_002
 _CELSIUS, _WATTS, _PERCENT = 50, 500, 100
 _GRAPH_POOL: Final = (0, 1)
 
@@ -116,13 +117,32 @@ def install(trace: RankTrace, arena: Arena, device: DeviceProperties, index: int
         **{name: memory[name] for name in _ACCELERATOR_MEMORY},
     )  # fmt: skip
     replace_functions(torch, Stream=stream, Event=event, Generator=_generators(index))
+    # scripts ask for these versions before they use 16 bits
+    torch.version.cuda = _CUDA
+    replace_functions(torch.backends.cuda, is_built=_always(True))
+    replace_functions(torch.backends.cudnn, version=_always(_CUDNN), is_available=_always(True))
     replace_functions(
-        torch._C, _get_accelerator=lambda check=None: torch.device("cuda"),
-        _cuda_getCurrentRawStream=lambda device: trace.context.stream,
+        torch._C, _get_accelerator=lambda check=None: torch.device("cuda"), _set_linalg_preferred_backend=_always(None),
+        _set_blas_preferred_backend=_always(None), _cuda_getCurrentRawStream=lambda device: trace.context.stream,
+        _show_config=_always("PyTorch built with:\n  - CUDA Runtime"),
     )  # fmt: skip
+    legacy_types.install()
+    _install_profiler()
     replace_functions(
         torch.Tensor, pin_memory=lambda tensor, device=None: tensor, is_pinned=_always(False), record_stream=_always(None)
     )  # fmt: skip
+
+
+def _install_profiler() -> None:
+    """Makes profilers look at the host alone, since nothing runs on the device."""
+    profile: Any = torch.autograd.profiler.profile
+    init = profile.__init__
+
+    def without_device(this: Any, *arguments: Any, use_cuda: bool = False, use_device: Any = None, **keywords: Any) -> None:
+        init(this, *arguments, **keywords)
+
+    profile.__init__ = without_device
+    replace_functions(torch.autograd.profiler, emit_nvtx=lambda enabled=True, record_shapes=False: contextlib.nullcontext())
 
 
 def _memory(arena: Arena, device: DeviceProperties) -> dict[str, Callable[..., Any]]:
@@ -215,7 +235,9 @@ class _CudaGenerator(_Generator):  # type: ignore[misc]
 
     def get_state(self) -> torch.Tensor:
         """Seed and offset as bytes."""
-        return torch.tensor([self.initial_seed(), self._offset], dtype=torch.int64).view(torch.uint8)
+        # seeds have no sign, and 64 bits
+        seed = (self.initial_seed() + (1 << 63)) % (1 << 64) - (1 << 63)
+        return torch.tensor([seed, self._offset], dtype=torch.int64).view(torch.uint8)
 
     def set_state(self, new_state: torch.Tensor) -> _CudaGenerator:
         """Takes a seed and an offset."""

@@ -40,7 +40,7 @@ class Mailbox:
         path = self._path(channel, source, target)
         self._request(path, source)
         while not path.exists():
-            if self._has_ended(source) and not path.exists():
+            if has_ended(self._folder, source) and not path.exists():
                 raise NoValueError(f"rank {self._rank} waits for a value of rank {source}, which ended without sending it; "
                                    "ranks that communicate must take the same steps")  # fmt: skip
             time.sleep(_POLL_S)
@@ -56,7 +56,7 @@ class Mailbox:
         deadline_s = time.monotonic() + _PATIENCE_S * (source != self._rank)
         self._request(path, source)
         while not path.exists():
-            if time.monotonic() >= deadline_s or (self._has_ended(source) and not path.exists()):
+            if time.monotonic() >= deadline_s or (has_ended(self._folder, source) and not path.exists()):
                 return None
             time.sleep(_POLL_S)
         return _read(path)
@@ -64,9 +64,6 @@ class Mailbox:
     def end(self) -> None:
         """Notes that this rank sends nothing more."""
         (self._folder / f"{_ENDED}{self._rank}").touch()
-
-    def _has_ended(self, rank: int) -> bool:
-        return (self._folder / f"{_ENDED}{rank}").exists()
 
     def _request(self, path: Path, source: int) -> None:
         if not path.exists() and source != self._rank:
@@ -86,6 +83,11 @@ def _write(path: Path, value: Any) -> None:
 
 def _read(path: Path) -> Any:
     return pickle.loads(path.read_bytes())  # noqa: S301 - written by ranks of the same capture
+
+
+def has_ended(folder: Path, rank: int) -> bool:
+    """Whether a rank has recorded its step, and ended."""
+    return (folder / f"{_ENDED}{rank}").exists()
 
 
 def requested(folder: Path) -> set[int]:

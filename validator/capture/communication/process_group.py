@@ -17,9 +17,9 @@ from scaleproof.validator.capture.communication.recording import RecordedWork, R
 
 # Most elements whose values other ranks return.
 _MOST: Final = 1 << 22
-# Most integers that rank 0 sends to all, and their target in the mailbox.
-_FEW: Final = 1024
-_ALL: Final = -1
+# Ranks of a group of which each is played if the values that it sends are needed.
+_FEW: Final = 8
+_FIRST, _ALL = 0, -1
 # Time between two of PyTorch's barriers is of no interest; what they send is a number.
 _BARRIER_ELEMENTS: Final = 1
 
@@ -41,6 +41,8 @@ class RecordedGroup(C10dGroup):
         and what one rank sends to all stays."""
         read, written = call.read, call.written
         match call.collective:
+            case "broadcast":
+                self._exchange_integers(written, self.ranks[call.root])
             case "all_reduce":
                 for tensor in written:
                     self._reduce(tensor, call)
@@ -55,8 +57,6 @@ class RecordedGroup(C10dGroup):
                     part = whole[self._own] if len(whole) > 1 else whole[0].reshape(self._size, -1)[self._own]
                     self._fill(target, part)
                     self._reduce(target, call)
-            case "broadcast":
-                self._broadcast(written, self.ranks[call.root])
             case "scatter" if read:
                 self._fill(written[0], read[self._own])
             case "scatter":
@@ -67,6 +67,26 @@ class RecordedGroup(C10dGroup):
                 for target in written:
                     self._fill(target, read[self._own])
 
+    def _exchange_integers(self, tensors: Sequence[torch.Tensor], source: int) -> None:
+        """Gives integers the values that the first rank sends, or one of few; those of this rank where it sends none."""
+        if source != _FIRST and self._size > _FEW:
+            return
+        for tensor in tensors:
+            if tensor.is_floating_point() or tensor.numel() > _MOST:
+                continue
+            channel = f"broadcast-{self.group_name}"
+            if source == self._recording.rank:
+                known = self._is_known(tensor)
+                self._mailbox.put(channel, _ALL, self._on_host(tensor).clone() if known else None)
+                continue
+            try:
+                received = self._mailbox.get(channel, source, _ALL)
+            except NoValueError:
+                continue
+            if received is not None and received.numel() == tensor.numel():
+                self._on_host(tensor).copy_(received.view(tensor.shape))
+                self._values.set_content([tensor], Content.EXACT)
+
     def _reduce(self, tensor: torch.Tensor, call: CollectiveCall) -> None:
         """Reduces equal values of all ranks. Truth values, means and extremes stay."""
         if not self._is_known(tensor) or call.options is None or tensor.dtype is torch.bool:
@@ -75,21 +95,6 @@ class RecordedGroup(C10dGroup):
             self._on_host(tensor).mul_(self._size)
         elif call.options.reduceOp == dist.ReduceOp.PRODUCT:
             self._on_host(tensor).pow_(self._size)
-
-    def _broadcast(self, tensors: Sequence[torch.Tensor], source: int) -> None:
-        """Takes few integers from rank 0, which is always played: scripts compare theirs with them."""
-        for tensor in tensors:
-            if source or tensor.dtype.is_floating_point or tensor.numel() > _FEW or not self._is_known(tensor):
-                continue
-            channel = f"{self.group_name}-broadcast-{tensor.numel()}"
-            if self._recording.rank == source:
-                self._mailbox.put(channel, _ALL, self._on_host(tensor).clone())
-                continue
-            try:
-                self._on_host(tensor).copy_(self._mailbox.get(channel, source, _ALL))
-            except NoValueError:
-                # rank 0 has taken enough steps
-                return
 
     def _exchange(self, output: torch.Tensor, own: torch.Tensor, splits: tuple[Any, Any]) -> None:
         """Exchanges blocks: all other ranks send to this one what it sends to itself."""

@@ -8,10 +8,12 @@ stay as they are, and those of the capture are removed when it ends.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import io
 import os
 import pickle
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +22,15 @@ from typing import IO, Any, Final
 import torch
 
 from scaleproof.validator.capture.backend import replace_functions
+from scaleproof.validator.capture.communication.mailbox import has_ended
 
 _MARK: Final = b"scaleproof capture, which writes no checkpoint: "
 _CONTENT: Final = "saved-{}.pickle"
 _WRITTEN: Final = "written-{}.txt"
 # Most elements of a tensor whose values are kept.
 _MOST_KEPT: Final = 1 << 10
+# How long a file is waited for that another rank may write.
+_PATIENCE_S, _POLL_S = 20.0, 0.01
 # How a tensor on a device is placed: None for its own.
 Placing = Callable[[torch.device], torch.device]
 
@@ -34,7 +39,7 @@ class SavedFiles:
     """The files of a rank. folder: of all ranks of a capture."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self._folder, self._written = folder, folder / _WRITTEN.format(rank)
+        self._folder, self._rank, self._written = folder, rank, folder / _WRITTEN.format(rank)
 
     def install(self) -> None:
         """Makes renamed files leave those alone that are not of this capture."""
@@ -62,13 +67,25 @@ class SavedFiles:
 
     def read(self, source: Any, placed: Placing) -> Any:
         """What was saved in a file, with tensors where `placed` puts them; tensors without values but few. `NO_CONTENT` if the
-        file is not one of this capture. source: its path, or the open file."""
+        file is not one of a capture. source: its path, or the open file. Raises FileNotFoundError for one of an
+        earlier capture."""
+        self._await(source)
         mark = _first_bytes(source)
         path = self._folder / _CONTENT.format(mark[len(_MARK) :].strip().decode("ascii", "replace"))
-        if not mark.startswith(_MARK) or not path.exists():
+        if not mark.startswith(_MARK):
             return NO_CONTENT
+        if not path.exists():
+            raise FileNotFoundError(errno.ENOENT, "an earlier capture has not written", str(source))
         with path.open("rb") as file:
             return _Unpickler(file, placed).load()
+
+    def _await(self, source: Any) -> None:
+        """Gives the first rank, for which no barrier waits, time to write a file."""
+        deadline_s = time.monotonic() + _PATIENCE_S * (self._rank != 0)
+        while isinstance(source, (str, os.PathLike)) and not os.path.exists(source) and time.monotonic() < deadline_s:
+            if has_ended(self._folder, 0):
+                return
+            time.sleep(_POLL_S)
 
     def _is_own(self, path: Any) -> bool:
         return _first_bytes(path).startswith(_MARK)
