@@ -438,7 +438,9 @@ VARIED: Final[Mapping[str, Fields]] = {
     "torchtitan": _hybrid(_LLAMA, workers=16, tensor=2, training={"zero": 3}, framework="torchtitan"),
     "internevo": _hybrid(_LLAMA, workers=16, tensor=2, training={"zero": 1}, framework="internevo"),
     "hooks": _hybrid(_LLAMA, workers=16, training={"zero": 3}, framework="hf-trainer-deepspeed"),
-    "connections": {**_hybrid("resnet50", workers=8, framework="adaptdl"), "cluster": "aws-g4dn"},
+    "connections": {
+        **_hybrid("gpt2-small", workers=8, training={"precision": "fp16"}, framework="adaptdl"), "cluster": "aws-g4dn",
+    },
 }  # fmt: skip
 # Shipped ones with parts that the others lack.
 SHIPPED: Final = (
