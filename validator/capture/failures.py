@@ -49,7 +49,8 @@ def sentence(script: str, failure: dict[str, Any], hint: str = "--log DIR keeps 
         return f"{where}: {text}"
     module = _MODULE.search(text)
     package = module[1].partition(".")[0] if module else ""
-    optional = next((name for name in STAND_INS if re.search(rf"\b{name}\b", text)), "")
+    spelled = {name: name.replace("_", "[_ -]?").replace("attn", "att(n|ention)") for name in STAND_INS}
+    optional = next((name for name, pattern in spelled.items() if re.search(pattern, text, re.IGNORECASE)), "")
     if "ImportError" in kinds and optional:
         return f"{where}: the script needs {optional}, which is not installed here ({text}); capture with --with {optional}"
     is_import = "ImportError" in kinds and (package in _CUDA_PACKAGES or bool(_CUDA_LIBRARY.search(text)))

@@ -55,6 +55,9 @@ class PackageFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return types.SimpleNamespace(version=_VERSION, metadata={"Name": name}) if is_ours else real(name)
 
         setattr(importlib.metadata, "distribution", distribution)  # noqa: B010
+        owners = importlib.metadata.packages_distributions
+        ours = {name: [name.replace("_", "-")] for name in self._named}
+        setattr(importlib.metadata, "packages_distributions", lambda: {**owners(), **ours})  # noqa: B010
         setattr(importlib.metadata, "version", lambda name: str(distribution(name).version))  # noqa: B010
         for name in STAND_INS:
             if name in sys.modules:
