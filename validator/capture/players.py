@@ -116,7 +116,7 @@ def serve(descriptor: int, folder: str) -> None:
     import importlib
 
     from scaleproof.validator.capture.compiled.regions import prepare_compiler
-    from scaleproof.validator.capture.torchvision_operators import declare_vision
+    from scaleproof.validator.capture.replaced.vision import declare_vision
 
     for module in _PRELOAD:
         importlib.import_module(module)

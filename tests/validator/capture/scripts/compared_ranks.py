@@ -9,6 +9,9 @@ dist.init_process_group("nccl")
 sizes = torch.tensor([3, 4] if dist.get_rank() == 0 else [-1, -1], device="cuda")
 dist.broadcast(sizes, src=0)
 assert sizes.tolist() == [3, 4]
+some = dist.new_group()
+dist.barrier(some)
+dist.destroy_process_group(some)
 
 
 class Model(nn.Module):
