@@ -22,8 +22,8 @@ from scaleproof.simulator.common.units import format_bytes, format_number, forma
 from scaleproof.simulator.memory.allocator import allocator_use
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
-from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
 
 _FOLDER: Final = Path(__file__).parent
 _EXAMPLES: Final = _FOLDER.parent / "examples" / "captured"
@@ -40,7 +40,8 @@ _LLAMA: Final = {
     "sequence": 4096, "flash": True,
 }  # fmt: skip
 _TITAN: Final = (
-    "--layers 16 --width 2048 --heads 16 --key-heads 16 --hidden 8192 --vocabulary 32000 --length 4096 --batch 2 --recompute none"
+    "--layers 16 --width 2048 --heads 16 --key-heads 16 --hidden 8192 --vocabulary 32000 --length 4096 --batch 2 "
+    "--recompute none"
 )
 _ADAM: Final = {"optimizer": "adam", "clip_gradients": False}
 
@@ -90,7 +91,10 @@ PAIRS: Final = (
             {"framework": _NO_AUTOCAST, "training": {"autocast": False, "clip_gradients": True}},
         ),
     ),
-    Pair("GPT, ZeRO 1, bf16 by autocast", *_gpt("--parallel zero_1 --autocast", 16, "bf16", {"framework": "pytorch-ddp", "training": {"zero": 1}})),
+    Pair(
+        "GPT, ZeRO 1, bf16 by autocast",
+        *_gpt("--parallel zero_1 --autocast", 16, "bf16", {"framework": "pytorch-ddp", "training": {"zero": 1}}),
+    ),
     Pair(
         "GPT, FSDP1, bf16",
         *_gpt("--parallel fsdp1", 16, "bf16", {"framework": "pytorch-fsdp1", "training": {"zero": 3}}),
@@ -120,10 +124,6 @@ PAIRS: Final = (
     Pair(
         "Llama, FSDP2 and TP with sequence parallelism, bf16", _TITAN_SCRIPT, f"{_TITAN} --tensor 4", 32,
         _llama(8, {"kind": "hybrid", "tensor": 4, "sequence_parallel": True}, "pytorch-fsdp2"),
-    ),
-    Pair(
-        "Llama, FSDP2 and context parallelism, bf16", _TITAN_SCRIPT, f"{_TITAN} --context 4", 32,
-        _llama(8, {"kind": "hybrid", "context": 4}, "pytorch-fsdp2"),
     ),
     Pair(
         "Llama, LoRA by PEFT, bf16", _EXAMPLES / "lora_peft.py", "", 8,
@@ -157,7 +157,8 @@ def sides(pair: Pair, folder: Path) -> tuple[Scenario, Scenario]:
     """The captured and the described training."""
     name = "".join(letter if letter.isalnum() else "-" for letter in pair.name)
     written = {"name": name, **pair.scenario}
-    return load(capture(pair, folder), {"cluster": "dgx-h100", "framework": written.get("framework", "pytorch-ddp")}), load(written)
+    changes = {"cluster": "dgx-h100", "framework": written.get("framework", "pytorch-ddp")}
+    return load(capture(pair, folder), changes), load(written)
 
 
 def rows(pair: Pair, folder: Path) -> Iterator[tuple[str, str, str, float]]:

@@ -78,18 +78,6 @@ def blocks_of(options: argparse.Namespace, stage: int = 0, stages: int = 1) -> n
     return nn.Sequential(*first, *blocks, *last).to("cuda", getattr(torch, options.dtype))
 
 
-class Model(nn.Module):
-    """The model with its loss."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        super().__init__()
-        self.parts = blocks_of(options)
-
-    def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The loss."""
-        return loss_of(self.parts(tokens), targets)
-
-
 def main() -> None:
     """Trains."""
     parser = argparse.ArgumentParser()
@@ -109,7 +97,7 @@ def main() -> None:
 
 def train_replicas(options: argparse.Namespace) -> None:
     """Trains with data parallelism."""
-    model = Model(options)
+    model = blocks_of(options)
     weights = list(model.parameters())
     if options.parallel == "fsdp1":
         precision = MixedPrecision(*[torch.bfloat16] * 3)
@@ -127,9 +115,10 @@ def train_replicas(options: argparse.Namespace) -> None:
     for _ in range(_STEPS):
         tokens = torch.randint(0, options.vocabulary, (options.batch, options.length + 1)).to("cuda")
         with torch.autocast("cuda", torch.bfloat16, enabled=options.autocast):
-            loss = whole(tokens[:, :-1], tokens[:, 1:])
+            scores = whole(tokens[:, :-1])
+            loss = loss_of(scores, tokens[:, 1:])
         loss.backward()
-        del loss
+        del scores, loss
         if options.master:
             for master, weight in zip(masters, weights, strict=True):
                 master.grad = weight.grad.float()
