@@ -166,11 +166,14 @@ def _notes(scenario: Scenario, layers: Sequence[Layer], timeline: Timeline) -> s
     whole = layers if scenario.strategy.plan.shard == Shard() else scenario.layers(Shard())
     trained, total = sum(one.trained_parameters for one in whole), sum(one.parameters for one in whole)
     notes = [] if trained == total else [f"{format_parameters(trained)} of {format_parameters(total)} parameters are trained"]
+    ranks, of_node = scenario.strategy.training_ranks, scenario.cluster.node.devices
+    if ranks == 1 < of_node and scenario.cluster.nodes == 1:
+        notes.append(f"1 of the {of_node} devices of {scenario.cluster.name} is used; for all, add --set gpus={of_node}")
     if (found := scenario.length_statistics) is not None and scenario.batch.lengths is not None:
         slower = (job_of(scenario).imbalance - 1) * 100
         notes.append(
             f"{scenario.batch.lengths.batches} samples: {found.mean:,.0f} of {found.padded:,.0f} computed tokens are real "
-            f"({found.mean / found.padded:.0%}); the worker with the longest takes {slower:.0f} % more time than the mean"
+            f"({found.mean / found.padded:.0%}); the rank with the longest takes {slower:.0f} % more time than the mean"
         )
     notes += [f"recompute: selective is {recompute.meaning} with {framework.name}"] if recompute.is_named else []
     convolves = any(isinstance(one, Convolution) for layer in layers for one in layer.operators)

@@ -34,12 +34,15 @@ def mount(commands: Any) -> None:
         "--samples N", "samples of a step of all ranks together (read from the inputs of modules, by a rule that is printed)",
         type=positive,
     )  # fmt: skip
+    capture.add("--tokens N", "tokens of a step of all ranks together (read from the first integers)", type=positive)
+    packages = "packages for CUDA that are not here and count as installed where imports are optional: flash_attn,…"
+    capture.add("--with PACKAGES", packages, default="", dest="packages")
     capture.add("--memory-only", "print the peak memory by category, module and line; write a file only with --out")
     capture.add("--out FILE.zip", "where the capture is written (capture.zip)", type=Path)
     capture.add("--log DIR", "write what ranks print to DIR", type=Path)
     capture.add_timeout("seconds after which all ranks are ended", _TIMEOUT_S)
     capture.add("--json", "print the result as JSON")
-    words = "after --, the command that starts the script: python train.py ARGS, python -m MODULE, or torchrun … train.py"
+    words = "after --, the command that starts the script: python train.py ARGS, torchrun … train.py, accelerate launch …"
     capture.add("COMMAND", words, nargs=argparse.REMAINDER, dest="command_line")
 
 
@@ -56,13 +59,15 @@ def _capture(options: argparse.Namespace) -> int:
 
     command = options.command_line[1:] if options.command_line[:1] == ["--"] else options.command_line
     started = parse(command)
-    job, device = job_of(started, options.ranks, options.device, options.cluster, options.steps, options.values)
+    job, device = job_of(
+        started, options.ranks, options.device, options.cluster, options.steps, options.values, options.packages
+    )
     out = options.out or (None if options.memory_only else Path("capture.zip"))
     if out is not None and out.suffix != SUFFIX:
         # the suffix by which other commands know a capture
         out = out.with_name(out.name + SUFFIX)
     with progress(f"capturing {started.script.target}") as report:
-        settings = CaptureOptions(device, options.cluster, options.timeout, options.log, options.samples)
+        settings = CaptureOptions(device, options.cluster, options.timeout, options.log, options.samples, options.tokens)
         captured, costs = capture(job, settings, report)
     if out is not None:
         captured.write(out)

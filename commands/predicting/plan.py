@@ -31,6 +31,9 @@ def mount(commands: Any) -> None:
     parser.add(
         "--frameworks NAMES", "frameworks to choose from, such as megatron-core-0.12,torchtitan (common ones)", type=listed
     )
+    parser.add(
+        "--adapters METHODS", "methods of fine-tuning to compare: none,lora,dora,qlora (the scenario's training)", type=listed
+    )
     parser.add("--objective", "objective to optimise (time)", choices=OBJECTIVES, default="time")
     parser.add("--fits SHARE", "probability with which a plan fits into the device's memory (0.9)", type=share, default=0.9)
     parser.add("--memory SIZE", "limit of the predicted memory per rank, such as 70GiB (as --fits needs)", type=size)
@@ -45,9 +48,8 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from scaleproof.commands.text.sections import described, facts_text
+    from scaleproof.commands.text.sections import described
     from scaleproof.reports.descriptions.plans import describe
-    from scaleproof.reports.descriptions.runs import totals as describe_totals
     from scaleproof.simulator.analysis.planner.sizes import plan_sizes
     from scaleproof.simulator.frameworks import shipped
     from scaleproof.simulator.scenario.load import load
@@ -63,29 +65,20 @@ def _plan(options: argparse.Namespace) -> int:
         "schedules": options.schedules,
         "frameworks": [shipped(name) for name in options.frameworks] if options.frameworks else None,
         "fits": options.fits,
+        "adapters": options.adapters,
     }
     sizes = options.gpus or (scenario.strategy.training_ranks,)
     try:
         with working("estimating all configurations") as update:
-            plans = plan_sizes(scenario, sizes, search, options.out, update)
+            plans = plan_sizes(scenario, sizes, search, options.out, update, options.tokens)
     except KeyboardInterrupt as error:
         if options.out:
             error.add_note(f"finished sizes are in {options.out}; the same command continues")
         raise
     page = _page(options.out) if options.out else ""
-    data: dict[str, Any] = {"plans": [plan.to_dict() for plan in plans]}
-    totals = {}
-    if options.tokens:
-        totals = {
-            plan.gpus: plan.totals(options.tokens, scenario.cluster.electricity.carbon_kg_per_J)
-            for plan in plans
-            if not plan.problem
-        }
-        data["training"] = [{"gpus": gpus, **one.to_dict()} for gpus, one in totals.items()]
     found = describe(plans)
     answer = [found.finding] if len(plans) > 1 else []
-    whole = [line for gpus, one in totals.items() for line in ("", f"{gpus:,} GPUs", *facts_text([describe_totals(one)]))]
-    return print_result(options, lambda: data, lambda: "\n".join([described(found, answer), *whole]) + page)
+    return print_result(options, lambda: {"plans": [plan.to_dict() for plan in plans]}, lambda: described(found, answer) + page)
 
 
 def _page(folder: Path) -> str:

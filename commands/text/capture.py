@@ -27,7 +27,7 @@ def plain(capture: Capture, costs: CaptureCosts, script: CapturedScript | None =
         "ranks": capture.world_size,
         "device": capture.device,
         "cluster": capture.cluster,
-        "samples": script and script.samples * script.replicas.count,
+        "samples": script.samples * script.replicas.count if script and script.samples_known else None,
         "samples_rule": script.samples_rule if script else "",
         "samples_conflict": script.samples_conflict if script else "",
         "classes": [_class_plain(one) for one in capture.classes],
@@ -89,6 +89,10 @@ def _decisions(capture: Capture) -> list[str]:
 def _samples(script: CapturedScript) -> Iterator[str]:
     """Lines on the samples of a step, and how they were found."""
     workers = script.replicas.count
+    if not script.samples_known:
+        tokens = f"{counted((script.tokens or 0) * workers, 'token')} a step, samples" if script.tokens else "samples"
+        yield from wrapped(f"{tokens} not known: {script.samples_rule}", "  ", "    ")
+        return
     tokens = f" of {counted(script.tokens, 'token')}" if script.tokens else ""
     each = f", {script.samples:,} on each of {workers:,} workers" if workers > 1 else ""
     total = counted(script.samples * workers, "sample")

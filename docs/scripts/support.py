@@ -45,6 +45,10 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "gather_average": {"workers": 2},
 }
 _LETTERS: Final = dict(zip(KINDS, "DPHSLMG", strict=True))
+_LENGTHS: Final = {"distribution": "lognormal", "mean": 12}
+_BATCHES: Final[Sequence[dict[str, Any]]] = (
+    {}, {"batches": "grouped"}, {"batches": "packed"}, {"batches": "packed", "across": True},
+)  # fmt: skip
 _EXPERT: Final = {"stages": 1, "expert": 2}
 _COMPRESSIONS: Final = ({"kind": "fp16"}, {"kind": "bf16"}, {"kind": "power_sgd", "rank": 2}, {"kind": "top_k", "share": 0.01})
 _FOLDED: Final = {"stages": 1, "tensor": 2, "sequence_parallel": True, "expert": 2}
@@ -130,7 +134,9 @@ PROBES: Final = (
     Probe("offload", ["activations"]),
     Probe("delay_update", True, training={"offload": ["optimizer"]}),
     *(Probe("optimizer", name) for name in get_args(Optimizer)),
-    Probe("state_bits", 8, training={"optimizer": "adam"}),
+    *(Probe("optimizer", name, training={"zero": zero}) for name in ("lion", "muon") for zero in (1, 3)),
+    *(Probe("state_bits", bits, training={"optimizer": "adam"}) for bits in (16, 8)),
+    Probe("state_bits", 8, training={"optimizer": "adam", "zero": 3}),
     Probe("ema", "fp32"),
     Probe("clip_gradients", True),
     _strategy("scatter", "step", zero=2),
@@ -166,6 +172,7 @@ PROBES: Final = (
     _uneven(message_jitter=0.1),
     _uneven(tenants=[{"share": 0.5}]),
     _uneven(tenants=[{"flows": 2}]),
+    *(Probe("batch", {"total": 16, "lengths": {**_LENGTHS, **more}}, in_scenario=True) for more in _BATCHES),
     Probe("input", {"decode": "8 ms", "prefetch": 1}, in_scenario=True),
 )  # fmt: skip
 

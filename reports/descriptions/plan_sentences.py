@@ -48,6 +48,8 @@ def headline(plans: Sequence[PlanRecord]) -> str:
     sentence = f"{last.gpus:,} GPUs: {format_short(rate)} {last.unit}/s ({format_short_range(low, high)})"
     if len(planned) > 1:
         sentence += f", {rate / first.per_second(first.best[0].step_time_s):.2f}x of {counted(first.gpus, 'GPU')}"
+    if is_risky(last, best):
+        sentence += f", but it fits with a probability of {fits_words(best.fits_probability)} only"
     margin = against_runner_up(last)
     return sentence + (f"; {margin}." if margin else ".")
 
@@ -110,7 +112,16 @@ def optimality(plan: PlanRecord) -> str:
     if not plan.proved:
         counts = f"{counted(plan.replayed, 'replay')} and {counted(plan.predicted, 'prediction')}"
         return f"best found, not proved optimal: after {counts}, another configuration may still be better"
+    if is_risky(plan, plan.best[0]):
+        fits = fits_words(plan.best[0].fits_probability)
+        none = f"none that fits as surely {_BETTER[plan.objective]} (by bounds, replay and prediction)"
+        return f"not called optimal, as No. 1 fits with a probability of {fits} only; {none}"
     return f"optimal: no configuration that fits {_BETTER[plan.objective]} (by bounds, replay and prediction)"
+
+
+def is_risky(plan: PlanRecord, row: PlanRow) -> bool:
+    """Whether a configuration fits with a lower probability than was wanted."""
+    return row.fits_probability is not None and row.fits_probability < (plan.wanted_fits or 0.0)
 
 
 def risk(plan: PlanRecord) -> Iterator[str]:
@@ -124,6 +135,17 @@ def risk(plan: PlanRecord) -> Iterator[str]:
         better = f"{_margin(_amount(best, plan), _amount(one, plan))} {_LESS[plan.objective]}"
         fits = fits_words(one.fits_probability)
         yield f"No. 1 would be {better} as {layout(one.configuration)}, which fits with a probability of {fits}"
+
+
+def left_out(plan: PlanRecord) -> Iterator[str]:
+    """Yields that the best plan leaves nodes out, and how much longer the best on most devices takes."""
+    if not plan.by_nodes:
+        return
+    best, most = plan.best[0], max(plan.by_nodes, key=lambda row: row.gpus)
+    if best.gpus < most.gpus:
+        margin = _margin(_amount(most, plan), _amount(best, plan))
+        other = f"on {most.configuration['nodes']} the best takes {format_time_s(most.step_time_s)}"
+        yield f"No. 1 leaves nodes out, on {best.configuration['nodes']}: {other}, {margin} more by {plan.objective}"
 
 
 def is_better(objective: Objective) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from scaleproof.reports.sections import Column
-from scaleproof.simulator.analysis.planner.words import recompute_words
+from scaleproof.simulator.analysis.planner.words import blocks_words, recompute_words
 
 _NONE: Final = "–"
 # Schedules that follow from the number of virtual stages.
@@ -45,13 +45,19 @@ _NUMBERS: Final[dict[str, _Value]] = {
 }
 _WORDS: Final[dict[str, _Value]] = {
     "recompute": lambda row: recompute_words(row["recompute"]),
+    "offload": lambda row: row.get("offload", _NONE),
+    "nodes": lambda row: row.get("nodes", _NONE),
+    "samples of workers": lambda row: row.get("shares", _NONE),
+    "blocks": lambda row: blocks_words(row["blocks"]) if "blocks" in row else _NONE,
     "schedule": lambda row: _NONE if row.get("schedule") in _IMPLIED else str(row.get("schedule", _NONE)),
     "SP": lambda row: "yes" if row.get("sequence_parallel") else "no",
     "servers": _servers,
     "framework": lambda row: str(row["framework"]),
 }
+# Settings that have a column even where all rows are equal: what is offloaded, as it costs the most, and what unequal nodes do.
+_SHOWN: Final = ("offload", "nodes", "samples of workers", "blocks")
 # Values of settings that are only mentioned where they are used; the framework is named elsewhere.
-_SILENT: Final = {"schedule": _NONE, "SP": "no", "servers": _NONE, "ETP": "1"}
+_SILENT: Final = {"schedule": _NONE, "SP": "no", "servers": _NONE, "ETP": "1"} | dict.fromkeys(_SHOWN, _NONE)
 _ELSEWHERE: Final = "framework"
 
 
@@ -64,7 +70,11 @@ def settings(configurations: Sequence[Mapping[str, Any]]) -> tuple[list[Column],
         Column(head, [value(row) for row in configurations], is_text=head in _WORDS)
         for head, value in (_NUMBERS | _WORDS).items()
     ]
-    differing = [column for column in columns if len(set(column.cells)) > 1]
+    differing = [column for column in columns if len(set(column.cells)) > 1 or (column.head in _SHOWN and _is_used(column))]
     equal = {column.head: column.cells[0] for column in columns if column not in differing}
     named = (f"{head} {value}" for head, value in equal.items() if head != _ELSEWHERE and value != _SILENT.get(head))
     return differing, ", ".join(named)
+
+
+def _is_used(column: Column) -> bool:
+    return set(column.cells) != {_NONE}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -11,18 +11,23 @@ from scaleproof.reports.charts.runs import breakdown as run_charts
 from scaleproof.reports.descriptions import plan_sentences as sentences
 from scaleproof.reports.descriptions.plan_settings import settings
 from scaleproof.reports.sections import Column, Description, Section, Table
+from scaleproof.simulator.analysis.planner.methods import ALL_PARAMETERS
 from scaleproof.simulator.analysis.planner.record import PlanRecord, PlanRow
 from scaleproof.simulator.analysis.planner.words import degrees, fits_words, layout
 from scaleproof.simulator.common.units import (
     counted,
     format_bytes,
+    format_count,
     format_energy_J,
+    format_mass_kg,
     format_number,
+    format_parameters,
     format_percent,
     format_range,
     format_time_s,
     format_USD,
 )
+from scaleproof.simulator.run.totals import Estimate
 
 _NONE: Final = "–"
 _LARGEST_HOLDERS: Final = 3
@@ -46,7 +51,7 @@ def _title(plans: Sequence[PlanRecord]) -> str:
         return "plans"
     first = plans[0]
     if len(plans) == 1:
-        return f"{first.model} on {first.gpus:,} GPUs of {first.cluster}, global batch {first.samples:,}"
+        return f"{first.model} on {counted(first.gpus, 'GPU')} of {first.cluster}, global batch {first.samples:,}"
     return f"{first.model} on {first.cluster}, global batch {first.samples:,} at each number of GPUs"
 
 
@@ -63,8 +68,9 @@ def _summary(plans: Sequence[PlanRecord], one: PlanRecord | None) -> Iterator[st
 def _figures(plan: PlanRecord) -> Iterator[tuple[str, str]]:
     """Yields the key figures of a plan."""
     row = plan.best[0]
-    per_gpu = format_number(plan.per_second(row.step_time_s) / plan.gpus)
-    yield per_gpu, f"{plan.unit}/s per GPU on {plan.gpus:,} GPUs"
+    gpus = row.gpus or plan.gpus
+    per_gpu = format_number(plan.per_second(row.step_time_s) / gpus)
+    yield per_gpu, f"{plan.unit}/s per GPU on {counted(gpus, 'GPU')}"
     if row.mfu and row.flops_per_gpu:
         yield format_percent(row.mfu), f"MFU, {row.flops_per_gpu / 1e12:.3g} TFLOP/s per GPU"
     yield format_time_s(row.step_time_s), f"per step ({_between(row)})"
@@ -78,11 +84,14 @@ def _of_one(plan: PlanRecord) -> Iterator[Section]:
     """Yields the sections of one number of GPUs."""
     columns, _, notes, groups = _ranking(plan)
     yield _best(Table(columns, notes=notes, groups=groups), notes=list(sentences.comparisons(plan)))
+    yield from _nodes([plan])
+    yield from _methods([plan])
     yield _time([plan])
     yield _trade_offs([plan], sentences.front(plan))
     yield _memory([plan], sentences.too_large(plan))
     if counts := list(sentences.server_counts(plan)):
         yield Section("Servers", "How many servers", notes=counts)
+    yield from _totals([plan])
     yield Section("Scenario", f"No. 1, for a scenario file{_minor_choices(plan.best[0])}", code=plan.fields)
 
 
@@ -97,9 +106,95 @@ def _of_several(plans: Sequence[PlanRecord], planned: Sequence[PlanRecord]) -> I
         notes=problems,
     )
     yield _best(*(_ranking_of_several(plan, is_folded=plan is not planned[-1]) for plan in planned), notes=_sure(planned))
+    yield from _nodes(planned)
+    yield from _methods(plans)
     yield _time(planned)
     yield _memory(planned)
     yield _trade_offs(planned)
+    yield from _totals(planned)
+
+
+def _nodes(plans: Sequence[PlanRecord]) -> Iterator[Section]:
+    """Yields the best plans on each selection of unequal nodes."""
+    found = [(plan, row) for plan in plans for row in plan.by_nodes]
+    if not found:
+        return
+    sizes, rows = [plan for plan, _ in found], [row for _, row in found]
+    columns = [
+        *([Column("up to GPUs", [f"{plan.gpus:,}" for plan in sizes])] if len(plans) > 1 else []),
+        Column("nodes, in the order of ranks", [row.configuration["nodes"] for row in rows], is_text=True),
+        Column("GPUs", [f"{row.gpus:,}" for row in rows]),
+        Column("step", [format_time_s(row.step_time_s) for row in rows]),
+        Column("90 %", list(map(_between, rows)), is_text=True, under="step"),
+        *_per_gpu(sizes, rows),
+        *_fit(sizes, rows),
+        Column("best plan", [layout(row.configuration | {"nodes": ""}) for row in rows], is_text=True),
+    ]
+    notes = [sentence for plan in plans for sentence in sentences.left_out(plan)]
+    yield Section("Nodes", "Which nodes", tables=[Table(columns, below=notes)])
+
+
+def _methods(plans: Sequence[PlanRecord]) -> Iterator[Section]:
+    """Yields the best plans with different methods of fine-tuning, where they were compared."""
+    found = [(plan, one, one.best) for plan in plans for one in plan.methods if one.best is not None]
+    problems = [
+        f"{counted(plan.gpus, 'GPU')}, {_method(one.method)}: {one.problem}"
+        for plan in plans for one in plan.methods if one.problem
+    ]  # fmt: skip
+    if not found:
+        return
+    sizes, rows = [plan for plan, _, _ in found], [row for _, _, row in found]
+    columns = [
+        *([Column("GPUs", [f"{plan.gpus:,}" for plan in sizes])] if len(plans) > 1 else []),
+        Column("trains", [_method(one.method) for _, one, _ in found], is_text=True),
+        Column("parameters", [f"{format_parameters(one.trained_parameters)}" for _, one, _ in found]),
+        Column("step", [format_time_s(row.step_time_s) for row in rows]),
+        Column("90 %", list(map(_between, rows)), is_text=True, under="step"),
+        *_per_gpu(sizes, rows),
+        *_fit(sizes, rows),
+        Column("best plan", [layout(row.configuration) for row in rows], is_text=True),
+    ]
+    total = format_parameters(found[0][1].parameters)
+    notes = [f"methods train different parts of the {total} parameters: a faster one does not reach the same result"]
+    yield Section("Methods", "What is trained", tables=[Table(columns, notes=notes, below=problems)])
+
+
+def _method(method: str) -> str:
+    """'all parameters', or the name of adapters."""
+    return "all parameters" if method == ALL_PARAMETERS else method
+
+
+def _totals(plans: Sequence[PlanRecord]) -> Iterator[Section]:
+    """Yields the totals of whole training runs by the best plans, where wanted."""
+    found = [(plan, plan.training) for plan in plans if plan.training is not None]
+    if not found:
+        return
+    runs = [training for _, training in found]
+    columns = [
+        Column("GPUs", [f"{plan.gpus:,}" for plan, _ in found]),
+        Column("steps", [f"{one.steps:,}" for one in runs]),
+        *_estimates("time", [one.time_s for one in runs], format_time_s),
+        *_estimates("GPU-hours", [one.gpu_hours for one in runs], format_count),
+        *_estimates("USD", [one.cost_USD for one in runs], format_count),
+        *_estimates("energy", [one.energy_J for one in runs], format_energy_J),
+        *_estimates("CO2", [one.carbon_kg for one in runs], format_mass_kg),
+    ]
+    tokens = format_count(runs[0].tokens).replace("G", "B")
+    costs = ("price", runs[0].cost_USD), ("power", runs[0].energy_J)
+    missing = [f"cluster.node.{field}" for field, one in costs if one is None]
+    notes = [f"whole run of {tokens} tokens, without failures, restarts and evaluations"]
+    notes += [f"cost, energy and CO2 as far as known; set {' and '.join(missing)}"] if missing else []
+    notes += [f"CO2 at {runs[0].carbon_kg_per_J * 3.6e9:.3g} g/kWh (cluster.electricity.carbon)"] if runs[0].carbon_kg else []
+    yield Section("Totals", "The whole training run", tables=[Table(columns, notes=notes)])
+
+
+def _estimates(head: str, estimates: Sequence[Estimate | None], text: Callable[[float], str]) -> Iterator[Column]:
+    """Yields columns of totals that are known, with their 90 % intervals."""
+    known = [one for one in estimates if one is not None]
+    if known:
+        ends = [format_range(text(one.low), text(one.high)) for one in known]
+        yield Column(head, [text(one.value) for one in known])
+        yield Column("90 %", ends, is_text=True, under=head)
 
 
 def _best(*tables: Table, notes: Sequence[str]) -> Section:
@@ -161,7 +256,7 @@ def _sizes(plans: Sequence[PlanRecord]) -> Table:
         unit = f"per_million_{first.unit}"
         columns.append(Column(f"USD/M {first.unit}", [f"{(row.cost_USD or {})[unit]:,.3g}" for row in best]))
     layouts = [layout(row.configuration) for row in best]
-    return Table([*columns, *_fit(best), Column("best plan", layouts, is_text=True, under="GPUs")])
+    return Table([*columns, *_fit(plans, best), Column("best plan", layouts, is_text=True, under="GPUs")])
 
 
 def _ranking(plan: PlanRecord) -> tuple[list[Column], str, list[str], list[tuple[str, int]]]:
@@ -177,7 +272,7 @@ def _ranking(plan: PlanRecord) -> tuple[list[Column], str, list[str], list[tuple
         Column("90 %", list(map(_between, best)), is_text=True, under="step"),
         *([Column(plan.objective, objectives)] if any(objectives) else []),
         *_per_gpu([plan] * len(best), best),
-        *_fit(best),
+        *_fit([plan] * len(best), best),
         Column(f"P(No. 1 {sentences.is_better(plan.objective)})", better, is_detail=True),
     ]
     groups = [(_group(plan, is_tied), len(list(rows))) for is_tied, rows in groupby(best, lambda row: row.is_tied)]
@@ -203,7 +298,9 @@ def _ranking_of_several(plan: PlanRecord, is_folded: bool) -> Table:
 
 def _per_gpu(plans: Sequence[PlanRecord], rows: Sequence[PlanRow]) -> Iterator[Column]:
     """Yields throughput per GPU and utilisation, where they are known of all rows."""
-    rates = [format_number(plan.per_second(row.step_time_s) / plan.gpus) for plan, row in zip(plans, rows, strict=True)]
+    rates = [
+        format_number(plan.per_second(row.step_time_s) / (row.gpus or plan.gpus)) for plan, row in zip(plans, rows, strict=True)
+    ]
     yield Column(f"{plans[0].unit}/s/GPU", rates)
     if all(row.mfu for row in rows):
         yield Column("MFU", [format_percent(row.mfu or 0.0) for row in rows])
@@ -211,11 +308,13 @@ def _per_gpu(plans: Sequence[PlanRecord], rows: Sequence[PlanRow]) -> Iterator[C
         yield Column("TFLOP/s/GPU", [f"{(row.flops_per_gpu or 0.0) / 1e12:.3g}" for row in rows])
 
 
-def _fit(rows: Sequence[PlanRow]) -> Iterator[Column]:
-    """Yields the memory of the fullest rank, and the probability that it fits."""
+def _fit(plans: Sequence[PlanRecord], rows: Sequence[PlanRow]) -> Iterator[Column]:
+    """Yields the memory of the fullest rank, and the probability that it fits, marked where it is below the wanted one."""
     yield Column("memory", [format_bytes(row.memory_bytes) for row in rows])
     if any(row.fits_probability for row in rows):
-        yield Column("fits", [fits_words(row.fits_probability) for row in rows])
+        marks = [" (risky)" if sentences.is_risky(plan, row) else "" for plan, row in zip(plans, rows, strict=True)]
+        words = [fits_words(row.fits_probability) + mark for row, mark in zip(rows, marks, strict=True)]
+        yield Column("fits", words)
 
 
 def _between(row: PlanRow) -> str:
@@ -263,4 +362,5 @@ def _minor_choices(row: PlanRow) -> str:
     parts = [f"bucket {format_bytes(config['bucket_bytes'])}"] if "bucket_bytes" in config and row.sums_buckets else []
     order = [axis for axis in config.get("order", ()) if config.get(axis, 1) > 1]
     parts += [f"rank order {'-'.join(order)}"] if len(order) > 1 else []
+    parts += [f"nodes {config['nodes']}, in this order"] if "nodes" in config else []
     return f" (with {', '.join(parts)})" if parts else ""

@@ -147,9 +147,11 @@ def figures(run: Run) -> Iterator[tuple[str, str]]:
     """Yields the key figures of a run."""
     per_step, unit = units_per_step(run)
     over = ", if memory sufficed" if run.fits is False else ""
-    yield format_time_s(run.step_time_s), f"step time, batch {run.samples:,}{over}"
+    batch = f", batch {run.samples:,}" if run.samples_known else ""
+    yield format_time_s(run.step_time_s), f"step time{batch}{over}"
     each = " per GPU" if run.compute_ranks > 1 else ""
-    yield format_short(per_step / run.step_time_s / run.compute_ranks), f"{unit}/s{each}"
+    if unit != "steps":
+        yield format_short(per_step / run.step_time_s / run.compute_ranks), f"{unit}/s{each}"
     if run.mfu is not None:
         yield format_percent(run.mfu), "MFU"
     if run.memory_bytes_per_rank:
@@ -163,8 +165,10 @@ def figures(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def units_per_step(run: Run) -> tuple[int, str]:
-    """Tokens of a step and 'tokens', or samples for models without tokens."""
-    return (run.tokens, "tokens") if run.tokens else (run.samples, "samples")
+    """Tokens of a step and 'tokens', or samples for models without tokens; 1 and 'steps' where neither is known."""
+    if run.tokens:
+        return run.tokens, "tokens"
+    return (run.samples, "samples") if run.samples_known else (1, "steps")
 
 
 def out_of_memory(run: Run) -> str:
@@ -234,15 +238,19 @@ def _step_time(run: Run) -> Iterator[str]:
     if run.step_time_interval_s:
         low_s, high_s = run.step_time_interval_s
         interval = f" ± {format_time_s((high_s - low_s) / 2)} (95 %)"
-    yield f"{format_time_s(run.step_time_s)}{interval} for {counted(run.samples, 'sample')}{tokens}"
+    samples = f"for {counted(run.samples, 'sample')}" if run.samples_known else "for samples whose number is not known"
+    yield f"{format_time_s(run.step_time_s)}{interval} {samples}{tokens}"
 
 
 def _throughput(run: Run) -> Iterator[str]:
-    tokens = ""
+    rates = []
     if run.tokens_per_s and run.tokens_per_s_per_rank:
-        each = f"{format_number(run.tokens_per_s_per_rank)} tokens/s/{gpu(run)}"
-        tokens = f"{format_number(run.tokens_per_s)} tokens/s, {each}, "
-    yield f"{tokens}{format_number(run.samples_per_s)} samples/s"
+        rates += [f"{format_number(run.tokens_per_s)} tokens/s"]
+        rates += [f"{format_number(run.tokens_per_s_per_rank)} tokens/s/{gpu(run)}"]
+    if run.samples_known:
+        rates += [f"{format_number(run.samples_per_s)} samples/s"]
+    if rates:
+        yield ", ".join(rates)
 
 
 def _interval(run: Run) -> Iterator[str]:
@@ -251,7 +259,7 @@ def _interval(run: Run) -> Iterator[str]:
         return
     low_s, high_s = run.prediction_interval_s
     parts = [format_times_s(low_s, high_s)]
-    if low_s > 0:
+    if low_s > 0 and run.samples_known:
         fewest, most = (f"{format_number(run.samples / edge_s)} samples/s" for edge_s in (high_s, low_s))
         parts.append(format_range(fewest, most, "-"))
     bill = run.cost_USD
@@ -410,8 +418,8 @@ def largest(holders_bytes: Mapping[str, float]) -> Iterator[str]:
 
 def _bill(bill: Mapping[str, float] | None, text: Callable[[float], str]) -> Iterator[str]:
     if bill:
-        unit = "per_million_tokens" if "per_million_tokens" in bill else "per_million_samples"
-        yield f"{text(bill['per_step'])} a step, {text(bill[unit])} {unit.replace('_', ' ')}"
+        unit = next((unit for unit in ("per_million_tokens", "per_million_samples") if unit in bill), "")
+        yield f"{text(bill['per_step'])} a step" + (f", {text(bill[unit])} {unit.replace('_', ' ')}" if unit else "")
 
 
 def steps(run: Run) -> Section:

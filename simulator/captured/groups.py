@@ -122,6 +122,8 @@ _SHARDING: Final = ("all_gather", "reduce_scatter")
 # Collectives of activations, and of at least this size: smaller ones are losses, norms and flags.
 _OF_ACTIVATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter")
 _SMALL_BYTES: Final = 4096
+# The node of autograd that adds to a parameter's gradient.
+_ACCUMULATES: Final = "AccumulateGrad"
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class GroupRoles:
             if words.search(group.description.lower())
         }
         used = {index: Dimension.TENSOR for index in _of_activations(one) if index not in described}
-        dimensions = used | described
+        dimensions = used | dict.fromkeys(_of_gradients(one), Dimension.DATA) | described
         inner = (Dimension.TENSOR, Dimension.CONTEXT, Dimension.PIPELINE)
         inside = tuple(index for index, dimension in dimensions.items() if dimension in inner)
         messages = one.rows(EventKind.SEND, EventKind.RECEIVE)
@@ -190,6 +192,7 @@ def _of_activations(one: RecordedRanks) -> set[int]:
     operators = one.rows(EventKind.OPERATOR)
     if not len(operators):
         return set()
+    replicas = _of_gradients(one)
     main = int(max(set(streams := columns["stream"][operators].tolist()), key=streams.count))
     return {
         int(columns["group"][row])
@@ -198,8 +201,15 @@ def _of_activations(one: RecordedRanks) -> set[int]:
         and columns["stream"][row] == main
         and one.text("name", row) in _OF_ACTIVATIONS
         and columns["bytes_written"][row] > _SMALL_BYTES
-        and columns["group"][row] != NONE
+        and columns["group"][row] not in (NONE, *replicas)
     }
+
+
+def _of_gradients(one: RecordedRanks) -> set[int]:
+    """Groups that sum gradients as soon as autograd has accumulated them, as DistributedDataParallel does: their ranks are
+    replicas, whatever else they exchange."""
+    rows = one.rows(EventKind.COLLECTIVE).tolist()
+    return {int(one.columns["group"][row]) for row in rows if one.text("node", row).endswith(_ACCUMULATES)}
 
 
 def replicas_of(capture: Capture, roles: Sequence[GroupRoles]) -> Replicas:

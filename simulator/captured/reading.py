@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from scaleproof.simulator.captured.groups import COLLECTIVES, GroupRoles, replicas_of, whole_bytes
 from scaleproof.simulator.captured.kernels import PRECISIONS
+from scaleproof.simulator.captured.known_kernels import kernel_work
 from scaleproof.simulator.captured.record import ALLOW_TF32, NONE, Capture, Category, EventKind, RecordedRanks, TrainingPass
 from scaleproof.simulator.captured.samples import samples_of
 from scaleproof.simulator.captured.script import LAUNCHES, CapturedClass, CapturedScript, Events, Operator
@@ -18,7 +19,7 @@ from scaleproof.simulator.common.allocations import Allocation, Free
 from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.model.torch_operators import copied, work_of
+from scaleproof.simulator.model.torch_operators import copied
 
 _PHASES: Final[Mapping[int, Phase]] = {
     TrainingPass.FORWARD: Phase.FORWARD, TrainingPass.BACKWARD: Phase.BACKWARD, TrainingPass.OPTIMIZER: Phase.OPTIMIZER,
@@ -36,23 +37,25 @@ _COPIES: Final = {"host to device": Dimension.FROM_HOST, "device to host": Dimen
 _AS_RECORDED: Final = ("stream", "recomputed", "group", "peer", "tag", "work", "event", "other_stream", "size")
 
 
-def read(path: Path) -> CapturedScript:
-    """The captured script in a file. Raises InputError for a file that is missing or no capture."""
+def read(path: Path, known: Path | None = None) -> CapturedScript:
+    """The captured script in a file. known: a file of kernels from outside PyTorch, in addition to those that are shipped.
+    Raises InputError for a file that is missing or no capture, or describes kernels wrongly."""
     status = path.stat() if path.is_file() else None
-    return _read(path.resolve(), (status.st_mtime_ns, status.st_size) if status else (0, 0))
+    return _read(path.resolve(), (status.st_mtime_ns, status.st_size) if status else (0, 0), known)
 
 
 @functools.lru_cache(maxsize=8)
-def _read(path: Path, stamp: tuple[int, int]) -> CapturedScript:
+def _read(path: Path, stamp: tuple[int, int], known: Path | None) -> CapturedScript:
     """The captured script in a file. stamp: time and size of the file, so that a changed file is read again."""
-    return script_of_capture(Capture.read(path), path.stem)
+    return script_of_capture(Capture.read(path), path.stem, known)
 
 
-def script_of_capture(capture: Capture, name: str) -> CapturedScript:
-    """The captured script of a record. Raises InputError for collectives that are not known, and scripts that never step."""
+def script_of_capture(capture: Capture, name: str, known: Path | None = None) -> CapturedScript:
+    """The captured script of a record. known: see `read`. Raises InputError for collectives that are not known, and
+    scripts that never step."""
     roles = [GroupRoles.from_ranks(one) for one in capture.classes]
     replicas = replicas_of(capture, roles)
-    classes = tuple(_class_of(one, role, capture.timed_s) for one, role in zip(capture.classes, roles, strict=True))
+    classes = tuple(_class_of(one, role, capture.timed_s, known) for one, role in zip(capture.classes, roles, strict=True))
     first = min(capture.classes, key=lambda one: one.played)
     counted = samples_of(capture, replicas.count, name)
     staged = any(role.pipeline for role in roles)
@@ -65,6 +68,7 @@ def script_of_capture(capture: Capture, name: str) -> CapturedScript:
         tokens=counted.tokens,
         samples_rule=counted.rule,
         samples_conflict=counted.conflict,
+        samples_known=counted.is_known,
         parameters=max(1, sum(parameters) if staged else max(parameters)),
         precision=_precision(classes),
         optimizer=_optimizer(first),
@@ -111,8 +115,8 @@ def _unknown_precisions(capture: Capture, classes: Sequence[CapturedClass]) -> I
         yield "the file does not say whether fp32 products may be TF32, and counts none as such; capture the script again"
 
 
-def _class_of(one: RecordedRanks, roles: GroupRoles, timed_s: Mapping[str, float]) -> CapturedClass:
-    reader = _StepReader(one, roles, timed_s)
+def _class_of(one: RecordedRanks, roles: GroupRoles, timed_s: Mapping[str, float], known: Path | None) -> CapturedClass:
+    reader = _StepReader(one, roles, timed_s, known)
     events, operators = reader.events(), reader.operators
     streams = Counter(events.stream[row] for row in events.rows(*LAUNCHES) if operators[events.operator[row]].work.flops)
     before, allocations = allocations_of(one)
@@ -130,11 +134,11 @@ def _class_of(one: RecordedRanks, roles: GroupRoles, timed_s: Mapping[str, float
 
 
 class _StepReader:
-    """Reads the events of a step. timed_s: seconds of operators that were timed, by their keys. operators: distinct ones, as
-    far as they have been read."""
+    """Reads the events of a step. timed_s: seconds of operators that were timed, by their keys. known: see `read`. operators:
+    distinct ones, as far as they have been read."""
 
-    def __init__(self, one: RecordedRanks, roles: GroupRoles, timed_s: Mapping[str, float]) -> None:
-        self._one, self._roles, self._timed_s = one, roles, timed_s
+    def __init__(self, one: RecordedRanks, roles: GroupRoles, timed_s: Mapping[str, float], known: Path | None = None) -> None:
+        self._one, self._roles, self._timed_s, self._known = one, roles, timed_s, known
         # plain lists: reading single numbers from numpy arrays takes ten times as long
         self._columns: dict[str, list[Any]] = {name: column[one.begin :].tolist() for name, column in one.columns.items()}
         self._kinds = list(map(EventKind, self._columns["kind"]))
@@ -184,9 +188,8 @@ class _StepReader:
         if self._kinds[row] is EventKind.COPY:
             return Operator(name, copied(moved_bytes, crosses=name in _COPIES), "fp32", timed_s)
         signature = self._one.signature(recorded)
-        shapes = [shape for shape, _, _ in signature.inputs]
         types = [dtype for _, dtype, _ in (*signature.inputs, *signature.outputs) if dtype in PRECISIONS]
-        work = work_of(name, shapes, signature.arguments, moved_bytes)
+        work = kernel_work(name, signature, moved_bytes, self._known)
         precision = PRECISIONS[types[0]] if types else "fp32"
         if precision == "fp32" and (work.products or work.convolution) and signature.arguments.get(ALLOW_TF32):
             precision = "tf32"

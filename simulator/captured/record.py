@@ -324,7 +324,8 @@ class Capture:
 
     script: its path or module as given; arguments: what it was called with. device: name in the catalog; cluster: name, or
     None. warnings: sentences for the user. timed_on: name of the device on which operators were timed, empty if none were;
-    timed_s: seconds of an operator by `RecordedRanks.operator_key`. samples: of a step of all ranks, where the user gave it.
+    timed_s: seconds of an operator by `RecordedRanks.operator_key`. samples, tokens: of a step of all ranks, where the
+    user gave them.
     """
 
     script: str
@@ -339,6 +340,7 @@ class Capture:
     timed_on: str = ""
     timed_s: Mapping[str, float] = field(default_factory=dict)
     samples: int | None = None
+    tokens: int | None = None
     version: int = field(default=VERSION)
 
     def write(self, path: Path) -> None:

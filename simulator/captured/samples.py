@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -22,12 +23,14 @@ _EMBEDDING: Final = "embedding"
 
 class SampleCount(NamedTuple):
     """Samples of a step of a replica, and tokens of a sample, None if the model looks up none. rule: how the number was found,
-    in words. conflict: what disagrees with it, empty if nothing does."""
+    in words. conflict: what disagrees with it, empty if nothing does. is_known: whether it is a number of samples; otherwise it
+    is 1, and all that a replica takes in a step counts as one."""
 
     samples: int
     tokens: int | None
     rule: str
     conflict: str = ""
+    is_known: bool = True
 
 
 class _Vote(NamedTuple):
@@ -46,25 +49,58 @@ class _Vote(NamedTuple):
 def samples_of(capture: Capture, replicas: int, name: str) -> SampleCount:
     """Samples of a step of each replica. name: of the capture, for errors.
 
-    Raises InputError where nothing shows them, and for a declared number that replicas do not divide.
+    Raises InputError for a declared number that replicas do not divide.
     """
-    first = min(capture.classes, key=lambda one: one.played)
+    found = _found(min(capture.classes, key=lambda one: one.played))
+    for number, unit in ((capture.samples, "samples"), (capture.tokens, "tokens")):
+        if number is not None and number % replicas:
+            message = f"{number:,} {unit} a step are no multiple of the {replicas:,} workers"
+            raise InputError(f"{name}: {message}; give another number")
+    if capture.samples is not None:
+        found = SampleCount(capture.samples // replicas, found.tokens, "as given")
+    if capture.tokens is not None:
+        each = capture.tokens // replicas
+        if each % found.samples:
+            message = f"{capture.tokens:,} tokens a step are no multiple of the {found.samples * replicas:,} samples"
+            raise InputError(f"{name}: {message}; give another number, or --samples as well")
+        found = found._replace(tokens=each // found.samples)
+    return found
+
+
+def _found(first: RecordedRanks) -> SampleCount:
+    """What the recorded step shows."""
     votes = list(_votes(first.inputs))
     chosen = _chosen(votes)
-    tokens = _tokens(first, chosen[0].shape) if chosen else None
-    if capture.samples is not None:
-        if capture.samples % replicas:
-            message = f"{capture.samples:,} samples a step are no multiple of the {replicas:,} workers"
-            raise InputError(f"{name}: {message}; give another number")
-        return SampleCount(capture.samples // replicas, tokens, "as given")
-    if not chosen:
-        raise InputError(
-            f"{name}: no module was called with a batch in the captured step; give its size with 'scaleproof capture --samples'"
-        )
-    found = chosen[0]
-    times = f" of {found.calls} calls" if found.calls > 1 else ""
-    rule = f"the first dimension of {found.module}'s input {_text(found.shape)}{times}"
-    return SampleCount(found.samples, tokens, rule, _conflict(votes, found))
+    if chosen:
+        found = chosen[0]
+        times = f" of {found.calls} calls" if found.calls > 1 else ""
+        rule = f"the first dimension of {found.module}'s input {_text(found.shape)}{times}"
+        return SampleCount(found.samples, _tokens(first, found.shape), rule, _conflict(votes, found))
+    unknown = "no module was called with a batch"
+    shape, calls = _integer_batch(first)
+    if not shape:
+        return SampleCount(1, None, f"{unknown}; give --samples or --tokens", is_known=False)
+    of = f"integers {_text(shape)}" + (f" of {calls} calls" if calls > 1 else "")
+    if len(shape) == 1:
+        return SampleCount(1, shape[0] * calls, f"{unknown}; tokens are its {of}; give --samples", is_known=False)
+    return SampleCount(max(1, shape[0] * calls), math.prod(shape[1:]), f"{unknown}; the first dimension of its {of}")
+
+
+def _integer_batch(first: RecordedRanks) -> tuple[tuple[int, ...], int]:
+    """The shape of the first integers with which rows of an embedding are looked up, and the number of such look-ups of that
+    table; else that of the first integers of at least two dimensions that are copied to the device. Empty if there are none."""
+    found: Counter[tuple[tuple[int, ...], ...]] = Counter()
+    for row in first.rows(EventKind.OPERATOR).tolist():
+        if base_name(first.text("name", row)) == _EMBEDDING and first.columns["recomputed"][row] != 1:
+            found[tuple(tuple(shape) for shape, _, _ in first.signature(row).inputs[:2])] += 1
+    for shapes, calls in found.items():
+        if len(shapes) > 1 and shapes[1]:
+            return shapes[1], calls
+    for row in first.rows(EventKind.COPY).tolist():
+        for shape, dtype, _ in first.signature(row).inputs:
+            if first.text("name", row) == "host to device" and dtype.startswith("int") and len(shape) > 1:
+                return tuple(shape), 1
+    return (), 0
 
 
 def _votes(inputs: Sequence[ModelInput]) -> Iterator[_Vote]:

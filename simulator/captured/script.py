@@ -143,10 +143,11 @@ class Coverage:
 class CapturedScript:
     """A captured script.
 
-    samples: per step and replica; samples_rule: how their number was found; samples_conflict: what disagrees with it. tokens:
-    of a sample, None if it reads no tokens. replicas: of the model, which train on different samples. shards: whether replicas
-    shard parameters or states, so that their number decides more than the sizes of groups. device, cluster: names that the
-    capture was made for. timed_on: name of the device on which operators were timed.
+    samples: per step and replica; samples_rule: how their number was found; samples_conflict: what disagrees with it;
+    samples_known: whether it is known at all, otherwise it is 1. tokens: of a sample, None if it reads no tokens. replicas: of
+    the model, which train on different samples. shards: whether replicas shard parameters or states, so that their number
+    decides more than the sizes of groups. device, cluster: names that the capture was made for. timed_on: name of the device on
+    which operators were timed.
     """
 
     name: str
@@ -165,6 +166,7 @@ class CapturedScript:
     timed_on: str = ""
     samples_rule: str = ""
     samples_conflict: str = ""
+    samples_known: bool = True
 
     @functools.cached_property
     def uses_host(self) -> bool:

@@ -30,6 +30,7 @@ class CapturedStrategy(Strategy):
 
     kind: Literal["captured"] = "captured"
     record: str = Field("", description="path of the capture file")
+    kernels: str = Field("", description="path of a file that describes kernels from outside PyTorch, see known_kernels.yaml")
     samples_: Width | None = Field(
         None, alias="samples", description="samples of a step of all captured ranks, in place of those read from its inputs"
     )
@@ -43,7 +44,7 @@ class CapturedStrategy(Strategy):
 
         if not self.record:
             raise FieldError(("strategy", "record"), "missing; give the path of a file that 'scaleproof capture' wrote")
-        return read(Path(self.record))
+        return read(Path(self.record), Path(self.kernels) if self.kernels else None)
 
     @property
     def fixed_samples(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Self
@@ -47,7 +49,7 @@ class Interconnect:
 
 
 class Cluster(Spec):
-    """A cluster as users describe it: `nodes` nodes of identical devices, joined by a network.
+    """A cluster as users describe it: `nodes` nodes of identical devices, joined by a network, unless `kinds` names others.
 
     network: links between nodes; the bandwidth is that of all network cards of a node together. YAML may give the cards in its
     place, `nics: 8 x 400 Gbit/s`, which are the bandwidth 3200 Gbit/s and node.cards 8.
@@ -65,7 +67,12 @@ class Cluster(Spec):
     node: Node
     network: Link | None = Field(None, description="needed when there is more than one node")
     device: Device
-    kinds: tuple[NodeKind, ...] = Field((), description="nodes with other devices; `nodes` as a list of kinds gives them")
+    kinds: tuple[NodeKind, ...] = Field(
+        (), description="nodes with other or fewer devices; `nodes` as a list of kinds gives them"
+    )
+    links: tuple[Link, ...] = Field(
+        (), description="inside the nodes of each kind, for plans that leave some out; node.link is the slowest of them"
+    )
     shared_cores: float | None = Field(
         None, gt=0, description="effective number of cores that all nodes share, if they are parts of one machine"
     )
@@ -152,6 +159,10 @@ class Cluster(Spec):
             raise FieldError(("kinds",), "a node has two kinds; name each node once")
         if self.kinds and max(self._kind_by_node) >= self.nodes:
             raise FieldError(("kinds",), f"there is no node {max(self._kind_by_node)}; they are numbered 0 to {self.nodes - 1}")
+        for number, kind in enumerate(self.kinds):
+            if (kind.devices or 1) > self.node.installed:
+                message = f"{kind.devices} devices, but node.devices, the largest number of any node, is {self.node.installed}"
+                raise FieldError(("kinds", number, "devices"), f"{message}; give at most that")
         return self
 
     @cached_property
@@ -168,8 +179,50 @@ class Cluster(Spec):
         return [self.device, *(kind.device for kind in self.kinds)]
 
     def with_device_of(self, kind: int) -> Self:
-        """The cluster as if all nodes had the device of a kind."""
+        """The cluster as if all nodes had the device of a kind, and as many of them."""
         return self if not self.kinds else self.cached(_by_kind)[kind]  # type: ignore[return-value]
+
+    @property
+    def has_equal_nodes(self) -> bool:
+        """Whether ranks use the same number of devices on all nodes."""
+        return all(kind.devices is None for kind in self.kinds)
+
+    def devices_of(self, node: int) -> int:
+        """Number of devices of a node that ranks use."""
+        kind = self.kind_of(node)
+        own = self.kinds[kind - 1].devices if kind else None
+        return min(own or self.node.devices, self.node.devices)
+
+    @cached_property
+    def _first_ranks(self) -> list[int]:
+        """The first rank on each node, and the number of all ranks."""
+        return [*itertools.accumulate(map(self.devices_of, range(self.nodes)), initial=0)]
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """Node and device of a rank; ranks fill nodes in order."""
+        if self.has_equal_nodes:
+            return divmod(rank, self.node.devices)
+        node = bisect.bisect_right(self._first_ranks, rank, hi=self.nodes) - 1
+        return node, rank - self._first_ranks[node]
+
+    def nodes_of(self, ranks: int) -> int:
+        """Number of nodes that the first `ranks` ranks occupy, with nodes of node.devices added for more ranks than devices."""
+        if self.has_equal_nodes:
+            return -(-ranks // self.node.devices)
+        added = -(-max(0, ranks - self.devices) // self.node.devices)
+        return added + bisect.bisect_left(self._first_ranks, min(ranks, self.devices))
+
+    def full_nodes(self, nodes: int) -> float:
+        """Number of nodes of node.devices devices that cost as much as the first `nodes` nodes: those with fewer count less, in
+        proportion."""
+        return nodes if self.has_equal_nodes else sum(map(self.devices_of, range(nodes))) / self.node.devices
+
+    def device_numbers(self, ranks: int) -> tuple[int, ...]:
+        """Numbers of the devices of the first `ranks` ranks, of which each node has node.devices, whether it has that many
+        devices or fewer; empty if all have them, since numbers are those of the ranks then."""
+        if self.has_equal_nodes:
+            return ()
+        return tuple(node * self.node.devices + device for node, device in map(self.place, range(ranks)))
 
     @model_validator(mode="after")
     def _intervals_fit(self) -> Self:
@@ -259,7 +312,7 @@ class Cluster(Spec):
     @property
     def devices(self) -> int:
         """Number of devices of all nodes that ranks can use."""
-        return self.nodes * self.node.devices
+        return self.nodes * self.node.devices if self.has_equal_nodes else self._first_ranks[-1]
 
     @property
     def gives_used(self) -> bool:
@@ -281,7 +334,11 @@ class Cluster(Spec):
 
 
 def _by_kind(cluster: Cluster) -> list[Cluster]:
-    return [cluster.model_copy(update={"device": device, "kinds": ()}) for device in cluster.all_devices]
+    kinds = [
+        {"device": one.device, "node": cluster.node.defaulted({"used": cluster.devices_of(one.nodes[0])})}
+        for one in cluster.kinds
+    ]
+    return [cluster.model_copy(update={"kinds": (), **changed}) for changed in ({}, *kinds)]
 
 
 __all__ = ["Cluster", "CollectiveSettings", "Device", "Link", "Node"]

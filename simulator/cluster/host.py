@@ -92,4 +92,5 @@ def assumptions(cluster: Cluster) -> str:
         given = "" if "memory_bandwidth_Bps" in node.model_fields_set else " and cluster.node.memory_bandwidth"
         rate = (host.adam_rate or 0.0) / 1e9
         found.append(f"Adam of {rate:.3g} billion parameters/s on a host (cluster.node.host.adam_rate{given})")
-    return f"offloading: assumed are {' and '.join(found)}; give them to narrow the interval" if found else ""
+    remedy = "give them, or measure them by 'scaleproof calibrate', to narrow the interval"
+    return f"offloading: assumed are {' and '.join(found)}; {remedy}" if found else ""

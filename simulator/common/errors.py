@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 
 class ExitCode(IntEnum):
@@ -52,6 +52,10 @@ class ScaleproofError(Exception):
     """Base of all errors that users can cause; `exit_code` is what the command line returns."""
 
     exit_code = ExitCode.FAILED
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How to pickle the error: without calls of subclasses' constructors, whose arguments may be others than `args`."""
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 class InputError(ScaleproofError):

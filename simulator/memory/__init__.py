@@ -48,7 +48,7 @@ def _host_use(scenario: Scenario, kinds: Sequence[RankMemory]) -> HostUse | None
 def _by_kind(scenario: Scenario) -> Iterator[RankMemory]:
     """The peak memory of ranks on each kind of nodes that has any."""
     cluster, plan = scenario.cluster, scenario.strategy.plan
-    mesh = plan.grid(cluster.node.devices)
+    mesh = plan.grid_on(cluster)
     for kind in range(len(cluster.kinds) + 1):
         places = [
             (worker, stage) for worker in range(plan.workers) for stage in range(plan.stages)

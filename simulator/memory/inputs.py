@@ -73,7 +73,7 @@ class MemoryInputs:
         self._known: dict[tuple[object, ...], Any] = {}
         plan = strategy.plan
         most = max(plan.shares) if plan.shares else scenario.total_samples // plan.workers
-        self.samples_per_worker = most if samples_per_worker is None else samples_per_worker
+        self.samples_per_worker: Amount = most if samples_per_worker is None else samples_per_worker
         samples = self.samples_per_worker / plan.microbatches
         self._set(plan, scenario.training, scenario.training.zero, samples, plan.microbatches, plan.bucket_bytes)
 
@@ -81,7 +81,7 @@ class MemoryInputs:
         """The inputs with columns, and another plan and training, which differ in no division of layers over ranks of a stage,
         and in no more of training than recomputation. The schedule must not depend on the times of passes."""
         other = copy(self)
-        other.samples_per_worker = self.scenario.total_samples // plan.workers
+        other.samples_per_worker = columns.samples * columns.microbatches
         other._set(plan, training, *columns)
         return other
 

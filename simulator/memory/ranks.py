@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -190,16 +190,19 @@ def ranks(inputs: MemoryInputs) -> tuple[RankMemory, ...]:
     return main, replace(worker, holders_bytes=without_states)
 
 
-def fullest_rank_bytes(inputs: MemoryInputs) -> NDArray[np.float64]:
+def fullest_rank_bytes(inputs: MemoryInputs, among: Collection[int] | None = None) -> NDArray[np.float64]:
     """Bytes of the rank that needs the most memory, as `ranks` has them for each, without those of libraries, by column of the
-    inputs."""
+    inputs. among: pipeline ranks that are considered, all if None."""
     stores, result = inputs.software.receives_all or inputs.software.keeps_outputs, np.zeros(len(inputs.samples))
     known: dict[int, list[Live]] = {}
     for kind in rank_kinds(inputs):
         # unless the software stores received and sent activations of different size
         varies = stores and any(chunk.entry_elements != chunk.output_elements for chunk in kind.chunks)
         first_is_fullest = inputs.plan.schedule in FIRST_IS_FULLEST and not varies
-        numbers = kind.numbers[: 1 if first_is_fullest else None]
+        numbers = [number for number in kind.numbers if among is None or number in among]
+        numbers = numbers[: 1 if first_is_fullest else None]
+        if not numbers:
+            continue
         result = np.maximum(result, PipelineRank(inputs, kind).reserved_bytes(numbers, known))
     return result
 
@@ -235,7 +238,7 @@ def _layers_of_ranks(inputs: MemoryInputs) -> Sequence[Sequence[Sequence[Layer]]
 def rank_kinds(inputs: MemoryInputs) -> list[RankKind]:
     """The kinds of pipeline ranks."""
     plan = inputs.plan
-    return inputs.once(("ranks", plan.schedule, plan.stages, plan.chunks), lambda: _rank_kinds(inputs))
+    return inputs.once(("ranks", plan.schedule, plan.stages, plan.chunks, plan.balance), lambda: _rank_kinds(inputs))
 
 
 def _rank_kinds(inputs: MemoryInputs) -> list[RankKind]:

@@ -196,10 +196,9 @@ class _Changed:
         """An operator and those that fine-tuning adds to it. needs: whether gradients of what it reads are needed."""
         if not self.is_frozen:
             yield self._trained(operator, needs) if isinstance(operator, Matmul | Convolution) else operator
-        elif isinstance(operator, Matmul):
-            yield from self._product(replace(operator, input_gradient=needs and operator.input_gradient, weight_gradient=False))
-        elif isinstance(operator, Convolution):
-            yield replace(operator, input_gradient=needs and operator.input_gradient, weight_gradient=False)
+        elif isinstance(operator, Matmul | Convolution):
+            frozen = replace(operator, input_gradient=needs and operator.input_gradient, weight_gradient=False)
+            yield from self._product(frozen) if isinstance(frozen, Matmul) else (frozen,)
         elif isinstance(operator, Attention):
             yield replace(operator, has_backward=needs)
         elif needs and operator.name not in _LOOK_UPS:
@@ -209,12 +208,12 @@ class _Changed:
 
     def _trained_layer(self, signature: str, operators: tuple[Operator, ...]) -> Layer:
         """A layer that is trained in full; next to adapters, the frozen one remains (PEFT's ModulesToSaveWrapper)."""
-        if self.tuning.adapters is not None:
-            frozen = self.base.parameters, self._frozen_bytes()
-            return replace(
-                self.base, signature=signature, operators=operators, frozen_parameters=frozen[0], frozen_bytes=frozen[1]
-            )
-        return self.base if operators == self.base.operators else replace(self.base, signature=signature, operators=operators)
+        if self.tuning.adapters is None and operators == self.base.operators:
+            return self.base
+        layer = replace(self.base, signature=signature, operators=operators)
+        if self.tuning.adapters is None:
+            return layer
+        return replace(layer, frozen_parameters=self.base.parameters, frozen_bytes=self._frozen_bytes())
 
     def _trained(self, product: Matmul | Convolution, needs: bool) -> Operator:
         """A product of a trained layer, whose weights may be those of a frozen embedding."""

@@ -3,11 +3,12 @@ ranks on nodes."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ AxisOrder = Annotated[tuple[Axis, ...], AfterValidator(_with_each_axis)]
 class DeviceMesh:
     """Ranks are numbered along the axes of `order`, innermost first; `devices` of them fill a node.
 
+    device_numbers: of the ranks, `devices` to a node, if some nodes have fewer devices; empty if all have them.
     expert: number of ranks with different experts. expert_tensor: tensor-parallel ranks that divide matrices of experts; the
     others, context ranks and workers then all have different experts, innermost in the mesh's order first (parallel folding,
     arXiv 2504.14960). If None, all tensor-parallel ranks divide matrices, and only workers have different experts.
@@ -48,6 +50,7 @@ class DeviceMesh:
     order: tuple[Axis, ...] = ORDER
     expert: int = 1
     expert_tensor: int | None = None
+    device_numbers: tuple[int, ...] = ()
 
     @property
     def model_parallel_size(self) -> int:
@@ -62,7 +65,15 @@ class DeviceMesh:
     @property
     def nodes(self) -> int:
         """Number of nodes that the ranks occupy."""
-        return -(-self.workers * self.stages * self.model_parallel_size // self.devices)
+        return int(self.device_of(self.workers * self.stages * self.model_parallel_size - 1)) // self.devices + 1
+
+    def device_of(self, ranks: Any) -> Any:
+        """Numbers of the devices of ranks."""
+        return np.array(self.device_numbers)[ranks] if self.device_numbers else ranks
+
+    def group(self, ranks: Sequence[int]) -> Group:
+        """The group of some ranks."""
+        return Group.of(self.device_of(list(ranks)).tolist() if self.device_numbers else ranks, self.devices)
 
     def stride(self, axis: Axis) -> int:
         """Distance between the numbers of neighbouring ranks along an axis."""
@@ -87,7 +98,7 @@ class DeviceMesh:
 
     def place(self, worker: int, stage: int) -> tuple[int, int]:
         """Node and device of the first rank with a stage of a worker."""
-        return divmod(self.rank(worker, stage), self.devices)
+        return divmod(int(self.device_of(self.rank(worker, stage))), self.devices)
 
     def replicas_of(self, stage: int, first: int = 0, count: int | None = None) -> Group:
         """The ranks with the same parameters as rank (0, stage): those of workers `first`, `first` + 1, … and of all context
@@ -99,15 +110,15 @@ class DeviceMesh:
         context_stride = self.stride("context")
         starts = range(self.rank(first, stage), self.rank(last, stage), self.stride("workers"))
         ranks = starts if self.context == 1 else [start + c * context_stride for start in starts for c in range(self.context)]
-        return Group.of(ranks, self.devices)
+        return self.group(ranks)
 
     @lru_cache(maxsize=64)  # noqa: B019 (meshes are small and few)
     def along(self, axis: Axis, size: int) -> Group:
         """A group of `size` consecutive ranks along an axis; the one that spans the most nodes."""
         number = np.arange(self.workers * self.stages * self.model_parallel_size) // self.stride(axis)
         ranks = np.flatnonzero(number % size == 0)[:, None] + self.stride(axis) * np.arange(size)
-        crossings = np.count_nonzero(np.diff(ranks // self.devices, axis=1), axis=1)
-        return Group.of(ranks[crossings.argmax()].tolist(), self.devices)
+        crossings = np.count_nonzero(np.diff(self.device_of(ranks) // self.devices, axis=1), axis=1)
+        return self.group(ranks[crossings.argmax()].tolist())
 
     def passing(self, axis: PassAxis) -> Group:
         """The ranks of a collective within passes; the slowest of all such groups."""
@@ -136,8 +147,8 @@ class DeviceMesh:
         """A group of ranks that exchange tokens; the one that spans the most nodes."""
         groups = self.experts().reshape(-1, self.expert)
         groups = groups[np.argsort(groups[:, 0])]
-        crossings = np.count_nonzero(np.diff(groups // self.devices, axis=1), axis=1)
-        return Group.of(groups[crossings.argmax()].tolist(), self.devices)
+        crossings = np.count_nonzero(np.diff(self.device_of(groups) // self.devices, axis=1), axis=1)
+        return self.group(groups[crossings.argmax()].tolist())
 
     def expert_replicas(self, stage: int) -> list[list[int]]:
         """For each part of a stage's experts the ranks that have it, among those with the first part of each matrix."""
@@ -146,12 +157,13 @@ class DeviceMesh:
 
     def on_first_node(self, ranks: Sequence[int]) -> int:
         """Number of the given ranks that are on the first one's node."""
-        return sum(rank // self.devices == ranks[0] // self.devices for rank in ranks)
+        nodes = self.device_of(np.array(ranks)) // self.devices
+        return int((nodes == nodes[0]).sum())
 
     def workers_on(self, nodes: Sequence[int], stage: int) -> list[int]:
         """Workers with a rank of this stage on one of the nodes."""
         ranks = self.stride("workers") * np.arange(self.workers)[:, None] + self.members(0, stage)
-        return np.flatnonzero(np.isin(ranks // self.devices, nodes).any(axis=1)).tolist()
+        return np.flatnonzero(np.isin(self.device_of(ranks) // self.devices, nodes).any(axis=1)).tolist()
 
 
 class RankClass(NamedTuple):
@@ -172,22 +184,27 @@ class RankClass(NamedTuple):
         return f"{self.ranks} {role}s" if self.ranks > 1 else f"{role} {self.rank}"
 
 
-def place(ranks: int, per_node: int, distinguishable: Collection[int], labels: Sequence[Hashable] = ()) -> list[RankClass]:
-    """Classes of equivalent ranks that fill nodes of `per_node` devices in order; each `distinguishable` rank is a class of its
-    own. labels: of each rank, such as its samples and its device, equal within a class; none if all are equal.
+def place(
+    ranks: int, per_node: int | Sequence[int], distinguishable: Collection[int], labels: Sequence[Hashable] = ()
+) -> list[RankClass]:
+    """Classes of equivalent ranks that fill nodes in order; each `distinguishable` rank is a class of its own.
 
-    Nodes are equivalent if they have the same number of ranks, with the same labels in order, and none is `distinguishable`.
+    per_node: number of ranks that fill a node, or each of the nodes. labels: of each rank, such as its samples and its device,
+    equal within a class; none if all are equal. Nodes are equivalent if they have the same number of ranks, with the same
+    labels in order, and none is `distinguishable`.
     """
-    touched = {rank // per_node for rank in distinguishable}
+    ends = np.minimum(np.cumsum([per_node] * -(-ranks // per_node) if isinstance(per_node, int) else per_node), ranks)
+    ends = ends[: 1 + int(ends.argmax())]
+    on_nodes = [range(first, last) for first, last in itertools.pairwise([0, *ends.tolist()])]
+    touched = set(np.searchsorted(ends, sorted(distinguishable), side="right").tolist())
     equivalent: dict[object, list[int]] = {}
-    for node in range(-(-ranks // per_node)):
-        first, last = node * per_node, min((node + 1) * per_node, ranks)
-        key = node if node in touched else (last - first, *labels[first:last])
+    for node, own in enumerate(on_nodes):
+        key = node if node in touched else (len(own), *labels[own.start : own.stop])
         equivalent.setdefault(key, []).append(node)
     classes = []
     for nodes in equivalent.values():
         by_label: dict[Hashable, list[int]] = {}
-        for rank in range(nodes[0] * per_node, min((nodes[0] + 1) * per_node, ranks)):
+        for rank in on_nodes[nodes[0]]:
             if rank in distinguishable:
                 classes.append(RankClass(nodes[0], 1, 1, rank))
             else:

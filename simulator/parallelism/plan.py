@@ -3,12 +3,14 @@ strategies."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from pydantic import Field
 
+from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Width
 from scaleproof.simulator.model.layers import Counted, Shard
@@ -106,9 +108,9 @@ class Plan(AllDegrees):
         """Bytes at which the first bucket of gradients, and each other one, closes."""
         return self.bucket_bytes if self.first_bucket_bytes is None else self.first_bucket_bytes, self.bucket_bytes
 
-    def pipelined_ranks(self, devices: int) -> int:
-        """Number of tensor-parallel ranks of each stage of a pipeline over several nodes; 0 without one. devices: of a node."""
-        return self.tensor if self.stages > 1 and self.ranks > devices else 0
+    def pipelined_ranks(self, cluster: Cluster) -> int:
+        """Number of tensor-parallel ranks of each stage of a pipeline over several nodes of a cluster; 0 without one."""
+        return self.tensor if self.stages > 1 and cluster.nodes_of(self.ranks) > 1 else 0
 
     @property
     def splits(self) -> bool:
@@ -137,6 +139,11 @@ class Plan(AllDegrees):
         return DeviceMesh(
             self.workers, self.stages, self.tensor, self.context, devices, self.order, self.expert, self.expert_tensor
         )
+
+    def grid_on(self, cluster: Cluster) -> DeviceMesh:
+        """The mesh of the ranks on the nodes of a cluster."""
+        mesh, numbers = self.grid(cluster.node.devices), cluster.device_numbers(self.ranks)
+        return replace(mesh, device_numbers=numbers) if numbers else mesh
 
     def samples_of(self, worker: int, samples_per_worker: int) -> int:
         """Samples of a worker in a step. samples_per_worker: where they are equal."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field
 
@@ -21,15 +21,22 @@ from scaleproof.simulator.parallelism.plan import Plan, Shares, check_size
 from scaleproof.simulator.parallelism.stages import check_schedule, cut_by_blocks
 from scaleproof.simulator.parallelism.strategy import Strategy, nearest_divisor
 
+GivenShares = Shares | Literal["auto"] | None
+_SHARES: Final = Field(None, description="samples of each worker, or auto: by the rates of their devices")
+
 
 class ReplicaStrategy(Strategy):
     """Strategies that are described completely by their plan."""
 
     def for_samples(self, samples_per_worker: int) -> Self:
-        """The strategy with the number of microbatches that follows from their size, if that is given."""
+        """The strategy with the number of microbatches that follows from their size, if that is given, which it may not be if
+        workers have different shares."""
         size: int | None = getattr(self, "micro_batch_size", None)
         if size is None:
             return self
+        if getattr(self, "shares", None) is not None:
+            message = "workers have different shares of the samples; give microbatches instead"
+            raise FieldError(("strategy", "micro_batch_size"), message)
         number, rest = divmod(samples_per_worker, size)
         if rest:
             near = nearest_divisor(samples_per_worker, min(size, samples_per_worker))
@@ -48,11 +55,9 @@ class ReplicaStrategy(Strategy):
         return Plan.model_construct(**{name: getattr(self, name) for name in options})
 
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
-        """Checks layers, shares of samples, degrees, schedule and all-reduce algorithm; raises FieldError."""
+        """Checks layers, samples of workers, degrees, schedule and all-reduce algorithm; raises FieldError."""
         plan = self.plan
         cut_by_blocks(layers, plan.stages * plan.chunks, plan.balance, plan.counted)
-        if plan.shares is not None:
-            check_shares(plan.shares, plan.workers, samples_per_worker * plan.workers)
         for samples in plan.shares or (samples_per_worker,):
             super().check(layers, samples)
         check_size(plan)
@@ -83,16 +88,7 @@ class DataParallel(Microbatches, GradientAveraging, ReplicaStrategy):
     """
 
     kind: Literal["data_parallel"] = "data_parallel"
-    shares: Shares | Literal["auto"] | None = Field(
-        None, description="samples of each worker, or auto: by the rates of their devices"
-    )
-
-    def for_samples(self, samples_per_worker: int) -> Self:
-        """The strategy for these samples. Raises FieldError for `micro_batch_size` if workers have different shares."""
-        if self.shares is not None and self.micro_batch_size is not None:
-            message = "workers have different shares of the samples; give microbatches instead"
-            raise FieldError(("strategy", "micro_batch_size"), message)
-        return super().for_samples(samples_per_worker)
+    shares: GivenShares = _SHARES
 
 
 class Pipeline(Microbatches, PipelineStages, ReplicaStrategy):
@@ -105,6 +101,7 @@ class Hybrid(AllDegrees, ReplicaStrategy):
     """`workers` · `stages` · `tensor` · `context` ranks, numbered along the axes of `order`, innermost first."""
 
     kind: Literal["hybrid"] = "hybrid"
+    shares: GivenShares = _SHARES
 
     def nodes_needed(self, cluster: Cluster) -> int:
         """Nodes of the training ranks, and one for each server."""

@@ -105,7 +105,7 @@ class Strategy(Spec):
 
     def nodes_needed(self, cluster: Cluster) -> int:
         """Number of nodes of `cluster` that the ranks occupy."""
-        return -(-self.training_ranks // cluster.node.devices)
+        return cluster.nodes_of(self.training_ranks)
 
     def communicates_in_nodes(self, cluster: Cluster) -> bool:
         """Whether ranks on the same node communicate."""

@@ -32,8 +32,9 @@ def placed(cluster: Cluster, plan: Plan) -> Cluster:
         idle = whole.node.devices % multiple
         if idle == 0:
             return whole
-        if _nodes(plan, whole.node.devices - idle) <= whole.nodes:
-            return whole.using(whole.node.devices - idle)
+        used = whole.using(whole.node.devices - idle)
+        if _nodes(plan, used) <= whole.nodes:
+            return used
     return whole
 
 
@@ -51,7 +52,7 @@ def placement_warnings(plan: Plan, cluster: Cluster) -> Iterator[str]:
     for kind, ranks in straddling:
         fitting = installed - installed % ranks
         remedy = [f"cluster.node.used={fitting}"] if cluster.gives_used else []
-        if (nodes := _nodes(plan, fitting)) > cluster.nodes:
+        if (nodes := _nodes(plan, cluster.using(fitting))) > cluster.nodes:
             remedy.append(f"cluster.nodes={nodes}")
         given = f"set {' and '.join(remedy)}, or " if remedy else ""
         yield (
@@ -65,9 +66,9 @@ def placement_warnings(plan: Plan, cluster: Cluster) -> Iterator[str]:
         )
 
 
-def _nodes(plan: Plan, devices: int) -> int:
-    """Number of nodes of a plan's ranks, `devices` on each, and of its servers."""
-    return -(-plan.ranks // devices) + plan.servers
+def _nodes(plan: Plan, cluster: Cluster) -> int:
+    """Number of nodes of a plan's ranks on a cluster, and of its servers."""
+    return cluster.nodes_of(plan.ranks) + plan.servers
 
 
 def _multiples(plan: Plan, devices: int) -> list[int]:

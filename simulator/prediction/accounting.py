@@ -37,7 +37,8 @@ def accounted(run: Run, scenario: Scenario) -> Run:
     if run.compute == "paced":
         return replace(run, tokens=tokens, to_target=target)
     model_flops, recomputed_flops = _flops_per_sample_of(scenario)
-    nodes, node, pue = scenario.strategy.nodes_needed(scenario.cluster), scenario.cluster.node, scenario.cluster.pue
+    node, pue = scenario.cluster.node, scenario.cluster.pue
+    nodes = scenario.cluster.full_nodes(scenario.strategy.nodes_needed(scenario.cluster))
     power_W = _mean_power_W(run, node.power_W, node.idle_power_W)
     price_USD_per_s = scenario.cluster.node_USD_per_s(power_W)
     known = replace(
@@ -57,10 +58,10 @@ def accounted(run: Run, scenario: Scenario) -> Run:
 
 def _mean_peak_flops(scenario: Scenario) -> float:
     """Peak FLOP/s of a rank's device, on average over the ranks where devices differ."""
-    cluster, precision, devices = scenario.cluster, scenario.training.precision, scenario.cluster.node.devices
+    cluster, precision = scenario.cluster, scenario.training.precision
     if not cluster.kinds:
         return cluster.device.peak_flops[precision]
-    kinds = [cluster.kind_of(rank // devices) for rank in range(scenario.strategy.training_ranks)]
+    kinds = [cluster.kind_of(cluster.place(rank)[0]) for rank in range(scenario.strategy.training_ranks)]
     return sum(cluster.with_device_of(kind).device.peak_flops[precision] for kind in kinds) / len(kinds)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from scaleproof.simulator.captured.strategy import CapturedStrategy
+from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.run.records import CaptureFacts
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -27,6 +29,7 @@ def with_capture_facts(run: Run, strategy: CapturedStrategy, scenario: Scenario)
     facts = CaptureFacts(
         known.measured, known.extrapolated, known.unknown, known.unknown_names,
         *(dict(list(sizes.items())[:_MOST]) for sizes in (fullest.modules_bytes, fullest.lines_bytes)),
+        strategy.script.samples_known or strategy.samples_ is not None,
     )  # fmt: skip
     compute_s = run.breakdown_s["compute"] + run.breakdown_s["slowest_rank"]
     unknown = known.unknown * compute_s / run.step_time_s if run.step_time_s else 0.0
@@ -34,13 +37,23 @@ def with_capture_facts(run: Run, strategy: CapturedStrategy, scenario: Scenario)
     warnings = list[str]()
     if known.unknown:
         names = ", ".join(name.removeprefix("aten::") for name in known.unknown_names[:_MOST])
-        warnings.append(f"no cost is known for {names}; counted by the bytes moved, and the interval is wider")
+        share = f"{format_percent(known.unknown)} of the time of kernels is of those whose cost is not known: {names}"
+        warnings.append(f"{share}; counted by the bytes moved, and the interval is wider; strategy.kernels takes a file "
+                        "that says what they compute")  # fmt: skip
     if strategy.script.samples_conflict and strategy.samples_ is None:
         warnings.append(
             f"{strategy.script.samples_conflict}; if that is wrong, set strategy.samples, of a step of all captured ranks"
         )
     warnings += strategy.script.warnings
+    if not facts.samples_known:
+        warnings.append(f"samples of a step are not known, since {strategy.script.samples_rule}")
+        run = replace(run, **{name: _without_samples(getattr(run, name)) for name in ("energy_J", "cost_USD")})
     return replace(run, capture=facts, prediction_interval_s=interval_s).warned(*warnings)
+
+
+def _without_samples(bill: Mapping[str, float] | None) -> Mapping[str, float] | None:
+    """A bill without what a million samples cost."""
+    return bill and {unit: amount for unit, amount in bill.items() if unit != "per_million_samples"}
 
 
 def widened(interval_s: tuple[float, float], step_s: float, unknown: float) -> tuple[float, float]:

@@ -114,7 +114,7 @@ class Baseline:
         limits, plan = _limits(scenario), scenario.strategy.plan
         smallest = _smallest(inputs, limits) if degrees is None else _Smallest(degrees, _fits(inputs, degrees))
         degrees = smallest.degrees
-        microbatch = scenario.samples_per_worker // plan.microbatches
+        microbatch = max(1, scenario.samples_per_worker // plan.microbatches)
         share = degrees.stages * degrees.tensor / (plan.stages * plan.model_parallel_size)
         counts = {
             "weak": max(1, round(plan.microbatches * share)),

@@ -158,8 +158,8 @@ class CaptureFacts:
 
     measured, extrapolated, unknown: shares of the time of kernels, by whether shapes are within those of measured kernels, the
     model of kernels gives the time, or only the bytes that an operator of unknown cost moves; they add up to 1. unknown_names:
-    of such operators, the longest first. modules_bytes, lines_bytes: allocated bytes at the peak of memory by module, and by
-    line of the script.
+    of such operators, the longest first. samples_known: whether samples of a step are known. modules_bytes, lines_bytes:
+    allocated bytes at the peak of memory by module, and by line of the script.
     """
 
     measured: float
@@ -168,6 +168,7 @@ class CaptureFacts:
     unknown_names: tuple[str, ...] = ()
     modules_bytes: Mapping[str, float] = field(default_factory=dict)
     lines_bytes: Mapping[str, float] = field(default_factory=dict)
+    samples_known: bool = True
 
 
 @dataclass(frozen=True)

@@ -172,6 +172,11 @@ class Run:
         return measured_quantiles_s(self.step_times_s) if self.origin == "measured" and self.step_times_s else None
 
     @property
+    def samples_known(self) -> bool:
+        """Whether samples of a step are known; otherwise all that a worker takes in a step counts as one."""
+        return self.capture is None or self.capture.samples_known
+
+    @property
     def samples_per_s(self) -> float:
         """Throughput in samples per second, over all workers."""
         return self.samples / self.step_time_s if self.step_time_s > 0 else float("inf")
@@ -264,7 +269,7 @@ class Run:
         facts = {
             "run": f"{over}{self.scenario}: {self.strategy} on {counted(self.ranks, 'rank')}, {self.origin}",
             "step time": format_time_s(self.step_time_s),
-            "throughput": f"{format_number(self.samples_per_s)} samples/s",
+            "throughput": f"{format_number(self.samples_per_s)} samples/s" if self.samples_known else "samples not known",
         }
         if self.prediction_interval_s:
             low, high = map(format_time_s, self.prediction_interval_s)

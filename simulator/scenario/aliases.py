@@ -56,9 +56,9 @@ _STATES: Final = {
     for prefix in ("", "paged_")
     for suffix, bits in (("_8bit", 8), ("_32bit", 32), *([("", 32)] if prefix else []))
 } | {"adamw_bnb_8bit": ("adam", 8), "lamb_8bit": ("lamb", 8), "momentum_8bit": ("momentum", 8)}
-# By words for adapters, their kind, and the precision of frozen parameters. _RANK: of adapters that are given by a word.
-_ADAPTERS: Final[dict[str, tuple[str, str | None]]] = {"lora": ("lora", None), "dora": ("dora", None), "qlora": ("lora", "nf4")}
-_RANK: Final = 16
+# By words for adapters, their kind, and the precision of frozen parameters. ADAPTER_RANK: of adapters that are given by a word.
+ADAPTERS: Final[dict[str, tuple[str, str | None]]] = {"lora": ("lora", None), "dora": ("dora", None), "qlora": ("lora", "nf4")}
+ADAPTER_RANK: Final = 16
 # Names of data parallelism and the stage of ZeRO that they imply.
 _SHARDING: Final = {"ddp": 0, "fsdp": 3}
 # Degrees of parallelism inside a worker, with which data parallelism is a hybrid.
@@ -158,10 +158,10 @@ def _expand_adapters(located: Located, training: dict[Any, Any]) -> None:
         training["adapters"] = {"kind": "lora", "rank": given}
         return
     word = given.get("kind") if isinstance(given, dict) else given
-    if not isinstance(word, str) or word.lower() not in _ADAPTERS:
+    if not isinstance(word, str) or word.lower() not in ADAPTERS:
         return
-    kind, base = _ADAPTERS[word.lower()]
-    training["adapters"] = given | {"kind": kind} if isinstance(given, dict) else {"kind": kind, "rank": _RANK}
+    kind, base = ADAPTERS[word.lower()]
+    training["adapters"] = given | {"kind": kind} if isinstance(given, dict) else {"kind": kind, "rank": ADAPTER_RANK}
     if base is None:
         return
     if training.setdefault("base_precision", base) != base:

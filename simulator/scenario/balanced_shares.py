@@ -16,18 +16,17 @@ _ROUNDS: Final = 4
 
 
 def balanced_shares(
-    layers: Sequence[Layer], cluster: Cluster, precision: Precision, workers: int, microbatches: int, total_samples: int
+    layers: Sequence[Layer], cluster: Cluster, precision: Precision, kinds: Sequence[int], microbatches: int, total_samples: int
 ) -> tuple[int, ...]:
     """Samples of each worker, in proportion to the rate at which its device computes the layers' passes.
 
-    Each share is a multiple of the number of microbatches; what rounding leaves goes to the workers that lose the most by it.
-    Raises FieldError for fewer samples than that needs.
+    kinds: of the nodes of the workers' first stages. Each share is a multiple of the number of microbatches; what rounding
+    leaves goes to the workers that lose the most by it. Raises FieldError for fewer samples than that needs.
     """
-    units = total_samples // microbatches
+    workers, units = len(kinds), total_samples // microbatches
     if units < workers or total_samples % microbatches:
         message = f"{total_samples} samples are no whole microbatches for {workers} workers; give a multiple of {microbatches}"
         raise FieldError(("batch",), f"{message}, at least {workers * microbatches}")
-    kinds = [cluster.kind_of(worker // cluster.node.devices) for worker in range(workers)]
     devices = {kind: cluster.with_device_of(kind).device for kind in set(kinds)}
     samples = dict.fromkeys(devices, total_samples / workers)
     for _ in range(_ROUNDS):

@@ -40,7 +40,7 @@ from scaleproof.simulator.parallelism import (
     Strategy,
 )
 from scaleproof.simulator.parallelism.option_rules import check_options
-from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy, check_shares
 from scaleproof.simulator.parallelism.strategy import StrategyRegistry
 from scaleproof.simulator.parallelism.used_devices import placed
 from scaleproof.simulator.scenario.balanced_shares import balanced_shares
@@ -192,8 +192,9 @@ class Scenario(Spec):
             return None
         samples = max(1, self.samples_per_worker // plan.microbatches)
         return statistics(
-            lengths, longest, samples, plan.microbatches, plan.workers, self.training.zero == 3 or plan.stages > 1
-        )
+            lengths, longest, samples, plan.microbatches, plan.workers, self.training.zero == 3 or plan.stages > 1,
+            plan.context, plan.context_by,
+        )  # fmt: skip
 
     @property
     def tokens_per_sample(self) -> int | None:
@@ -248,17 +249,20 @@ class Scenario(Spec):
         self.__dict__["training"] = with_training_defaults(training, self.framework, strategy)
 
     def _balanced_shares(self) -> tuple[int, ...]:
-        workers, microbatches = self.strategy.workers, self.strategy.plan.microbatches
-        layers, precision = _layers(self.model, self.strategy.plan.shard), self.training.precision
+        plan, workers, precision = self.strategy.plan, self.strategy.workers, self.training.precision
+        layers, mesh = _layers(self.model, plan.shard), plan.grid_on(self.cluster)
         if any(precision not in device.peak_flops for device in self.cluster.all_devices):
             return (self.total_samples // workers,) * workers  # `_precision_problems` reports it
-        return balanced_shares(layers, self.cluster, precision, workers, microbatches, self.total_samples)
+        kinds = [self.cluster.kind_of(mesh.place(worker, 0)[0]) for worker in range(workers)]
+        return balanced_shares(layers, self.cluster, precision, kinds, plan.microbatches, self.total_samples)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         """Checks rules between parts. FieldError passes through pydantic, and `load` adds the place in the file."""
         workers, strategy = self.strategy.workers, self.strategy
-        if self.total_samples % workers:
+        if (shares := strategy.plan.shares) is not None:
+            check_shares(shares, workers, self.total_samples)
+        elif self.total_samples % workers:
             nearest = max(1, round(self.total_samples / workers)) * workers
             message = f"{workers} workers do not divide {self.total_samples} samples; give a multiple such as {nearest}"
             raise FieldError(("batch",), message)
@@ -311,7 +315,9 @@ class Scenario(Spec):
             yield (
                 ("strategy",),
                 f"{needed} ranks for {cluster.devices} devices ({cluster.nodes} nodes × {cluster.node.devices}); "
-                f"give at most {cluster.devices}, or set cluster.nodes={-(-needed // cluster.node.devices)}",
+                f"give at most {cluster.devices}, or set cluster.nodes={-(-needed // cluster.node.devices)}"
+                if cluster.has_equal_nodes
+                else f"{needed} ranks for {cluster.devices} devices of {cluster.nodes} nodes; give at most {cluster.devices}",
             )
         if (nodes := strategy.nodes_needed(cluster)) > cluster.nodes:
             message = f"workers and dedicated servers need {nodes} nodes, the cluster has {cluster.nodes}"
@@ -338,13 +344,18 @@ class Scenario(Spec):
 
     def _kinds_problems(self) -> Iterator[tuple[FieldPath, str]]:
         """What does not train on nodes with different devices."""
-        strategy, plan, devices = self.strategy, self.strategy.plan, self.cluster.node.devices
+        strategy, plan, cluster = self.strategy, self.strategy.plan, self.cluster
+        sizes = sorted({cluster.devices_of(node) for node in range(min(cluster.nodes, cluster.nodes_of(plan.ranks)))})
+        undivided = [size for size in sizes if size % plan.model_parallel_size]
         if not isinstance(strategy, ReplicaStrategy) or strategy.servers:
             message = f"{strategy.kind} needs equal devices on all nodes, these have {len(self.cluster.kinds) + 1} kinds"
             yield ("strategy", "kind"), f"{message}; use data_parallel (with zero as well), pipeline or hybrid"
-        elif plan.model_parallel_size > 1 and devices % plan.model_parallel_size:
+        elif undivided:
             message = f"groups of {plan.model_parallel_size} ranks that divide layers would straddle nodes of different devices"
-            yield ("strategy", "tensor"), f"{message}; give a divisor of {devices}"
+            yield ("strategy", "tensor"), f"{message}; give a divisor of {' and '.join(map(str, sizes))}"
+        elif not cluster.has_equal_nodes and plan.expert > 1:
+            message = "ranks with different experts exchange tokens over nodes with equal numbers of devices, these have"
+            yield ("strategy", "expert"), f"{message} {' and '.join(map(str, sizes))}; leave expert out, or set node.used"
         if self.training.measured_step is not None:
             yield ("training", "measured_step"), "is of one device, the nodes have several; leave it out"
 
@@ -381,7 +392,7 @@ class Scenario(Spec):
     def option_values(self) -> dict[str, Any]:
         """Values that decide where the strategy's options have an effect, by the names in their rules."""
         plan = self.strategy.plan
-        more = {"averages": plan.averages, "ranks": plan.ranks, "nodes": -(-plan.ranks // self.cluster.node.devices)}
+        more = {"averages": plan.averages, "ranks": plan.ranks, "nodes": self.cluster.nodes_of(plan.ranks)}
         return vars(plan) | vars(self.strategy) | more | {"zero": self.training.zero}
 
 

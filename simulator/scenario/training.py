@@ -221,8 +221,6 @@ def state_problems(training: Training, strategy: Strategy) -> Iterator[tuple[Fie
         yield ("training", "offload"), "muon's products on hosts are not modelled; give adam, or leave offload out"
     if bits == 8 and optimizer == "muon":
         yield ("training", "state_bits"), "muon in 8 bits is not modelled; give 16 or 32, or optimizer=adam"
-    if bits is not None and training.precision == "fp64":
-        yield ("training", "state_bits"), "states of fp64 have 64 bits; leave it out, or give another precision"
     if strategy.servers and (bits or training.ema or training.clip_gradients is not None or optimizer == "muon"):
         field = next(name for name in ("state_bits", "ema", "clip_gradients", "optimizer") if name in training.model_fields_set)
         message = f"servers update parameters in fp32, with states of their own; leave {field} out, or use data_parallel"

@@ -29,11 +29,11 @@ def pass_times(plan: Plan, job: Job) -> PassTimes:
 
 def with_collectives(plan: Plan, job: Job) -> Job:
     """The job with the collectives of a plan's ranks within their passes, and the contention of collectives next to passes."""
-    mesh = plan.grid(job.cluster.node.devices)
+    mesh = plan.grid_on(job.cluster)
     shares_layers = plan.model_parallel_size > 1 or plan.expert > 1
     return replace(
         job, exchange=LayerCollectives(plan, mesh) if shares_layers else None, contend=Contention.of_replicas(plan, mesh, job),
-        ranks=plan.ranks, group=plan.model_parallel_size, pipelined_ranks=plan.pipelined_ranks(mesh.devices),
+        ranks=plan.ranks, group=plan.model_parallel_size, pipelined_ranks=plan.pipelined_ranks(job.cluster),
         splits_backward=plan.schedule not in WHOLE,
     )  # fmt: skip
 

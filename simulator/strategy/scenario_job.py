@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.parallelism import Strategy
 from scaleproof.simulator.parallelism.used_devices import placed
@@ -31,6 +33,13 @@ def job_of(
         scenario.samples_per_worker if samples_per_worker is None else samples_per_worker,
         scenario.unevenness if unevenness is None else unevenness,
     )
+
+
+def job_of_rank(scenario: Scenario, rank: int) -> Job:
+    """The job of a scenario on the kind of nodes that a rank is on."""
+    job = job_of(scenario)
+    own = job.cluster.with_device_of(job.cluster.kind_of(job.cluster.place(rank)[0]))
+    return job if own is job.cluster else replace(job, cluster=own)
 
 
 def program_of(scenario: Scenario) -> Program:
@@ -77,7 +86,7 @@ def _job(scenario: Scenario, strategy: Strategy, samples_per_worker: int, uneven
         delays_update=training.delay_update,
         ranks=strategy.waiting_ranks,
         group=plan.model_parallel_size,
-        pipelined_ranks=plan.pipelined_ranks(cluster.node.devices),
+        pipelined_ranks=plan.pipelined_ranks(cluster),
         is_emulated=scenario.compute == "paced",
     )
     return job.recomputing(stage_layers(strategy, job)) if training.recompute.depends_on_stage else job

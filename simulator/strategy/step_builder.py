@@ -111,7 +111,7 @@ class StepBuilder(ProgramBuilder):
             model_parallel_size=len(group),
             paces=paces if any(paces) else (),
         )
-        self._places[number] = node, rank % self.job.cluster.node.devices
+        self._places[number] = node, self.job.cluster.place(rank)[1]
         return number
 
     def add_class(self, ranks: RankClass, is_server: bool = False) -> int:

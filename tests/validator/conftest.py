@@ -29,12 +29,12 @@ MakeScenario = Callable[..., Scenario]
 
 def make(
     strategy: dict[str, Any], model: dict[str, Any] | None = None, steps: int = 5, batch: int = 16,
-    cluster: dict[str, Any] | None = None, **training: Any,
+    cluster: dict[str, Any] | None = None, lengths: dict[str, Any] | None = None, **training: Any,
 ) -> Scenario:  # fmt: skip
     if strategy.get("schedule") in V_SHAPED and not supports_v_shape():
         pytest.skip("torch's pipelines hand nothing on within a rank before 2.13")
     parts: dict[str, Any] = {"model": model or TINY_GPT, "cluster": cluster or CLUSTER, "strategy": strategy}
-    parts |= {"batch": {"total": batch}, "steps": steps}
+    parts |= {"batch": {"total": batch, "lengths": lengths}, "steps": steps}
     return Scenario.model_validate({"name": "small", "training": {"warmup_steps": 2, **training}, **parts})
 
 

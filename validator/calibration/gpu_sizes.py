@@ -22,7 +22,8 @@ class GpuSizes:
     more_products: timed in the first precision of 16 bits alone. attentions: (sequences, tokens of each, heads, heads of keys,
     width), in that precision. sustained_side: of the square product that is computed without a pause in each precision, for
     sustained_s seconds of the budget. overlap_bytes, overlap_side: of the all-reduces and the products that overlap. layers:
-    (model, precision, samples of a batch) whose layers are timed. optimizer_parameters: numbers of parameters of a step.
+    (model, precision, samples of a batch) whose layers are timed. optimizer_parameters: numbers of parameters of a step;
+    host_parameters: of one on the host.
     devices: number of devices, None for those present. label: note on all results, if they are not accurate. budget_s: seconds
     for all probes together.
     """
@@ -40,6 +41,7 @@ class GpuSizes:
     message_bytes: Sequence[int]
     layers: Sequence[tuple[Gpt | ResNet, str, Sequence[int]]]
     optimizer_parameters: Sequence[int]
+    host_parameters: Sequence[int]
     budget_s: float
     devices: int | None = None
     label: str = ""
@@ -91,6 +93,7 @@ FULL: Final = GpuSizes(
         (ResNet(), "fp32", (8, 16, 32, 64)),
     ],
     optimizer_parameters=[2**20, 2**24, 2**27],
+    host_parameters=[2**25],
     budget_s=180.0,
 )
 
@@ -108,6 +111,7 @@ TINY: Final = GpuSizes(
     message_bytes=[4, 2**10, 2**14, 2**18],
     layers=[(model_of(GPT_TINY), "fp32", (1, 4)), (model_of(RESNET_TINY), "fp32", (2, 4))],
     optimizer_parameters=[2**10, 2**16],
+    host_parameters=[2**16],
     budget_s=10.0,
     devices=2,
     label="dry run on the CPU, numbers are meaningless",

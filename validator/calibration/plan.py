@@ -27,10 +27,11 @@ SHARES: Final = {
     "overlap": 2.0,
     "update": 2.0,
     "loading": 1.0,
+    "host_adam": 2.0,
 }
 NAMES: Final = tuple(SHARES)
 # Probes of one rank's device. They are run as one unless some of them, but not layers, are requested.
-DEVICE: Final = frozenset({"matmul", "attention", "memory", "launch", "host_copy", "optimizer", "layer"})
+DEVICE: Final = frozenset({"matmul", "attention", "memory", "launch", "optimizer", "layer"})
 # Message sizes: small ones for the latency, large ones for the bandwidth.
 MESSAGE_BYTES: Final = (4, 64, 1024, *(4**power for power in range(6, 13)))
 STREAM_BYTES: Final = (4, 256, 4096, 2**16, 2**18)
@@ -104,7 +105,7 @@ def tasks(plan: ProbePlan, site: Site, cluster: Cluster | None) -> list[Task]:
     if (most := max(plan.groups, default=0)) > site.ranks:
         raise InputError(f"--groups {most}: there are {site.ranks} ranks; give groups of at most {site.ranks}")
     network = _network(plan, site, cluster)
-    chosen = [*_gpu(plan.gpu), *network] if plan.gpu else [*_device(plan, site), *network, *_host(plan)]
+    chosen = [*_gpu(plan.gpu), *network] if plan.gpu else [*_device(plan, site), *network, *_host(plan, site)]
     if plan.names:
         chosen = [task for task in chosen if task.name in plan.names]
     scale = plan.budget_s / sum(task.budget_s for task in chosen) if chosen else 0.0
@@ -196,7 +197,6 @@ def _device(plan: ProbePlan, site: Site) -> Iterator[Task]:
         "attention": (compute.attentions, (compute.ATTENTIONS, precision)),
         "memory": (compute.memory, (compute.SIZES_BYTES, precision)),
         "launch": (compute.launches, ()),
-        "host_copy": (compute.host_copies, (compute.SIZES_BYTES,)),
         "optimizer": (compute.optimizers, (models[:1], precision, ("sgd", "momentum", "adam"))),
     }
     for name, (function, arguments) in probes.items():
@@ -207,7 +207,7 @@ def _gpu(sizes: GpuSizes) -> Iterator[Task]:
     """Probes of one GPU, each with its seconds. Updates of servers consist of additions and optimizer steps, which are among
     them."""
     from scaleproof.validator.calibration.fit.gpu import layers
-    from scaleproof.validator.probe import compute, gpu, products
+    from scaleproof.validator.probe import compute, gpu, host, products
     from scaleproof.validator.train.capabilities import OPTIMIZERS
 
     yield Task("matmul", "matrix products", products.products, (sizes.products, sizes.precisions), 14.0, 1)
@@ -216,7 +216,8 @@ def _gpu(sizes: GpuSizes) -> Iterator[Task]:
     yield Task("attention", "attention", compute.attentions, (sizes.attentions, precision), 10.0, 1)
     yield Task("memory", "memory", compute.memory, (sizes.memory_bytes, "fp32"), 12.0, 1)
     yield Task("launch", "launches", gpu.launches, (), 3.0, 1)
-    yield Task("host_copy", "copies from and to the host", compute.host_copies, (sizes.copy_bytes,), 6.0, 1)
+    yield Task("host_copy", "copies from and to the host", host.copies, (sizes.copy_bytes,), 6.0, 1)
+    yield Task("host_adam", "Adam on the host", host.adam, (sizes.host_parameters,), 4.0, 1)
     yield Task("host_copy", "copies between devices", gpu.device_copies, (sizes.copy_bytes,), 6.0, 1)
     for model, precision, samples in sizes.layers:
         what = f"layers of a {model.kind}, {precision}"
@@ -229,10 +230,14 @@ def _gpu(sizes: GpuSizes) -> Iterator[Task]:
     yield Task("matmul", "sustained matrix products", products.sustained, long, sustained_s, 1)
 
 
-def _host(plan: ProbePlan) -> Iterator[Task]:
-    """Probes of parameter-server updates and of preparing batches."""
-    from scaleproof.validator.probe import loading, servers
+def _host(plan: ProbePlan, site: Site) -> Iterator[Task]:
+    """Probes of parameter-server updates, of preparing batches, and of what states cost that are moved out of devices; the
+    last only by name in a lab, whose hosts share one machine's memory."""
+    from scaleproof.validator.probe import host, loading, servers
 
     share = SHARES["update"]
     yield Task("update", "updates of a parameter server", servers.updates, ((1, 4), ("sgd", "adam"), servers.SIZES), share, 1)
     yield Task("loading", "preparing batches", loading.loading, (plan.models[0], (8, 64), None), SHARES["loading"], 1)
+    if site.on != "netlab" or plan.names:
+        yield Task("host_copy", "copies from and to the host", host.copies, (host.COPY_BYTES,), SHARES["host_copy"], 1)
+        yield Task("host_adam", "Adam on the host", host.adam, (host.PARAMETERS,), SHARES["host_adam"], 1)

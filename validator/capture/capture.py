@@ -18,12 +18,17 @@ from scaleproof.simulator.common.errors import RunError
 from scaleproof.validator.capture.backend.calls import OperatorCall
 from scaleproof.validator.capture.failures import sentence
 from scaleproof.validator.capture.job import CaptureJob
-from scaleproof.validator.capture.player import FAILURE, PLACE, RECORD, RankRecord, read_record
+from scaleproof.validator.capture.player import FAILURE, RECORD, RankRecord, read_record
 from scaleproof.validator.capture.players import JOB, LOG, RESOURCES, Players
 from scaleproof.validator.capture.rank_classes import EquivalentRanks, axes_of, find_classes, ranges, with_differences
+from scaleproof.validator.capture.replaced.files import remove_written
 
 # Calls of operators of a class by their rows.
 Calls = Mapping[int, OperatorCall]
+KEPT_LOG: Final = "rank-{}.txt"
+_LOG_HINT: Final = "--log DIR keeps what it printed"
+# Most characters of a line that the script printed.
+_LONGEST: Final = 200
 # Most ranks of a class that its name lists.
 _LISTED: Final = 3
 
@@ -31,13 +36,14 @@ _LISTED: Final = 3
 @dataclass(frozen=True)
 class CaptureOptions:
     """How a script is captured. device, cluster: names, for the file. timeout_s: for all ranks. log: the folder that gets what
-    ranks print, if any. samples: of a step of all ranks, None if inputs show them."""
+    ranks print, if any. samples, tokens: of a step of all ranks, None if inputs show them."""
 
     device: str
     cluster: str | None = None
     timeout_s: float = 600.0
     log: Path | None = None
     samples: int | None = None
+    tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ def capture_with_calls(
         folder = Path(path)
         (folder / JOB).write_bytes(pickle.dumps(job))
         concurrent = len(os.sched_getaffinity(0))
-        players = Players(folder, begin_s + options.timeout_s, concurrent, progress)
+        players = Players(folder, begin_s + options.timeout_s, concurrent, progress, job)
         try:
             played = _RankHashes(job, folder, players, options)
             # the groups of the first rank show how ranks are divided
@@ -75,6 +81,7 @@ def capture_with_calls(
             captured, calls = _captured(job, options, found), [record.calls for _, record in found]
         finally:
             players.close()
+            remove_written(folder)
             _keep_logs(folder, options.log)
         used = [json.loads(file.read_text()) for file in folder.glob(RESOURCES.format("*"))]
     memory_bytes = max((one["memory_bytes"] for one in used), default=0)
@@ -94,7 +101,6 @@ class _RankHashes:
         try:
             failed = self._players.play(rank for rank in ranks if rank not in self._hashes)
         except TimeoutError:
-            self._players.report_places()
             raise RunError(self._late()) from None
         if failed is not None:
             raise RunError(self._why(failed))
@@ -118,34 +124,36 @@ class _RankHashes:
     def _why(self, rank: int) -> str:
         """Why a rank failed."""
         path = self._folder / FAILURE.format(rank)
+        printed = _last_line(self._folder / LOG.format(rank))
         if path.exists():
-            return sentence(self._job.script.target, json.loads(path.read_bytes()))
+            log = self._options.log
+            hint = f"{log / KEPT_LOG.format(rank)} has what it printed" if log is not None else _LOG_HINT
+            return sentence(self._job.script.target, json.loads(path.read_bytes()) | {"printed": printed}, hint)
         code = self._players.code(rank)
         by = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         memory = "; the machine may lack memory" if code == -signal.SIGKILL else ""
-        last = _last_line(self._folder / LOG.format(rank))
+        last = f" ({printed})" if printed else ""
         return f"{self._job.script.target}: rank {rank} ended with {by} before its step was recorded{memory}{last}"
 
     def _late(self) -> str:
         """Why time is up, and where the script was."""
-        places = [json.loads(path.read_bytes()) for path in sorted(self._folder.glob(PLACE.format("*")))]
+        places = self._players.places()
         limit = f"within {self._options.timeout_s:g} s"
         script = self._job.script.target
         if not places:
             return f"{script}: not captured {limit}; give more time with --timeout"
-        active = next((one for one in places if not one["waits"]), places[0])
-        steps = "no training step" if not active["steps"] else f"{active['steps']} of {self._job.steps} training steps"
-        waits = f", where {active['waits']}" if active["waits"] else ""
-        where = active["line"] or script
+        active = next((one for one in places if not one.waits), places[0])
+        steps = f"{active.steps} of {self._job.steps} training steps" if active.steps else "no training step"
         return (
-            f"{where}: {steps} {limit} on rank {active['rank']}, which is at this line{waits}; make the script's data or model "
-            "smaller, take fewer --steps, or give more --timeout"
+            f"{active.line or script}: {steps} {limit} on rank {active.rank}, which is at this line"
+            f"{active.does and f', where it {active.does}'}; make the script's data or model smaller, take fewer --steps, or "
+            "give more --timeout"
         )
 
 
 def _last_line(log: Path) -> str:
     text = log.read_text(encoding="utf-8", errors="replace").strip() if log.exists() else ""
-    return f" ({text.rpartition(chr(10))[2][:200]})" if text else ""
+    return text.rpartition("\n")[2][:_LONGEST]
 
 
 def _captured(job: CaptureJob, options: CaptureOptions, found: Sequence[tuple[EquivalentRanks, RankRecord]]) -> Capture:
@@ -157,7 +165,7 @@ def _captured(job: CaptureJob, options: CaptureOptions, found: Sequence[tuple[Eq
     return Capture(
         script=script.target, arguments=script.arguments, torch=torch.__version__, world_size=job.world_size,
         ranks_per_node=job.ranks_per_node, device=options.device, cluster=options.cluster, classes=classes,
-        warnings=tuple(warnings), samples=options.samples,
+        warnings=tuple(warnings), samples=options.samples, tokens=options.tokens,
     )  # fmt: skip
 
 
@@ -182,4 +190,5 @@ def _keep_logs(folder: Path, to: Path | None) -> None:
         return
     to.mkdir(parents=True, exist_ok=True)
     for log in folder.glob(LOG.format("*")):
-        (to / log.name.replace("log-", "rank-")).write_bytes(log.read_bytes())
+        rank = log.stem.rpartition("-")[2]
+        (to / KEPT_LOG.format(rank)).write_bytes(log.read_bytes())

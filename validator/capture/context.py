@@ -67,10 +67,8 @@ class ScriptContext:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = str(folder)
         self._of_thread = _OfThread()
-        # names of the script's own files, empty for others
-        self._files: dict[CodeType, str] = {}
+        self.follow(folder)
         self._names: dict[int, str] = {}
         self._forward: dict[int, tuple[str, str]] = {}
         self._regions: dict[int, str] = {}
@@ -80,6 +78,14 @@ class ScriptContext:
         self._before_backward = False
         self.roots: dict[int, nn.Module] = {}
         self.inputs: list[ModelInput] = []
+
+    def follow(self, folder: Path) -> None:
+        """Changes the folder of the script's files."""
+        self._folder = str(folder)
+        # an installed package may be the script
+        self._installed = tuple(path for path in _INSTALLED if not folder.is_relative_to(path))
+        # names of the script's own files, empty for others
+        self._files: dict[CodeType, str] = {}
 
     def install(self) -> None:
         """Adds the hooks."""
@@ -166,9 +172,13 @@ class ScriptContext:
             module = own.modules[-1][0] if own.modules else ""
             line = self.line()
             phase = self.phase()
-            if torch.is_grad_enabled() and phase is not TrainingPass.OPTIMIZER:
-                # the node of an operator has been made before the operator runs
-                self._forward[_next_number() - 1] = line, module
+            if phase is not TrainingPass.OPTIMIZER:
+                # the node of an operator has been made before the operator runs; that of an autograd.Function, which runs
+                # without gradients, is not the node of any operator before
+                if torch.is_grad_enabled():
+                    self._forward[_next_number() - 1] = line, module
+                else:
+                    self._forward.setdefault(_next_number() - 1, (line, module))
             return Place(phase, module, False, "", line)
         self._before_backward = False
         name, number = node.name(), node._sequence_nr()
@@ -206,7 +216,7 @@ class ScriptContext:
     def is_own_file(self, path: str) -> bool:
         """Whether a file is the script's, or of a package next to it."""
         path = _resolved(path)
-        return path.startswith(f"{self._folder}/") and not path.startswith(_INSTALLED)
+        return path.startswith(f"{self._folder}/") and not path.startswith(self._installed)
 
     def _short(self, path: str) -> str:
         return _resolved(path).removeprefix(f"{self._folder}/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from pathlib import Path
 from types import TracebackType
@@ -9,13 +10,14 @@ from typing import Any, Final
 
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.validator.capture.backend.kernels import UnknownShapeError
+from scaleproof.validator.capture.communication.mailbox import NoValueError
 from scaleproof.validator.capture.context import ScriptContext
+from scaleproof.validator.capture.packages import STAND_INS
+from scaleproof.validator.capture.packages.importing import missing_words
 
 # Packages with kernels of their own for CUDA, which a process without a GPU cannot load.
 _CUDA_PACKAGES: Final = (
-    "flash_attn", "flash_attn_interface", "transformer_engine", "transformer_engine_torch", "apex", "xformers", "deepspeed",
-    "bitsandbytes", "triton", "fused_layer_norm_cuda", "amp_C", "causal_conv1d", "mamba_ssm", "grouped_gemm", "fbgemm_gpu",
-    "cupy", "pycuda", "nvidia", "pynvml",
+    *STAND_INS, "transformer_engine_torch", "fused_layer_norm_cuda", "fbgemm_gpu", "cupy", "pycuda", "nvidia", "pynvml",
 )  # fmt: skip
 _CUDA_LIBRARY: Final = re.compile(
     r"libcu\w+\.so|libnccl|libcudnn|CUDA_HOME|undefined symbol|nvcc|no kernel image", re.IGNORECASE
@@ -26,7 +28,10 @@ _NETWORK_ERRORS: Final = (
 )  # fmt: skip
 _NETWORK_TEXT: Final = re.compile(
     r"couldn't connect|connection (refused|error)|name resolution|max retries|failed to resolve|getaddrinfo"
-    r"|is not a local folder|couldn't reach|offline mode", re.IGNORECASE
+    r"|is not a local folder|couldn't reach|offline mode|does not appear to have (a file|files) named"
+    r"|can't load (the )?(tokenizer|config|model|feature|image|processor)\w* for"
+    r"|cannot find the requested files in the (disk|local)"
+    r"|HF_HUB_OFFLINE|entry was not found in the (local )?cache", re.IGNORECASE
 )  # fmt: skip
 _MODULE: Final = re.compile(r"No module named '([\w.]+)'")
 
@@ -36,7 +41,8 @@ class NoStepError(Exception):
 
 
 def sentence(script: str, failure: dict[str, Any], hint: str = "--log DIR keeps what it printed") -> str:
-    """One sentence. failure: see `failure_plain`. hint: how to learn more of an error that is the script's own."""
+    """One sentence. failure: see `failure_plain`, perhaps with the last line that the script 'printed'. hint: how to learn more
+    of an error that is the script's own."""
     where = failure["line"] or script
     text, kinds = failure["text"], failure["kind"].split()
     if failure.get("ours"):
@@ -47,6 +53,9 @@ def sentence(script: str, failure: dict[str, Any], hint: str = "--log DIR keeps 
     if is_import or "CUDA_HOME" in text:
         what = f"imports {package}" if package else f"loads an extension for CUDA ({text})"
         return f"{where}: the script {what}, which needs a GPU or is not installed; capture it with PyTorch's own operators"
+    optional = next((name for name in STAND_INS if re.search(rf"\b{name}\b", text)), "")
+    if "ImportError" in kinds and optional:
+        return f"{where}: the script needs {optional}, which is not installed here ({text}); capture with --with {optional}"
     if package:
         return f"{where}: the script imports {package}, which is not installed here; pip install it into this environment"
     if any(kind in _NETWORK_ERRORS for kind in kinds) or _NETWORK_TEXT.search(text):
@@ -56,15 +65,32 @@ def sentence(script: str, failure: dict[str, Any], hint: str = "--log DIR keeps 
     if "SyntaxError" in kinds:
         return f"{where}: {text}; correct the script"
     if "SystemExit" in kinds:
-        return f"{where}: the script exited before its first training step ({text}); check its arguments"
+        printed = failure.get("printed", "")
+        said = f": {printed}" if printed and printed not in text else ""
+        return f"{where}: the script exited before its first training step ({text}{said}); check its arguments"
     return f"{where}: the script failed on rank {failure['rank']} ({text}); {hint}"
 
 
 def failure_plain(error: BaseException, context: ScriptContext | None, rank: int) -> dict[str, Any]:
     """Why a script failed, as `sentence` reads it."""
-    is_ours = isinstance(error, ScaleproofError | NoStepError | UnknownShapeError)
-    text = str(error) if is_ours else f"{type(error).__name__}: {str(error).strip()}".splitlines()[0].removesuffix(": ")
-    return {"line": _own_line(error, context), "text": text, "kind": _kind(error), "rank": rank, "ours": is_ours}
+    while isinstance(error, ImportError) and error.__cause__ is not None:
+        # packages that load their parts late hide why a part could not be loaded
+        error = error.__cause__.with_traceback(error.__traceback__)
+    is_ours = isinstance(error, ScaleproofError | NoStepError | UnknownShapeError | NoValueError)
+    said = str(error).strip() or _source(error)
+    text = said if is_ours else f"{type(error).__name__}: {said}".splitlines()[0].removesuffix(": ")
+    missing = missing_words(text)
+    line = _own_line(error, context)
+    return {"line": line, "text": missing or text, "kind": _kind(error), "rank": rank, "ours": is_ours or bool(missing)}
+
+
+def _source(error: BaseException) -> str:
+    """The line that failed, of an error without a text, as assertions are."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno).strip() if trace is not None else ""
+    return line if not line.startswith("raise") else ""
 
 
 def _own_line(error: BaseException, context: ScriptContext | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import string
 import types
 from dataclasses import dataclass
 from typing import Final
@@ -16,15 +17,18 @@ _CAPABILITIES: Final = {
 }  # fmt: skip
 _USUAL_CAPABILITY: Final = (8, 0)
 _USUAL_PROCESSORS: Final = 108
+_CLOCK_KHZ: Final = 1_755_000
 
 
 @dataclass(frozen=True)
 class Script:
-    """What is run. is_module: whether `target` is the name of a module rather than a path."""
+    """What is run: a file, a console command, or, with is_module, a module. Arguments and variables of the environment may have
+    fields, see `set_environment`."""
 
     target: str
     arguments: tuple[str, ...] = ()
     is_module: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,23 +64,35 @@ class DeviceProperties:
             L2_cache_size=self.l2_bytes, warp_size=32, max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536,
             shared_memory_per_block=49152, shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472,
             gcnArchName="", uuid=str(index), is_integrated=0, is_multi_gpu_board=0, pci_bus_id=0, pci_device_id=0,
-            pci_domain_id=0,
+            pci_domain_id=0, clock_rate=_CLOCK_KHZ, memory_clock_rate=_CLOCK_KHZ, memory_bus_width=5120,
+            max_threads_per_block=1024,
         )  # fmt: skip
 
 
-def set_environment(rank: int, ranks: int, per_node: int, address: str, port: int, run: str) -> None:
-    """Sets what torchrun sets for a rank, with one thread for its kernels. per_node: ranks of a node. run: its identifier."""
+def set_environment(
+    script: Script, rank: int, ranks: int, per_node: int, address: str = "127.0.0.1", port: int = 29500, run: str = "capture"
+) -> None:
+    """Sets what a script's command and torchrun set for a rank, with one thread for its kernels. per_node: ranks of a node.
+    run: its identifier. Variables have the fields ${rank}, ${local_rank}, ${node}, ${ranks}, ${per_node}, ${nodes}, and
+    ${last_node}."""
     node, local = map(str, divmod(rank, per_node))
+    nodes, of_node = -(-ranks // per_node), str(min(per_node, ranks))
+    fields = {
+        "rank": rank, "local_rank": local, "node": node, "ranks": ranks, "per_node": of_node, "nodes": nodes,
+        "last_node": nodes - 1,
+    }  # fmt: skip
+    os.environ.update({name: string.Template(value).safe_substitute(fields) for name, value in script.environment})
     os.environ.update(
-        RANK=str(rank), LOCAL_RANK=local, WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(min(per_node, ranks)), GROUP_RANK=node,
-        NODE_RANK=node, MASTER_ADDR=address, MASTER_PORT=str(port), OMP_NUM_THREADS="1", TORCHELASTIC_RUN_ID=run,
+        RANK=str(rank), LOCAL_RANK=local, WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=of_node, GROUP_RANK=node, NODE_RANK=node,
+        MASTER_ADDR=address, MASTER_PORT=str(port), OMP_NUM_THREADS="1", TORCHELASTIC_RUN_ID=run,
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class CaptureJob:
     """The job that ranks belong to. steps: of the script, of which the last is kept; values: a policy's text. keeps_calls:
-    whether operators are kept with their arguments, so that another device can repeat them."""
+    whether operators are kept with their arguments, so that another device can repeat them. packages: that count as installed,
+    see `packages`."""
 
     script: Script
     world_size: int
@@ -85,3 +101,4 @@ class CaptureJob:
     steps: int
     values: str
     keeps_calls: bool = False
+    packages: tuple[str, ...] = ()

@@ -7,30 +7,33 @@ import json
 import os
 import pickle
 import runpy
-import signal
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
-from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
 from scaleproof.simulator.captured.record import ProcessGroup, RecordedRanks
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.validator.capture.backend.calls import OperatorCall
-from scaleproof.validator.capture.communication.mailbox import Mailbox
+from scaleproof.validator.capture.command_line import parse
+from scaleproof.validator.capture.communication.mailbox import NoValueError
 from scaleproof.validator.capture.compiled.regions import CompiledRegions
 from scaleproof.validator.capture.context import ScriptContext, whole_parameters
 from scaleproof.validator.capture.failures import NoStepError, failure_plain
-from scaleproof.validator.capture.job import CaptureJob, Script
+from scaleproof.validator.capture.job import CaptureJob, Script, set_environment
+from scaleproof.validator.capture.launchers import LAUNCHERS, console_script, package_of, start_in_place
+from scaleproof.validator.capture.places import PlaceReporter
 from scaleproof.validator.capture.rank_device import RankDevice
-from scaleproof.validator.capture.replaced import Checkpoints, refuse_unsupported
+from scaleproof.validator.capture.replaced.checkpoints import Checkpoints
+from scaleproof.validator.capture.replaced.files import SavedFiles
+from scaleproof.validator.capture.replaced.unsupported import refuse_unsupported
 from scaleproof.validator.capture.steps import KeptStep, Steps, local_part
 from scaleproof.validator.capture.trace import RankTrace
 
 RECORD: Final = "record-{}.pickle"
 FAILURE: Final = "failure-{}.json"
-PLACE: Final = "place-{}.json"
 # Steps that it takes to compare two after the first one.
 _COMPARABLE: Final = 3
 # Relative difference of moved bytes up to which ranks count as equal.
@@ -79,13 +82,22 @@ class Player:
         self._trace = RankTrace(self._context)
         device = RankDevice(job, self._rank, self._folder, self._trace)
         device.install()
-        self._recording = device.recording
+        self._recording, self._mailbox = device.recording, device.mailbox
         CompiledRegions(self._trace, device.arena).install()
-        Checkpoints(self._trace).install()
+        Checkpoints(self._trace, SavedFiles(self._folder, self._rank), self._rank).install()
         refuse_unsupported(device.local)
+        start_in_place(self._start, job.script.target in LAUNCHERS)
         self._steps = Steps(self._trace, device.arena, job.steps, self._finish)
         self._steps.install()
-        signal.signal(signal.SIGUSR1, self._report_place)
+        PlaceReporter(self._folder, self._rank, self._context.line, lambda: self._steps.count).install()
+
+    def _start(self, words: Sequence[str]) -> NoReturn:
+        """Runs what a launcher starts."""
+        script = parse(words).script
+        set_environment(script, self._rank, self._job.world_size, self._job.ranks_per_node)
+        self._context.follow(folder_of(script))
+        run_script(script)
+        self._finish()
 
     def _finish(self) -> NoReturn:
         """Writes the record, and ends this process, whatever the script still does."""
@@ -93,6 +105,7 @@ class Player:
         try:
             record = self._record()
             write_atomically(self._folder / RECORD.format(self._rank), pickle.dumps(record))
+            self._mailbox.end()
         except BaseException as error:
             self._write_failure(error)
             code = 1
@@ -127,16 +140,13 @@ class Player:
         """Ends this process after an error, unless it is an exit that reports success."""
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return
+        if isinstance(error, NoValueError) and self._steps.kept() is not None:
+            # the rank that it communicates with has taken enough steps
+            return
         self._write_failure(error)
-        traceback.print_exception(error)
+        if not isinstance(error, SystemExit):
+            traceback.print_exception(error)
         _leave(1)
-
-    def _report_place(self, _: int, frame: FrameType | None) -> None:
-        """Writes where the script is, when time is up."""
-        line = self._context.line()
-        waits = "it waits for values of another rank" if _is_waiting(frame) else ""
-        plain = {"line": line, "waits": waits, "steps": self._steps.count, "rank": self._rank}
-        write_atomically(self._folder / PLACE.format(self._rank), json.dumps(plain).encode())
 
     def _write_failure(self, error: BaseException) -> None:
         plain = failure_plain(error, getattr(self, "_context", None), self._rank)
@@ -154,29 +164,29 @@ def _warnings(kept: KeptStep) -> Iterator[str]:
 
 def run_script(script: Script) -> None:
     """Runs a script in this process as Python does."""
-    sys.argv = [script.target, *script.arguments]
+    path = script.target
+    if not script.is_module and not Path(path).is_file():
+        path = str(console_script(path) or path)
+    sys.argv = [path, *(word.replace("${local_rank}", os.environ["LOCAL_RANK"]) for word in script.arguments)]
+    sys.path[:0] = filter(None, dict(script.environment).get("PYTHONPATH", "").split(os.pathsep))
     if script.is_module:
         sys.path.insert(0, os.getcwd())
         runpy.run_module(script.target, run_name="__main__", alter_sys=True)
     else:
-        sys.path.insert(0, str(Path(script.target).resolve().parent))
-        runpy.run_path(script.target, run_name="__main__")
+        sys.path.insert(0, str(Path(path).resolve().parent))
+        runpy.run_path(path, run_name="__main__")
 
 
 def folder_of(script: Script) -> Path:
-    """Folder of the script's own files."""
-    if script.is_module:
+    """Folder of the script's own files: for modules and console commands of an installed package, that package's."""
+    if Path(script.target).is_file() and not script.is_module:
+        return Path(script.target).resolve().parent
+    package = script.target.partition(".")[0] if script.is_module else package_of(script.target)
+    spec = PathFinder.find_spec(package, [os.getcwd(), *sys.path]) if package else None
+    found = next(iter(spec.submodule_search_locations or ()), None) if spec is not None else None
+    if found is None or (Path(found).is_relative_to(Path.cwd()) and not Path(found).is_relative_to(sys.prefix)):
         return Path.cwd()
-    return Path(script.target).resolve().parent
-
-
-def _is_waiting(frame: FrameType | None) -> bool:
-    """Whether a rank waits for another one."""
-    while frame is not None:
-        if frame.f_code is Mailbox.get.__code__:
-            return True
-        frame = frame.f_back
-    return False
+    return Path(found).resolve()
 
 
 def _leave(code: int) -> NoReturn:

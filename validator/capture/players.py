@@ -21,6 +21,10 @@ from typing import Any, Final
 
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.validator.capture.communication.mailbox import requested
+from scaleproof.validator.capture.context import ScriptContext
+from scaleproof.validator.capture.job import CaptureJob
+from scaleproof.validator.capture.places import REQUEST, RankPlace, forget, read_places
+from scaleproof.validator.capture.player import folder_of
 from scaleproof.validator.launch.child import Child, end_with, line
 from scaleproof.validator.launch.fork_server import Exit
 
@@ -28,7 +32,9 @@ JOB: Final = "job.pickle"
 LOG: Final = "log-{}.txt"
 RESOURCES: Final = "resources-{}.json"
 _POLL_S: Final = 0.02
+# Time in which ranks report where they are, and time between two reports.
 _REPORT_S: Final = 0.5
+_BETWEEN_REPORTS_S: Final = 20.0
 # Loaded once, before players are forked; most scripts need them.
 _PRELOAD: Final = (
     "torch", "torch._dynamo", "torch._meta_registrations", "torch.distributed.fsdp", "torch.distributed.pipelining",
@@ -38,10 +44,13 @@ _PRELOAD: Final = (
 
 class Players:
     """Plays ranks. folder: where they write; deadline_s: of `time.monotonic`, when all are ended. concurrent: players that run
-    at once, in addition to those that others wait for. progress: called with what is going on."""
+    at once, in addition to those that others wait for. progress: called with what is going on. job: of the ranks."""
 
-    def __init__(self, folder: Path, deadline_s: float, concurrent: int, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, deadline_s: float, concurrent: int, progress: Callable[[str], None], job: CaptureJob
+    ) -> None:
         self._folder, self._deadline_s, self._concurrent, self._progress = folder, deadline_s, concurrent, progress
+        self._job = job
         self._server = Child(serve, str(folder))
         self._started: set[int] = set()
         self._ended: dict[int, int] = {}
@@ -57,6 +66,7 @@ class Players:
         Raises TimeoutError when time is up.
         """
         waiting = [rank for rank in dict.fromkeys(ranks) if rank not in self._started]
+        report_s = time.monotonic() + _BETWEEN_REPORTS_S
         while True:
             running = len(self._started) - len(self._ended)
             needed = sorted(requested(self._folder) - self._started)
@@ -68,6 +78,10 @@ class Players:
                 return None
             if time.monotonic() > self._deadline_s:
                 raise TimeoutError
+            if time.monotonic() > report_s:
+                for place in self.places():
+                    self._progress(place.text(self._job.script.target, self._job.steps))
+                report_s = time.monotonic() + _BETWEEN_REPORTS_S
             for rank, code in map(Exit._make, self._exits()):
                 self._ended[rank] = code
                 if code:
@@ -77,10 +91,13 @@ class Players:
         """The exit code of a rank that has ended, −n after signal n."""
         return self._ended[rank]
 
-    def report_places(self) -> None:
-        """Lets the players that still run write where their script is."""
+    def places(self) -> list[RankPlace]:
+        """Where the scripts of the ranks that still run are."""
+        forget(self._folder)
         self._server.send({"where": True})
         time.sleep(_REPORT_S)
+        context = ScriptContext(folder_of(self._job.script))
+        return [place for place in read_places(self._folder, context.is_own_file) if place.rank not in self._ended]
 
     def _start(self, rank: int) -> None:
         self._started.add(rank)
@@ -99,10 +116,12 @@ def serve(descriptor: int, folder: str) -> None:
     import importlib
 
     from scaleproof.validator.capture.compiled.regions import prepare_compiler
+    from scaleproof.validator.capture.torchvision_operators import declare_vision
 
     for module in _PRELOAD:
         importlib.import_module(module)
     prepare_compiler()
+    declare_vision()
     os.set_inheritable(descriptor, False)
     _Server(socket.socket(fileno=descriptor), Path(folder)).run()
     os._exit(0)
@@ -118,6 +137,8 @@ class _Server:
 
     def run(self) -> None:
         buffer = b""
+        # players that are not ready yet report nothing
+        signal.signal(REQUEST, signal.SIG_IGN)
         self._control.settimeout(_POLL_S)
         while True:
             self._reap()
@@ -138,7 +159,7 @@ class _Server:
     def _obey(self, message: dict[str, Any]) -> None:
         if "where" in message:
             for pid in self._ranks:
-                os.kill(pid, signal.SIGUSR1)
+                os.kill(pid, REQUEST)
             return
         if "kill" in message:
             self._is_closed = True

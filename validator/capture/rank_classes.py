@@ -50,13 +50,14 @@ class EquivalentRanks:
 
 
 def axes_of(groups: Sequence[ProcessGroup], world: int) -> list[Axis]:
-    """Axes that process groups make, the shortest first, and one for what they leave open, so that coordinates differ."""
+    """Axes that process groups make, the shortest first, and one for what they leave open, so that coordinates differ and each
+    combination of them is a rank."""
     partitions = sorted(_partitions(groups, world), key=lambda axis: axis.size)
     axes: list[Axis] = []
     cells = np.zeros(world, np.int64)
     for axis in partitions:
         finer = _cells(cells, axis.coordinates)
-        if finer.max() > cells.max():
+        if finer.max() + 1 == (cells.max() + 1) * axis.size:
             axes.append(axis)
             cells = finer
     if cells.max() + 1 < world:
@@ -73,10 +74,13 @@ def _cells(cells: NDArray[np.int64], coordinates: NDArray[np.int64]) -> NDArray[
 
 
 def _partitions(groups: Sequence[ProcessGroup], world: int) -> Iterable[Axis]:
-    """Axes of successive groups of equal size that contain each rank once. The group of all ranks is none."""
+    """Axes of successive groups of equal size and name that contain each rank once. The group of all ranks is none."""
     found: list[Sequence[int]] = []
     seen: set[int] = set()
+    by_name: defaultdict[str, list[ProcessGroup]] = defaultdict(list)
     for group in groups:
+        by_name[group.description].append(group)
+    for group in itertools.chain.from_iterable(by_name.values()):
         size = len(group.ranks)
         if not 1 < size < world:
             continue

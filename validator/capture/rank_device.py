@@ -16,9 +16,11 @@ from scaleproof.validator.capture.communication.distributed_api import Distribut
 from scaleproof.validator.capture.communication.mailbox import Mailbox
 from scaleproof.validator.capture.communication.recording import Recording
 from scaleproof.validator.capture.job import CaptureJob, set_environment
+from scaleproof.validator.capture.packages import operator
+from scaleproof.validator.capture.packages.importing import PackageFinder
+from scaleproof.validator.capture.packages.launches import TritonLaunches
 from scaleproof.validator.capture.trace import HostClock, RankTrace
 
-_PORT: Final = 29500
 _LISTED: Final = 64
 
 
@@ -30,25 +32,30 @@ class RankDevice:
     ) -> None:
         """folder: of all ranks, for values that they send to one another."""
         self.local = rank % job.ranks_per_node
-        self._job, self._rank, self._folder, self._api = job, rank, folder, api
+        self._job, self._rank, self._api = job, rank, api
         self.trace, self.arena = trace, Arena(self.local, trace)
-        self.recording = Recording(trace, self.arena, rank)
+        self.recording, self.mailbox = Recording(trace, self.arena, rank), Mailbox(folder, rank)
 
     def install(self) -> None:
         """Replaces the parts of PyTorch that use a GPU or other ranks. Raises RunError for builds that cannot be replaced."""
         job, trace = self._job, self.trace
         devices = min(job.ranks_per_node, job.world_size)
-        set_environment(self._rank, job.world_size, job.ranks_per_node, "127.0.0.1", _PORT, "capture")
+        set_environment(job.script, self._rank, job.world_size, job.ranks_per_node)
         torch.set_num_threads(1)
         abi.install_device(devices, self.local)
         self.arena.install_storage()
         values = Values(self.arena, policy_of(job.values), trace.answer)
-        registration.register(Kernels(self.arena, values, trace, job.keeps_calls))
+        kernels = Kernels(self.arena, values, trace, job.keeps_calls)
+        registration.register(kernels)
+        operator.install(kernels)
         cuda_api.install(trace, self.arena, job.device, self.local, devices)
         abi.check_training()
         _calibrate(trace.host)
-        self._api(self.recording, values, Mailbox(self._folder, self._rank), job.world_size).install()
+        self._api(self.recording, values, self.mailbox, job.world_size).install()
         trace.context.install()
+        operator.install_custom_operators(trace.note)
+        launches = TritonLaunches(kernels, trace, job.device, self.local)
+        PackageFinder(trace, job.packages, launches.install).install()
 
 
 def _calibrate(host: HostClock) -> None:

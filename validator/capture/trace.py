@@ -8,6 +8,7 @@ import hashlib
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -48,6 +49,7 @@ class RankTrace:
         self._calls: dict[int, Any] = {}
         self._compared: dict[int, tuple[Any, ...]] = {}
         self._decisions: dict[tuple[str, str, str], int] = {}
+        self._answers: Counter[tuple[str, str, str]] = Counter()
         self._works = 0
         self._peaks: list[int] = []
         self._live = 0
@@ -117,10 +119,12 @@ class RankTrace:
         self._works += 1
         return self._works
 
-    def answer(self, operator: str, policy: str) -> None:
-        """Counts a value that a policy decides."""
+    def answer(self, operator: str, policy: str) -> int:
+        """Counts a value that a policy decides. Returns the number of those of this line in this step."""
         key = operator, policy, self.context.line()
         self._decisions[key] = self._decisions.get(key, 0) + 1
+        self._answers[key] += 1
+        return self._answers[key]
 
     def note(self, what: str) -> None:
         """Keeps a sentence for users, which begins with the line where the script is, once."""
@@ -136,6 +140,7 @@ class RankTrace:
 
     def mark(self) -> int:
         """The row where a step may begin; its highest number of allocated bytes so far begins again."""
+        self._answers.clear()
         self._peaks.append(self._highest)
         self._highest = self._live
         return len(self.events)

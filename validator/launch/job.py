@@ -26,6 +26,8 @@ class Host:
 def nodes_of_ranks(scenario: Scenario) -> list[int]:
     """The node of each rank, as in the simulator."""
     strategy, cluster = scenario.strategy, scenario.cluster
+    if not strategy.servers:
+        return [cluster.place(rank)[0] for rank in range(strategy.ranks)]
     dedicated = strategy.nodes_needed(cluster) > -(-strategy.training_ranks // cluster.node.devices)
     nodes = ranks_on_nodes(strategy.training_ranks, strategy.servers, cluster.node.devices, dedicated)
     node_of = {rank: node for node, ranks in nodes.items() for role in ranks for rank in role}

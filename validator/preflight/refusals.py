@@ -27,6 +27,9 @@ from scaleproof.validator.train.capabilities import (
     NEVER_AHEAD,
     OPTIMIZERS,
     PRECISIONS,
+    UPDATE_TOGETHER,
+    has_documents,
+    is_padded,
     splits_backward,
     supports_v_shape,
     trains_by_layers,
@@ -62,8 +65,15 @@ def _model(scenario: Scenario) -> Iterator[Refusal]:
     ]  # fmt: skip
     if is_paced:
         return
-    yield (scenario.batch.lengths is not None, f"batch.lengths is {_UNMEASURED}",
-           "real samples are all as long as model.sequence", "leave it out")  # fmt: skip
+    yield from [
+        (is_padded(scenario) and scenario.strategy.kind != "data_parallel",
+         f"batch.lengths of {scenario.strategy.kind} is {_UNMEASURED}",
+         "torch.distributed.pipelining passes microbatches of one length on", "give batches: packed, or data_parallel"),
+        (has_documents(scenario) and plan.context > 1, f"batch.lengths with strategy.context is {_UNMEASURED}",
+         "ranks that share a sample's tokens attend to all of them", "give across: true, or leave context out"),
+        (scenario.batch.lengths is not None and plan.shares is not None, f"batch.lengths with strategy.shares is {_UNMEASURED}",
+         "lengths are drawn for equal shares", "leave either out"),
+    ]  # fmt: skip
     yield isinstance(model, VisionLanguage), f"model: {kind_of(model)} is {_UNMEASURED}", "", "give one that reads only text"
     if isinstance(model, Transformer):
         has_biases = model.experts is not None and model.experts.biases
@@ -79,6 +89,8 @@ def _model(scenario: Scenario) -> Iterator[Refusal]:
          "leave them out, or give a model without shared weights"),
         (divides_module and scenario.training.recompute.kind == "selective", "training.recompute",
          "a user's modules have no names of parts", "give full, or leave it out"),
+        (scenario.strategy.kind == "hybrid" and plan.shares is not None, "strategy.shares",
+         "different shares of hybrids' workers were not measured", "leave it out, or use data_parallel"),
         (divides_module and plan.shares is not None, "strategy.shares",
          "a user's module is divided for batches of one size", "leave it out"),
     ]  # fmt: skip
@@ -318,23 +330,40 @@ def _stage_layers(scenario: Scenario) -> list[Sequence[Layer]]:
 
 def _states(scenario: Scenario) -> Iterator[Refusal]:
     """Optimizers, their states, offloading and compression."""
-    training, plan, optimizer = scenario.training, scenario.strategy.plan, scenario.training.optimizer
+    training, plan, optimizer, kind = (
+        scenario.training,
+        scenario.strategy.plan,
+        scenario.training.optimizer,
+        scenario.strategy.kind,
+    )
+    is_real, is_muon = scenario.compute == "real", optimizer == "muon"
     yield from [
-        (optimizer in ("lion", "muon"), f"training.optimizer: {optimizer} is {_UNMEASURED}", "",
-         f"give one of {', '.join(OPTIMIZERS)}"),
-        (optimizer not in OPTIMIZERS and (training.zero > 0 or plan.tensor > 1 or scenario.strategy.servers > 0),
+        (optimizer not in (*OPTIMIZERS, "muon") and (training.zero > 0 or plan.tensor > 1 or scenario.strategy.servers > 0),
          f"training.optimizer: {optimizer} with divided parameters is {_UNMEASURED}",
          "its update of an element depends on the whole tensor, of which ranks that shard have a part",
          f"give one of {', '.join(OPTIMIZERS)}"),
-        *((value, f"training.{field} is {_UNMEASURED}", "", "leave it out to measure") for field, value in (
-            ("state_bits", training.state_bits), ("ema", training.ema), ("clip_gradients", training.clip_gradients),
-            ("delay_update", training.delay_update), ("offload_to: nvme", training.offload_to == "nvme"))),
-        ("parameters" in training.offload and scenario.compute == "paced",
-         f"training.offload of parameters with compute: paced is {_UNMEASURED}",
-         "copies of parameters to devices before they are gathered are not emulated", "give [optimizer], or set compute=real"),
-        ("activations" in training.offload, f"training.offload of activations is {_UNMEASURED}", "",
-         "leave them out to measure"),
-        (training.offload == ("parameters",), f"training.offload of parameters alone is {_UNMEASURED}",
+        (is_muon and is_real and (plan.tensor > 1 or plan.expert > 1),
+         f"training.optimizer: muon of divided layers is {_UNMEASURED}",
+         "ranks gather the matrices that ZeRO shards, not those that tensor and expert parallelism divide",
+         f"give one of {', '.join(OPTIMIZERS)}, leave tensor and expert out, or set compute=paced"),
+        (is_muon and training.precision == "fp16", f"training.optimizer: muon with training.precision=fp16 is {_UNMEASURED}",
+         "copies of parameters are not known to be matrices", "give another precision or optimizer"),
+        (is_muon and training.state_bits not in (None, 32),
+         f"training.state_bits: {training.state_bits} of muon is {_UNMEASURED}",
+         "its matrices are updated together, and narrow states one by one", "give 32, or another optimizer"),
+        *((value and kind not in UPDATE_TOGETHER, f"training.{field} by the strategy {kind} is {_UNMEASURED}",
+           "its workers exchange what is not a gradient over the whole batch", f"give one of {', '.join(UPDATE_TOGETHER)}")
+          for field, value in (("ema", training.ema), ("clip_gradients", training.clip_gradients))),
+        *((training.precision == "fp16" and value, f"training.{field} with training.precision=fp16 is {_UNMEASURED}",
+           "gradients of a scaled loss are divided by the scale with the update itself", "give another precision to measure")
+          for field, value in (("clip_gradients", training.clip_gradients), ("delay_update", training.delay_update))),
+        (training.offload_to == "nvme", f"training.offload_to: nvme is {_UNMEASURED}",
+         "ranks keep offloaded states in memory", "give host to measure"),
+        ("activations" in training.offload and is_real and training.recompute.kind != "none",
+         f"training.offload of activations with training.recompute is {_UNMEASURED}",
+         "torch's checkpoints keep their inputs by themselves", "leave recompute out, or set compute=paced"),
+        ("optimizer" not in training.offload and "parameters" in training.offload,
+         f"training.offload of parameters alone is {_UNMEASURED}",
          "torch updates parameters in host memory by an optimizer in host memory", "give [optimizer, parameters] to measure"),
         ("parameters" in training.offload and not plan.averages,
          f"training.offload of parameters by one worker is {_UNMEASURED}",

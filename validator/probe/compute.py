@@ -139,20 +139,6 @@ def launches(budget_s: float) -> list[dict[str, Any]]:
     return collected(in_rounds(one_round, budget_s))
 
 
-def host_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
-    """Points of copies between pinned host memory and a GPU in both directions ("host_copy"); none on a CPU."""
-    device = here().device
-
-    def one_round(budget_s: float) -> Iterator[Point]:
-        for size_bytes in sizes_bytes if device.type == "cuda" else ():
-            host, own = torch.zeros(size_bytes // 4, pin_memory=True), torch.zeros(size_bytes // 4, device=device)
-            for what, target, source in (("host to device", own, host), ("device to host", host, own)):
-                step = averaged(partial(target.copy_, source, non_blocking=True))
-                yield rank_point("host_copy", what, float(size_bytes), "bytes", repeat(step, budget_s / (2 * len(sizes_bytes))))
-
-    return collected(in_rounds(one_round, budget_s))
-
-
 def layers(
     models: Sequence[ModelSpec], precision: str, samples: Sequence[int], budget_s: float, group: str = ""
 ) -> list[dict[str, Any]]:

@@ -34,12 +34,13 @@ class Point:
     """Times of one probe at one size.
 
     probe: matmul | attention | memory | launch | host_copy | optimizer | layer | message | collective | overlap | update |
-    loading. what: what was timed, such as "fp32 512x512x512", "all_reduce" or "send". where: the ranks, such as "rank 0 to rank
-    3". group: class, such as "same socket" or "across" for messages, "4 ranks on 4 nodes" for collectives, "sustained" for
-    products over seconds; "" otherwise. size: in `unit`, which is bytes, flops, samples, parameters or kernels. seconds: one
-    per repetition after the warm-up, of the slowest rank if several take part. stopped: "narrow" if the interval of the median
-    is narrow enough, "time" if the time or the number of repetitions was exhausted, "failed: why" or "skipped: why" without
-    times. cores_busy: cores that all its ranks together kept busy. numbers: further numbers by name.
+    loading | host_adam. what: what was timed, such as "fp32 512x512x512", "all_reduce" or "send". where: the ranks, such as
+    "rank 0 to rank 3". group: class, such as "same socket" or "across" for messages, "4 ranks on 4 nodes" for collectives,
+    "sustained" for products over seconds; "" otherwise. size: in `unit`, which is bytes, flops, samples, parameters or
+    kernels. seconds: one per repetition after the warm-up, of the slowest rank if several take part. stopped: "narrow" if
+    the interval of the median is narrow enough, "time" if the time or the number of repetitions was exhausted, "failed:
+    why" or "skipped: why" without times. cores_busy: cores that all its ranks together kept busy. numbers: further numbers
+    by name.
     """
 
     probe: str

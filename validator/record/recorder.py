@@ -40,7 +40,7 @@ RAW_SPAN: Final = np.dtype(
 _TIMES: Final = slice(5, 8)
 # Phase of a row that marks the end of a step at its end_s; steps without such a row are incomplete.
 END_OF_STEP: Final = -1
-_PASSES: Final = (Phase.FORWARD, Phase.BACKWARD)
+_PASSES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
 
 class Recorder:
@@ -87,6 +87,10 @@ class Recorder:
         self._ended.append(self._rows)
         self._rows = []
         self._flush()
+
+    def forget_interruptions(self) -> None:
+        """Forgets interruptions that belong to no pass."""
+        self._interruptions.clear()
 
     def finish(self) -> Correction | None:
         """Waits for the device and passes on the remaining steps; returns the correction of all times, if any."""
@@ -167,6 +171,8 @@ class _RecordedSpan:
         self._labels = labels
 
     def __enter__(self) -> None:
+        if self._phase == Phase.OPTIMIZER:
+            self._recorder.forget_interruptions()
         self._recorder.enter(self._phase)
         self._begin_s = self._recorder.now()
 

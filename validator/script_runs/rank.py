@@ -56,7 +56,7 @@ def run(job: ScriptRun) -> dict[str, Any]:
     # the script forms the groups itself
     dist.barrier()
     dist.destroy_process_group()
-    set_environment(me.rank, job.ranks, job.ranks_per_node, job.address, job.port, "reconcile")
+    set_environment(job.script, me.rank, job.ranks, job.ranks_per_node, job.address, job.port, "reconcile")
     torch.set_num_threads(1)
     sys.stdout.flush()
     gc.collect()

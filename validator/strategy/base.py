@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, Final, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -16,14 +17,20 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.parallelism import GatherAverage, LocalSgd
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.scenario_job import job_of
+from scaleproof.simulator.strategy.scenario_job import job_of_rank
 from scaleproof.validator.launch.rank import barrier
 from scaleproof.validator.record.recorder import Recorder
+from scaleproof.validator.strategy.layout.collectives import Collectives
+from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.train.data import Batch, worker_batches
 from scaleproof.validator.train.emulated_compute import Pace
+from scaleproof.validator.train.gradient_clipping import GradientClipping, Part
 from scaleproof.validator.train.host_link import HostLink
-from scaleproof.validator.train.master_copies import MasterOptimizer, StaticScaler, part_of
+from scaleproof.validator.train.master_copies import MasterOptimizer, StaticScaler, first_of, part_of, updated_by
 from scaleproof.validator.train.models.models import DTYPES, tie_within
+from scaleproof.validator.train.muon import Orthogonalise
+from scaleproof.validator.train.offloaded_activations import OffloadedActivations
+from scaleproof.validator.train.parameter_average import ParameterAverage
 from scaleproof.validator.train.perturbed import RankPerturbations
 from scaleproof.validator.train.trained_model import TrainedModel
 
@@ -45,6 +52,9 @@ class Context:
     total_steps: int
     pace: Pace | None = None
     perturbations: RankPerturbations | None = None
+    # numbers of the layers that this rank has built, and averages of what its optimizers update
+    built: list[int] = field(default_factory=list)
+    averages: list[ParameterAverage] = field(default_factory=list)
 
     def begin_run(self) -> None:
         """Meets all other ranks, and begins the time of the scenario's perturbations; then a late rank waits."""
@@ -73,6 +83,10 @@ class Context:
             (layer,) = self.model.build([number])
             built[number] = layer.to(self.device, self.dtype)
             finish(number, built[number])
+            self.model.mark(number, built[number])
+            if self.offloaded_activations is not None:
+                self.offloaded_activations.attach(number, built[number])
+            self.built.append(number)
             tie_within(built, self.model.ties)
         return built
 
@@ -112,34 +126,63 @@ class Context:
         """The loss of which a backward pass computes the gradients that `optimizer` expects."""
         return loss if self.scaler is None else self.scaler.scale(loss)
 
-    def optimizer(self, parameters: Iterable[nn.Parameter], updated: int | None = None) -> torch.optim.Optimizer:
+    def optimizer(
+        self, parameters: Iterable[nn.Parameter], updated: int | None = None, sharing: Sharing | None = None
+    ) -> torch.optim.Optimizer:
         """The scenario's optimizer over those of `parameters` that are trained, with its states in the precision and memory
         that the scenario gives.
 
-        updated: number of parameters that an update changes, for its emulated duration; None for all.
+        updated: number of parameters that an update changes, for its emulated duration; None for all. sharing: how ranks share
+        the parameters; None where this rank has them as a whole.
         """
+        training = self.scenario.training
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        is_offloaded = "optimizer" in self.scenario.training.offload
+        build, is_offloaded = self.model.optimizer, "optimizer" in training.offload
+        if sharing is not None:
+            build = partial(build, orthogonalise=sharing.orthogonalise)
+        inner: torch.optim.Optimizer
         if self.scaler is None and not is_offloaded:
-            optimizer = self.model.optimizer(trained)
+            inner = optimizer = build(trained)
         else:
             device = torch.device("cpu") if is_offloaded else self.device
-            optimizer = MasterOptimizer(trained, self.model.optimizer, self.updated_dtype, device, self.scaler)
+            delays = training.delay_update
+            optimizer = MasterOptimizer(trained, build, self.updated_dtype, device, self.scaler, delays)
+            inner = optimizer.inner if delays else optimizer
+        if training.ema is not None:
+            average = ParameterAverage(updated_by(optimizer, trained), DTYPES[training.ema])
+            self.averages.append(average)
+            inner.register_step_post_hook(lambda *_: average.add())
         elements = updated or sum(part_of(parameter).numel() for parameter in trained)
         if self.host_link is not None:
             self.host_link.begin_updates(optimizer, elements)
         if self.pace is not None:
-            self.pace.slow_down(optimizer, updated)
+            job = job_of_rank(self.scenario, self.rank)
+            products_s = job.orthogonalising_s(job.layers[number] for number in self.built)
+            self.pace.slow_down(inner, updated, products_s * (1.0 if sharing is None else sharing.share))
         if self.host_link is not None:
             self.host_link.end_updates(optimizer, elements)
         return optimizer
+
+    @cached_property
+    def offloaded_activations(self) -> OffloadedActivations | None:
+        """Copies of activations to the host; None where they stay on the device."""
+        is_offloaded = "activations" in self.scenario.training.offload
+        return OffloadedActivations(job_of_rank(self.scenario, self.rank), self.recorder, self.device) if is_offloaded else None
 
     @cached_property
     def host_link(self) -> HostLink | None:
         """The emulated link to the host that has the optimizer's states; None without such states, and for GPUs, which have a
         link."""
         is_emulated = "optimizer" in self.scenario.training.offload and self.device.type == "cpu"
-        return HostLink(job_of(self.scenario)) if is_emulated else None
+        return HostLink(job_of_rank(self.scenario, self.rank)) if is_emulated else None
+
+
+class Sharing(NamedTuple):
+    """How ranks share the parameters that an optimizer updates. orthogonalise: makes Muon's matrices orthogonal, of which each
+    rank has a part. share: of all matrices, those of which a rank has parts."""
+
+    orthogonalise: Orthogonalise
+    share: float = 1.0
 
 
 class Trainer(ABC):
@@ -172,6 +215,11 @@ class Trainer(ABC):
         self._losses[self._index] = self._losses[self._index] + part if self._index in self._losses else part
 
     @property
+    def optimizer_sharing(self) -> Sharing | None:
+        """How ranks share the parameters that this rank updates as parts of its layers; None where it has them as a whole."""
+        return None
+
+    @property
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:
         """The optimizers that update this rank's parameters, or a server's."""
         own = vars(self).get("optimizer")
@@ -181,12 +229,46 @@ class Trainer(ABC):
         """By optimizer that may leave steps out, their numbers, warm-up steps counted from 0."""
         return [one.skipped for one in self.optimizers if isinstance(one, MasterOptimizer)]
 
+    def begin(self) -> None:
+        """Prepares what concerns the optimizers of all ranks; to be called on all ranks together before the first step."""
+        if self.context.scenario.training.clip_gradients:
+            everybody = Collectives(self.recorder, Team.everybody())
+            sizes = {
+                f"{number}.{name}": value.numel()
+                for number, layer in zip(self.context.model.numbers, self.context.model.shapes(), strict=True)
+                for name, value in layer.named_parameters()
+            }
+
+            def add(square: Tensor) -> None:
+                with self.recorder.waiting(self.recorder.now()):
+                    everybody.sum(square)
+
+            clipping = GradientClipping(self.updated_parts(), sizes, _gathered, add)
+            for optimizer in self.optimizers:
+                optimizer.register_step_pre_hook(lambda *_: clipping.clip())
+
+    def updated_parts(self) -> Iterable[Part]:
+        """What this rank's optimizer updates, by parameter of the model; of parameters that layers share, by the owner's."""
+        owners = {f"{tie.layer}.{tie.name}": f"{tie.owner}.{tie.owner_name}" for tie in self.context.model.ties}
+        named = {parameter: owners.get(name, name) for name, parameter in self.named_parameters().items()}
+        return [Part(name, parameter, first_of(parameter)) for parameter, name in named.items() if parameter.requires_grad]
+
+    def named_parameters(self) -> dict[str, nn.Parameter]:
+        """The rank's own parameters, or its parts of them, by 'layer number.name'."""
+        return name_parameters(vars(self)["layers"])
+
     def complete(self) -> None:
         """Gives the parameters their final values, in the precision in which they are updated; to be called on all ranks
-        together. They cannot be trained after that."""
-        for optimizer in self.optimizers:
-            if isinstance(optimizer, MasterOptimizer):
-                optimizer.widen()
+        together. Of parameters with an average that is the average. They cannot be trained after that."""
+        masters = [optimizer for optimizer in self.optimizers if isinstance(optimizer, MasterOptimizer)]
+        for optimizer in masters:
+            optimizer.finish()
+        for average in self.context.averages:
+            average.write()
+        for optimizer in masters:
+            # parameters may be parts of others, which keep their precision
+            optimizer.write()
+            optimizer.widen()
 
     def step_loss(self, index: int) -> float:
         """This rank's part of a step's mean loss over all samples; 0 where the rank computes none."""
@@ -198,7 +280,10 @@ class Trainer(ABC):
 
     def notes(self) -> dict[str, Any]:
         """Further facts about the training on this rank, as plain data for JSON."""
-        return {}
+        if self.context.scenario.training.state_bits != 8 or not self.context.scenario.training.zero:
+            return {}
+        # blocks of states begin anew in each part
+        return {"parts": [(part.name, part.begin, part.elements) for part in self.updated_parts()]}
 
     def close(self) -> None:  # noqa: B027 - most have nothing to end
         """Ends threads and removes hooks that the trainer has started; it cannot train after that."""
@@ -250,7 +335,14 @@ class WholeModel(Trainer):
         return name_parameters(self.layers)
 
 
-def name_parameters(layers: Mapping[int, nn.Module]) -> dict[str, Tensor]:
+def _gathered(own: Mapping[str, int]) -> list[Mapping[str, int]]:
+    """The objects of all ranks."""
+    everyones: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyones, own)
+    return everyones
+
+
+def name_parameters(layers: Mapping[int, nn.Module]) -> dict[str, nn.Parameter]:
     """Parameters of numbered layers, by 'layer number.name'."""
     return {f"{number}.{name}": value for number, layer in layers.items() for name, value in layer.named_parameters()}
 

@@ -78,6 +78,7 @@ def _train(
     context = Context(scenario, me.rank, me.device, recorder, total_steps(scenario), pace, perturbations)
     loading = EmulatedLoading.of(scenario, me.rank)
     with closing(create(context, scenario.strategy)) as trainer:
+        trainer.begin()
         # keeps garbage collection during steps from scanning the objects built so far
         gc.freeze()
         provenance = environment.of_rank(me.device)

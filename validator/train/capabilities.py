@@ -19,7 +19,9 @@ KINDS: Final = (
 )  # fmt: skip
 PRECISIONS: Final = ("fp64", "fp32", "bf16", "fp16")
 # Optimizers that update each element by itself.
-OPTIMIZERS: Final = ("sgd", "momentum", "adam")
+OPTIMIZERS: Final = ("sgd", "momentum", "adam", "lion")
+# Strategies whose ranks all update the parameters that they train, from gradients over the whole batch.
+UPDATE_TOGETHER: Final = ("data_parallel", "pipeline", "hybrid", "model_parallel")
 ALGORITHMS: Final = ("ring",)
 # Schedules in which torch posts a receive when a rank reaches the pass that needs it; 1f1b can be run either way.
 NEVER_AHEAD: Final = ("gpipe", "looped_bfs")
@@ -36,6 +38,18 @@ def trains_by_layers(scenario: Scenario) -> bool:
     staged = strategy.kind in ("pipeline", "hybrid", "model_parallel")
     pushes_buckets = isinstance(strategy, ParameterServer) and strategy.overlap
     return staged or pushes_buckets or training.zero > 0 or training.recompute.kind != "none"
+
+
+def is_padded(scenario: Scenario) -> bool:
+    """Whether ranks train on samples with padding."""
+    lengths = scenario.batch.lengths
+    return scenario.compute == "real" and lengths is not None and lengths.batches != "packed"
+
+
+def has_documents(scenario: Scenario) -> bool:
+    """Whether the tokens of a sample attend only to their own documents, which layers read then."""
+    lengths = scenario.batch.lengths
+    return scenario.compute == "real" and lengths is not None and lengths.batches == "packed" and not lengths.across
 
 
 def uses_gpus(scenario: Scenario) -> bool:

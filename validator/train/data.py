@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,30 +15,37 @@ from torch import Tensor
 from scaleproof.simulator.model.layers import inputs_of
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.parallelism import ParameterServer
+from scaleproof.simulator.scenario.lengths import step_lengths
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.train.capabilities import has_documents, is_padded
 from scaleproof.validator.train.emulated_compute import small_width
 from scaleproof.validator.train.layer_graph import data_name
+from scaleproof.validator.train.models.transformer import IGNORED
 from scaleproof.validator.train.models.wiring import DATA, Wire
 from scaleproof.validator.train.samples import Samples, arrays
 
 
 class Batch(NamedTuple):
-    """Samples, in the first dimension of all tensors. others: further tensors that layers read, by `layer_graph.data_name`."""
+    """Samples, in the first dimension of all tensors. others: further tensors that layers read, by `layer_graph.data_name`.
+    lengths: tokens of each sample, behind which there is padding; none if all are as long."""
 
     inputs: Tensor
     targets: Tensor
     others: Mapping[str, Tensor] = MappingProxyType({})
+    lengths: Sequence[int] = ()
 
     def part(self, samples: slice) -> Batch:
-        """Some of the samples."""
-        others = {name: tensor[samples] for name, tensor in self.others.items()}
-        return Batch(self.inputs[samples], self.targets[samples], others)
+        """Some of the samples, padded to the longest of them."""
+        others, own = {name: tensor[samples] for name, tensor in self.others.items()}, self.lengths[samples]
+        if not own:
+            return Batch(self.inputs[samples], self.targets[samples], others)
+        return Batch(self.inputs[samples, : max(own)], self.targets[samples, : max(own)], others, own)
 
 
 def whole_batches(scenario: Scenario, steps: Iterable[int], device: torch.device, dtype: torch.dtype) -> Iterator[Batch]:
     """The global batch of each step, generated lazily."""
     for step in steps:
-        yield _batch(_global_batch(scenario, step), slice(None), device, dtype)
+        yield _batch(scenario, step, slice(None), device, dtype)
 
 
 def worker_batches(
@@ -46,7 +53,7 @@ def worker_batches(
 ) -> list[Batch]:
     """The worker's share of each step's batch, generated before the measurement. steps: numbers from 0."""
     share = share_of(scenario, worker)
-    return [_batch(_global_batch(scenario, step), share, device, dtype) for step in steps]
+    return [_batch(scenario, step, share, device, dtype) for step in steps]
 
 
 def share_of(scenario: Scenario, worker: int) -> slice:
@@ -56,16 +63,33 @@ def share_of(scenario: Scenario, worker: int) -> slice:
     return slice(sum(samples[:worker]), sum(samples))
 
 
-def _batch(samples: Samples, share: slice, device: torch.device, dtype: torch.dtype) -> Batch:
+def _batch(scenario: Scenario, step: int, share: slice, device: torch.device, dtype: torch.dtype) -> Batch:
     def placed(array: NDArray[Any]) -> Tensor:
         # a copy, so that the other workers' samples can be freed
         tensor = torch.from_numpy(array[share].copy()).to(device)
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
-    inputs, targets = samples
+    lengths = _lengths(scenario, step)
+    inputs, targets = _global_batch(scenario, step)
+    if has_documents(scenario):
+        inputs = (*inputs, np.stack([np.repeat(np.arange(len(own)), own) for own in lengths]))
     first, *others = map(placed, inputs)
     named = {data_name(Wire(DATA, number)): tensor for number, tensor in enumerate(others, start=1)}
-    return Batch(first, placed(targets), named)
+    if not is_padded(scenario):
+        return Batch(first, placed(targets), named)
+    for own, (tokens,) in zip(targets, lengths, strict=True):
+        own[tokens:] = IGNORED
+    return Batch(first, placed(targets), named, [tokens for (tokens,) in lengths[share]])
+
+
+def _lengths(scenario: Scenario, step: int) -> list[tuple[int, ...]]:
+    """Tokens of what is in each sample of a step; empty where real samples all have the same length."""
+    lengths, plan = scenario.batch.lengths, scenario.strategy.plan
+    if lengths is None or scenario.compute == "paced":
+        return []
+    assert isinstance(scenario.model, Transformer), "other models have no samples of different lengths"
+    samples = scenario.samples_per_worker // plan.microbatches
+    return step_lengths(lengths, scenario.model.sequence, samples, plan.microbatches, plan.workers, step)
 
 
 def _global_batch(scenario: Scenario, step: int) -> Samples:

@@ -23,7 +23,7 @@ from torch.nn import functional
 from scaleproof.simulator.model.layers import Layer, owners_of
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.ring_allreduce import compression_s
-from scaleproof.simulator.strategy.scenario_job import job_of
+from scaleproof.simulator.strategy.scenario_job import job_of_rank
 from scaleproof.validator.record.emulation_lateness import Lateness
 from scaleproof.validator.train.models.models import tie
 from scaleproof.validator.train.models.wiring import Tie
@@ -49,9 +49,7 @@ class Pace:
     """
 
     def __init__(self, scenario: Scenario, rank: int = 0, perturbations: RankPerturbations | None = None) -> None:
-        job, self._plan = job_of(scenario), scenario.strategy.plan
-        own = job.cluster.with_device_of(job.cluster.kind_of(rank // job.cluster.node.devices))
-        self._job = job if own is job.cluster else replace(job, cluster=own)
+        self._job, self._plan = job_of_rank(scenario, rank), scenario.strategy.plan
         self._perturbations = perturbations or RankPerturbations(scenario, rank)
         self.lateness = Lateness()
         self._weights_end_s: float | None = None
@@ -77,17 +75,19 @@ class Pace:
         self.wait(begin_s if self._weights_end_s is None else self._weights_end_s, duration_s)
         self._weights_end_s = time.perf_counter()
 
-    def slow_down(self, optimizer: torch.optim.Optimizer, updated: int | None = None) -> None:
+    def slow_down(self, optimizer: torch.optim.Optimizer, updated: int | None = None, orthogonalised_s: float = 0.0) -> None:
         """Makes each step of the optimizer last as long as predicted for its number of parameters, or for those `updated`, with
-        the compression of their gradients; without copies to hosts, which a `HostLink` emulates."""
+        the compression of their gradients; without copies to hosts, which a `HostLink` emulates. orthogonalised_s: additional
+        seconds of Muon's products. A delayed step runs next to passes, of which it changes nothing."""
         tensors = [p.numel() for group in optimizer.param_groups for p in group["params"]]
         job, elements = self._job, updated or sum(tensors)
         is_offloaded = "optimizer" in job.offload
         work_s = job.host_update_s(elements, job.ranks) if is_offloaded else job.device_optimizer_s(elements)
-        step_s = work_s + compression_s(self._plan, self._job, tensors, self._plan.workers)
+        step_s = work_s + orthogonalised_s + compression_s(self._plan, self._job, tensors, self._plan.workers)
+        wait = _wait_until_end if job.delays_update else self.wait
         began: list[float] = []
         optimizer.register_step_pre_hook(lambda *_: began.append(time.perf_counter()))
-        optimizer.register_step_post_hook(lambda *_: self.wait(began.pop(), step_s))
+        optimizer.register_step_post_hook(lambda *_: wait(began.pop(), step_s))
 
     def _times(self, samples: int) -> list[EmulatedLayerTimes]:
         """Times of each layer for a number of samples."""
@@ -95,6 +95,10 @@ class Pace:
         costs, weights_s = job.costs(), job.weights_s()
         columns = costs.forward_s, np.maximum(0.0, costs.backward_s - weights_s), weights_s
         return [EmulatedLayerTimes(*map(float, row)) for row in np.stack(columns, axis=1)]
+
+
+def _wait_until_end(begin_s: float, duration_s: float) -> None:
+    time.sleep(max(0.0, begin_s + duration_s - time.perf_counter()))
 
 
 class EmulatedLayer(nn.Module):
@@ -128,9 +132,10 @@ class EmulatedLayer(nn.Module):
         # where no gradient of inputs is needed, the gradients of weights get all of the time
         weights_s = times.weights_s + (0.0 if any(x.requires_grad for x in inputs) else times.inputs_s)
         began: list[float] = []
-        x: Tensor = _apply(_Narrow, _Wait(self.pace, times.inputs_s, began), self.width, *inputs)
+        passed_s = times.inputs_s + times.weights_s
+        x: Tensor = _apply(_Narrow, _Wait(self.pace, times.inputs_s, 0.0, began), self.width, *inputs)
         if self.tensors:
-            x = x + x @ _apply(_Weights, _Wait(self.pace, weights_s, began), self.width, self.shares(), *self.tensors)
+            x = x + x @ _apply(_Weights, _Wait(self.pace, passed_s, weights_s, began), self.width, self.shares(), *self.tensors)
         x = _apply(_Widen, began, self.output, torch.tanh(x))
         if self.pace is not None:
             self.pace.wait(begin_s, times.forward_s)
@@ -149,12 +154,14 @@ class EmulatedLayer(nn.Module):
 class _Wait(NamedTuple):
     """The wait of gradients in the backward pass, none without a pace.
 
-    began: begin of the pass, passed from one wait to the next in the same pass. It is empty where gradients of weights have a
-    pass of their own, which begins when they are first computed.
+    Gradients of weights are computed first, and wait for the whole pass, since sums of gradients follow it, as in predictions.
+    duration_s: in the pass of the layer. alone_s: in a pass of their own, which begins when they are first computed; 0 without
+    one. began: begin of the layer's pass, until one has waited for it; empty in another pass.
     """
 
     pace: Pace | None
     duration_s: float
+    alone_s: float
     began: list[float]
 
     def __call__(self, begin_s: float) -> None:
@@ -163,8 +170,8 @@ class _Wait(NamedTuple):
             return
         if self.began:
             self.pace.wait(self.began.pop(), self.duration_s)
-        else:
-            self.pace.wait_for_weights(begin_s, self.duration_s)
+        elif self.alone_s:
+            self.pace.wait_for_weights(begin_s, self.alone_s)
 
 
 class _Narrow(torch.autograd.Function):
@@ -212,7 +219,6 @@ class _Weights(torch.autograd.Function):
             result[: len(flat)].add_(flat[:elements], alpha=share)
             results.append(result)
         context.wait(begin_s)
-        context.wait.began.append(time.perf_counter())
         return None, None, None, *results
 
 

@@ -20,11 +20,21 @@ class HostLink:
         link_Bps = job.host_link_Bps(job.ranks)
         # seconds per element of gradients and of parameters; hosts keep parameters that are offloaded as well
         self._sent_s = job.accumulated_bytes / link_Bps
-        self._fetched_s = 0.0 if "parameters" in job.offload else job.shard_bytes / link_Bps
+        self.fetches_shards = "parameters" in job.offload
+        self._fetched_s = 0.0 if self.fetches_shards else job.shard_bytes / link_Bps
+        self._link_Bps = link_Bps
         self._lock = threading.Lock()
         # elements sent in this step; when the last of them arrive, of time.perf_counter
         self._elements = 0
         self._arrived_s = 0.0
+        # when the last shards of parameters arrive at the device
+        self._shards_s = 0.0
+
+    def fetch_shards(self, size_bytes: float) -> float:
+        """Begins to copy shards of parameters to the device, to be gathered there; returns the seconds until they arrive."""
+        now_s = time.perf_counter()
+        self._shards_s = max(self._shards_s, now_s) + size_bytes / self._link_Bps
+        return self._shards_s - now_s
 
     def send(self, elements: int) -> None:
         """Begins to send gradients that are complete."""

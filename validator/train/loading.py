@@ -67,7 +67,7 @@ def readers(scenario: Scenario) -> list[BatchReader]:
         layers = job_of(scenario).layers
         first = {rank for rank, read in zip(strategy.device_of(layers), inputs_of(layers), strict=True) if not read}
         return [BatchReader((rank,), rank // devices, scenario.samples_per_worker) for rank in sorted(first)]
-    grid = plan.grid(devices)
+    grid = plan.grid_on(scenario.cluster)
     found = []
     for worker in range(plan.workers):
         # a step of the program may have several training steps, whose samples are loaded as one batch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 import torch
@@ -54,7 +55,8 @@ class MasterOptimizer(torch.optim.Optimizer):
     """Updates copies of parameters by another optimizer, and copies the results to the parameters.
 
     scaler: divides gradients by the scale of the loss in the precision of the copies, and leaves out steps in which one is
-    infinite or not a number (arXiv 1710.03740, section 3.2); None where losses are not scaled.
+    infinite or not a number (arXiv 1710.03740, section 3.2); None where losses are not scaled. delays: whether an update
+    runs next to what follows it, up to the next step, which gives the parameters its results (arXiv 2101.06840, section 5.2).
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class MasterOptimizer(torch.optim.Optimizer):
         dtype: torch.dtype,
         device: torch.device,
         scaler: GradScaler | None = None,
+        delays: bool = False,
     ) -> None:
         """dtype, device: of the copies. build: the optimizer of the copies."""
         given = list(parameters)
@@ -73,12 +76,14 @@ class MasterOptimizer(torch.optim.Optimizer):
         # in the parameters' precision the buffers' values are the copies
         copies = [one.to(device, dtype, copy=True) for one in parts] if self._buffers is None else self._buffers.values
         self._pairs = [(one, nn.Parameter(copy.to(dtype), one.requires_grad)) for one, copy in zip(given, copies, strict=True)]
-        self._inner = build([master for _, master in self._pairs])
+        self.inner = build([master for _, master in self._pairs])
         self._scaler = scaler
+        self._thread = ThreadPoolExecutor(1, "update") if delays else None
+        self._under_way: Future[None] | None = None
         # numbers of the steps that were left out, from 0
         self.skipped: list[int] = []
         self._steps = self._applied = 0
-        self._inner.register_step_post_hook(self._note_applied)
+        self.inner.register_step_post_hook(self._note_applied)
 
     @property
     def copies(self) -> list[nn.Parameter]:
@@ -87,23 +92,37 @@ class MasterOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Any = None) -> Any:
         """Applies the gradients of the parameters to the copies, and the copies to the parameters."""
+        self.finish()
         gradients = [None if one.grad is None else part_of(one.grad) for one, _ in self._pairs]
         if self._buffers is not None:
             gradients = self._buffers.fetch(gradients)
         for (_, master), gradient in zip(self._pairs, gradients, strict=True):
             if gradient is not None:
                 master.grad = gradient.to(master, copy=self._buffers is None)
+        if self._thread is not None:
+            self._under_way = self._thread.submit(self._update)
+            return
+        self._update()
+        self.write()
+
+    def finish(self) -> None:
+        """Waits for a delayed update, and gives the parameters its results."""
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
+            self.write()
+
+    def _update(self) -> None:
         if self._scaler is None:
-            self._inner.step()
+            self.inner.step()
         else:
             before = self._applied
-            self._scaler.step(self._inner)
+            self._scaler.step(self.inner)
             self._scaler.update()
             if self._applied == before:
                 self.skipped.append(self._steps)
         self._steps += 1
-        self._inner.zero_grad()
-        self._write()
+        self.inner.zero_grad()
 
     def load(self, values: Iterable[Tensor]) -> None:
         """Gives the copies, and with them the parameters, values that others have computed."""
@@ -112,7 +131,7 @@ class MasterOptimizer(torch.optim.Optimizer):
         with torch.no_grad():
             for (_, master), value in zip(self._pairs, values, strict=True):
                 master.copy_(value)
-        self._write()
+        self.write()
 
     def widen(self) -> None:
         """Gives the parameters the values and the precision of the copies; they cannot be trained after that."""
@@ -120,7 +139,8 @@ class MasterOptimizer(torch.optim.Optimizer):
             if not isinstance(parameter, DTensor):
                 parameter.data = master.data.to(parameter.device)
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Gives the parameters the values of the copies."""
         with torch.no_grad():
             if self._buffers is None:
                 for parameter, master in self._pairs:
@@ -168,3 +188,12 @@ def _pinned(elements: int, dtype: torch.dtype) -> Tensor:
 def part_of(tensor: Tensor) -> Tensor:
     """This rank's part of a tensor that may be sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def first_of(tensor: Tensor) -> int:
+    """The first element, in the flattened tensor, of this rank's part of one whose rows may be sharded."""
+    if not isinstance(tensor, DTensor):
+        return 0
+    shape, mesh = tensor.shape, tensor.device_mesh
+    each = -(-shape[0] // mesh.size())
+    return min(shape[0], each * mesh.get_local_rank()) * shape[1:].numel()

@@ -1,23 +1,35 @@
-"""The optimizers that scenarios name."""
+"""The optimizers that scenarios name, and their states in few bits."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from scaleproof.simulator.cluster.device.device import Optimizer
+from scaleproof.simulator.cluster.device.device import Optimizer, StateBits
+from scaleproof.validator.train.muon import Muon, Orthogonalise, each_whole
+from scaleproof.validator.train.narrow_states import NarrowStates
 
 # Decay of the means of gradients and of their squares, and the term that keeps divisors from zero.
 _FIRST_DECAY: Final = 0.9
 _SECOND_DECAY: Final = 0.999
 _EPSILON: Final = 1e-6
+# Lion's shares of the momentum in the update, and in the next momentum (arXiv 2302.06675, algorithm 2).
+_LION_DECAYS: Final = (0.9, 0.99)
 
 
-def build_optimizer(name: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
-    """The optimizer that scenarios call `name`."""
+def build_optimizer(
+    name: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float, bits: StateBits | None = None,
+    orthogonalise: Orthogonalise = each_whole,
+) -> torch.optim.Optimizer:  # fmt: skip
+    """The optimizer that scenarios call `name`. bits: of its states; those of parameters if None. orthogonalise: makes
+    Muon's matrices orthogonal, of which parameters may be parts."""
+    if bits is not None:
+        return NarrowStates(parameters, partial(build_optimizer, name, learning_rate=learning_rate), bits)
     match name:
         case "adam":
             return torch.optim.Adam(parameters, lr=learning_rate)
@@ -25,13 +37,16 @@ def build_optimizer(name: Optimizer, parameters: Iterable[nn.Parameter], learnin
             return torch.optim.Adafactor(parameters, lr=learning_rate)
         case "lamb":
             return Lamb(parameters, learning_rate)
+        case "lion":
+            return Lion(parameters, learning_rate)
+        case "muon":
+            return Muon(parameters, learning_rate, orthogonalise)
         case _:
             return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9 if name == "momentum" else 0.0)
 
 
-class Lamb(torch.optim.Optimizer):
-    """LAMB without weight decay (arXiv 1904.00962, algorithm 2): Adam's update of each tensor, scaled by the ratio of the norms
-    of the tensor and of the update."""
+class _TensorOptimizer(torch.optim.Optimizer):
+    """An optimizer that updates one parameter after the other, without weight decay."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> None:
         super().__init__(parameters, {"lr": learning_rate})
@@ -42,18 +57,41 @@ class Lamb(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, group["lr"])
+                    self.update(parameter, parameter.grad, group["lr"])
 
-    def _update(self, parameter: nn.Parameter, learning_rate: float) -> None:
+    @abstractmethod
+    def update(self, parameter: nn.Parameter, gradient: Tensor, learning_rate: float) -> None:
+        """Updates a parameter and its states."""
+
+
+class Lamb(_TensorOptimizer):
+    """LAMB without weight decay (arXiv 1904.00962, algorithm 2): Adam's update of each tensor, scaled by the ratio of the norms
+    of the tensor and of the update."""
+
+    def update(self, parameter: nn.Parameter, gradient: Tensor, learning_rate: float) -> None:
+        """Updates a parameter, and both means."""
         state = self.state[parameter]
         if not state:
             state.update(step=0, first=torch.zeros_like(parameter), second=torch.zeros_like(parameter))
         state["step"] += 1
         step, first, second = state["step"], state["first"], state["second"]
-        first.lerp_(parameter.grad, 1 - _FIRST_DECAY)
-        second.mul_(_SECOND_DECAY).addcmul_(parameter.grad, parameter.grad, value=1 - _SECOND_DECAY)
+        first.lerp_(gradient, 1 - _FIRST_DECAY)
+        second.mul_(_SECOND_DECAY).addcmul_(gradient, gradient, value=1 - _SECOND_DECAY)
         mean, square = first / (1 - _FIRST_DECAY**step), second / (1 - _SECOND_DECAY**step)
         change = mean / (square.sqrt() + _EPSILON)
         norm, change_norm = parameter.norm(), change.norm()
         ratio = torch.where((norm > 0) & (change_norm > 0), norm / change_norm, 1.0)
         parameter.sub_(learning_rate * ratio * change)
+
+
+class Lion(_TensorOptimizer):
+    """Lion without weight decay (arXiv 2302.06675, algorithm 2): the sign of a mean of gradients."""
+
+    def update(self, parameter: nn.Parameter, gradient: Tensor, learning_rate: float) -> None:
+        """Updates a parameter, and its momentum."""
+        state = self.state[parameter]
+        if not state:
+            state["momentum"] = torch.zeros_like(parameter)
+        in_update, in_next = _LION_DECAYS
+        parameter.sub_(learning_rate * state["momentum"].lerp(gradient, 1 - in_update).sign_())
+        state["momentum"].lerp_(gradient, 1 - in_next)

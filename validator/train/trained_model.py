@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
-from scaleproof.simulator.cluster.device.device import Optimizer
 from scaleproof.simulator.model import ModelSpec, Traced
 from scaleproof.simulator.model.fine_tuning import FineTuning
 from scaleproof.simulator.model.tracing.user_function import UserModel
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.train import emulated_compute
-from scaleproof.validator.train.capabilities import trains_by_layers
+from scaleproof.validator.train.capabilities import has_documents, is_padded, trains_by_layers
 from scaleproof.validator.train.emulated_compute import Pace
 from scaleproof.validator.train.layer_graph import LayerGraph, Values
 from scaleproof.validator.train.models import models, traced
 from scaleproof.validator.train.models.models import DTYPES
-from scaleproof.validator.train.models.transformer import cross_entropy
+from scaleproof.validator.train.models.transformer import cross_entropy, mean_of_samples
 from scaleproof.validator.train.models.wiring import DATA, Tie, Wire, Wiring, wiring_of
+from scaleproof.validator.train.muon import Orthogonalise, each_whole, mark_matrices
 from scaleproof.validator.train.optimizers import build_optimizer
 from scaleproof.validator.train.recompute import prepare
 
 
 class RealModel:
     """The torch modules of a model. samples: number in a microbatch; None to train a user's module as it is, undivided.
-    tuning: what is trained of the model; None for all of it, or what a user's module says."""
+    tuning: what is trained of the model; None for all of it, or what a user's module says. documents: whether blocks read the
+    documents of tokens, as the second tensor of a batch."""
 
     def __init__(
-        self, spec: ModelSpec, seed: int, dtype: torch.dtype, samples: int | None, tuning: FineTuning | None = None
-    ) -> None:
+        self, spec: ModelSpec, seed: int, dtype: torch.dtype, samples: int | None, tuning: FineTuning | None = None,
+        documents: bool = False,
+    ) -> None:  # fmt: skip
         self._spec, self._seed, self._tuning = spec, seed, tuning
         self._user: UserModel | None = None
         self._layers: list[nn.Module] | None = None
@@ -51,6 +55,9 @@ class RealModel:
                 self.prelude, self.derived = divided.prelude, divided.derived
         else:
             self.wiring, self.ties = models.family_of(spec).wiring(spec), list(models.family_of(spec).ties(spec))
+        if documents:
+            blocks = [(*read, Wire(DATA, 1)) for read in self.wiring[1:-1]]
+            self.wiring = [self.wiring[0], *blocks, self.wiring[-1]]
 
     def build(self, numbers: Iterable[int]) -> list[nn.Module]:
         """The layers with these numbers and their initial parameters on the CPU, in fp32 or, of a user's module, in `dtype`."""
@@ -62,11 +69,10 @@ class RealModel:
         """The mean loss over samples."""
         return models.family_of(self._spec).loss(outputs, targets)
 
-    def optimizer(self, name: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
-        """The user's optimizer, or that with the name in scenarios."""
-        if self._user is not None and self._user.optimizer is not None:
-            return self._user.optimizer(parameters)  # type: ignore[no-any-return]
-        return build_optimizer(name, parameters, learning_rate)
+    @property
+    def own_optimizer(self) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None:
+        """The optimizer of the user's module, if it has one."""
+        return None if self._user is None else self._user.optimizer
 
 
 class EmulatedModel:
@@ -86,9 +92,7 @@ class EmulatedModel:
         """The mean loss over samples."""
         return cross_entropy(outputs, targets)  # type: ignore[arg-type]
 
-    def optimizer(self, name: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
-        """The optimizer with the name in scenarios."""
-        return build_optimizer(name, parameters, learning_rate)
+    own_optimizer: Final = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,9 @@ class TrainedModel:
         if scenario.compute == "paced":
             return EmulatedModel(scenario, self.pace)
         samples = scenario.samples_per_worker // scenario.strategy.plan.microbatches if trains_by_layers(scenario) else None
-        return RealModel(scenario.model, training.seed, DTYPES[training.precision], samples, scenario.tuning)
+        return RealModel(
+            scenario.model, training.seed, DTYPES[training.precision], samples, scenario.tuning, has_documents(scenario)
+        )
 
     @property
     def numbers(self) -> range:
@@ -136,14 +142,23 @@ class TrainedModel:
 
     def loss(self, outputs: Values, targets: Tensor) -> Tensor:
         """The mean loss over samples; of outputs in fp16 it is in fp32, as a scaled loss exceeds the range of fp16."""
+        if is_padded(self.scenario) and isinstance(outputs, Tensor):
+            return mean_of_samples(_widened(outputs), targets)
         if isinstance(outputs, Tensor):
             return self.modules.loss(_widened(outputs), targets)
         return self.modules.loss(tuple(map(_widened, outputs)), targets)
 
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The scenario's optimizer over `parameters`, or that of the user's module."""
+    def optimizer(self, parameters: Iterable[nn.Parameter], orthogonalise: Orthogonalise = each_whole) -> torch.optim.Optimizer:
+        """The scenario's optimizer over `parameters`, or that of the user's module. orthogonalise: see `build_optimizer`."""
         training = self.scenario.training
-        return self.modules.optimizer(training.optimizer, parameters, training.learning_rate)
+        if self.modules.own_optimizer is not None:
+            return self.modules.own_optimizer(parameters)
+        return build_optimizer(training.optimizer, parameters, training.learning_rate, training.state_bits, orthogonalise)
+
+    def mark(self, number: int, layer: nn.Module) -> None:
+        """Notes on the parameters of a layer what an optimizer needs to know of them."""
+        if self.scenario.training.optimizer == "muon":
+            mark_matrices(layer, job_of(self.scenario).layers[number])
 
 
 def _widened(tensor: Tensor) -> Tensor:

@@ -3,7 +3,7 @@ servers, and refined ones."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -11,7 +11,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate import Configurations, StepTimes, memory_bytes, step_times
+from scaleproof.simulator.analysis.planner.arrangements import node_words
+from scaleproof.simulator.analysis.planner.estimate import (
+    Configurations,
+    MixedConfigurations,
+    StepTimes,
+    memory_bytes,
+    step_times,
+)
 from scaleproof.simulator.analysis.planner.estimate.parameter_servers import ServerConfigurations
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import slowed, uncertain
@@ -21,21 +28,23 @@ from scaleproof.simulator.uncertainty.linear_response import LinearResponse, lin
 
 Numbers = NDArray[np.int64]
 Amounts = NDArray[np.float64]
-Part = Configurations | ServerConfigurations
+Part = Configurations | ServerConfigurations | MixedConfigurations
 
 # Names of the degrees of model parallelism.
 MODEL_PARALLEL: Final = ("tensor", "context", "expert", "stages")
 # More than any degree of parallelism.
 _MOST_DEGREES: Final = 2**15
 # Names of choices by which configurations differ little.
-_MINOR: Final = ("bucket_bytes", "order")
+_MINOR: Final = ("bucket_bytes", "order", "shares", "blocks")
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Configurations of several parts, whose rows are numbered one part after another."""
+    """Configurations of several parts, whose rows are numbered one part after another. cluster: that all use, if its nodes
+    differ, so that parts are on some of them."""
 
     parts: tuple[Part, ...]
+    cluster: Cluster | None = None
 
     @cached_property
     def _begins(self) -> Numbers:
@@ -65,12 +74,15 @@ class Candidates:
     def row(self, row: int) -> dict[str, Any]:
         """The configuration of a row, by the names of scenario fields."""
         part, number = self._locate(row)
-        return part.row(number)
+        nodes = {} if self.cluster is None else {"nodes": node_words(_used(part))}
+        return part.row(number) | nodes
 
     def kind(self, row: int) -> Hashable:
-        """A key that configurations share if they differ in bucket size or rank order alone."""
+        """A key that configurations share if they differ in bucket size, rank order, or how unequal devices share samples or
+        blocks alone."""
         values = self.row(row)
-        return tuple((name, values[name]) for name in values if name not in _MINOR)
+        minor = (*_MINOR, "samples") if "shares" in values else _MINOR
+        return tuple((name, values[name]) for name in values if name not in minor)
 
     @cached_property
     def degrees(self) -> Numbers:
@@ -79,7 +91,8 @@ class Candidates:
         def of(part: Part) -> Numbers:
             if isinstance(part, ServerConfigurations):
                 return np.zeros(len(part), dtype=np.int64)
-            columns = tuple(getattr(part, name) for name in MODEL_PARALLEL)
+            table = part.table if isinstance(part, MixedConfigurations) else part
+            columns = tuple(getattr(table, name) for name in MODEL_PARALLEL)
             degrees: Numbers = np.ravel_multi_index(columns, (_MOST_DEGREES,) * len(MODEL_PARALLEL))
             return degrees
 
@@ -87,9 +100,11 @@ class Candidates:
 
     def first_of_degrees(self, rows: Numbers) -> list[int]:
         """The first of the rows of each combination of degrees of model parallelism, in the order of the rows."""
-        _, first = np.unique(self.degrees[rows], return_index=True)
-        result: list[int] = rows[np.sort(first)].tolist()
-        return result
+        return _first_of(self.degrees, rows)
+
+    def first_of_nodes(self, rows: Numbers) -> list[int]:
+        """The first of the rows of each selection of nodes, in the order of the rows; none where all nodes are equal."""
+        return [] if self.cluster is None else _first_of(self.nodes_used, rows)
 
     def scenario(self, row: int) -> Scenario:
         """The scenario of a row. Raises FieldError where it is not valid."""
@@ -99,30 +114,45 @@ class Candidates:
     @property
     def base(self) -> Scenario:
         """The scenario that the configurations vary."""
-        return self.parts[0].space.scenario
+        scenario = self.parts[0].space.scenario
+        return scenario if self.cluster is None else scenario.model_copy(update={"cluster": self.cluster})
 
     def response(self, rows: Numbers) -> LinearResponse:
         """The response of the estimated step times of some rows to uncertain quantities, from estimates on slower clusters."""
         cluster = self.base.cluster
 
         def slower_s(slowdowns: dict[str, float]) -> Amounts:
-            return self.times(rows, slowed(cluster, slowdowns)).expected_s
+            return self.times(rows, slowdowns).expected_s
 
         case = case_of_scenario(self.base)
         return linear_response(self.times(rows).expected_s, slower_s, uncertain(cluster), cluster, case)
 
-    def times(self, rows: Numbers, cluster: Cluster | None = None) -> StepTimes:
-        """Estimated seconds of a step, and its lower bound, of some rows. cluster: in place of their own."""
+    def times(self, rows: Numbers, slowdowns: Mapping[str, float] | None = None) -> StepTimes:
+        """Estimated seconds of a step, and its lower bound, of some rows. slowdowns: of quantities of their clusters."""
         expected_s, least_s = np.empty((2, len(rows)))
         for at, part, numbers in self._by_part(rows):
-            some = part.take(numbers) if cluster is None else _on(part.take(numbers), cluster)
-            expected_s[at], least_s[at] = some.step_times() if isinstance(some, ServerConfigurations) else step_times(some)
+            some = part.take(numbers)
+            some = some if slowdowns is None else _on(some, slowed(some.space.scenario.cluster, slowdowns))
+            expected_s[at], least_s[at] = step_times(some) if isinstance(some, Configurations) else some.step_times()
         return StepTimes(expected_s, least_s)
 
     def memory_bytes(self) -> Amounts:
-        """Bytes of the training rank with the most memory, by row."""
-        parts = (part.memory_bytes() if isinstance(part, ServerConfigurations) else memory_bytes(part) for part in self.parts)
-        return np.concatenate([np.empty(0), *parts])
+        """Bytes of the training rank with the most memory, by row; where nodes differ, of that which needs the largest share of
+        its device, if all devices had the capacity of the cluster's first kind."""
+        parts = [np.empty(0)]
+        for part in self.parts:
+            own_bytes = memory_bytes(part) if isinstance(part, Configurations) else part.memory_bytes()
+            if self.cluster is not None:
+                own_bytes *= self.cluster.device.capacity_bytes / _used(part).device.capacity_bytes
+            parts.append(own_bytes)
+        return np.concatenate(parts)
+
+    @cached_property
+    def nodes_used(self) -> Numbers:
+        """A number for each selection of nodes, by row; zero where all nodes are equal."""
+        known: dict[str, int] = {}
+        words = ("" if self.cluster is None else node_words(_used(part)) for part in self.parts)
+        return np.repeat([known.setdefault(one, len(known)) for one in words], [len(part) for part in self.parts])
 
     def fully_recomputed(self) -> Numbers:
         """For each row, the one with full recomputation that is otherwise equal; the row itself without such a row."""
@@ -138,7 +168,21 @@ class Candidates:
         return np.concatenate([part.nodes() for part in self.parts])
 
 
+def _first_of(codes: Numbers, rows: Numbers) -> list[int]:
+    """The first of the rows with each code, in the order of the rows."""
+    _, first = np.unique(codes[rows], return_index=True)
+    result: list[int] = rows[np.sort(first)].tolist()
+    return result
+
+
+def _used(part: Part) -> Cluster:
+    """The nodes that a part's configurations are on."""
+    return part.space.scenario.cluster
+
+
 def _on(part: Part, cluster: Cluster) -> Part:
     """The same configurations on another cluster."""
+    if isinstance(part, MixedConfigurations):
+        return part.on(cluster)
     scenario = part.space.scenario.model_copy(update={"cluster": cluster})
     return replace(part, space=replace(part.space, scenario=scenario))  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 from pydantic import Field
@@ -32,13 +32,14 @@ _MOST_TOO_LARGE: Final = 5
 
 def _texts(configuration: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration whose lists are texts."""
-    return {name: " ".join(value) if isinstance(value, list) else value for name, value in configuration.items()}
+    return {name: " ".join(map(str, value)) if isinstance(value, list) else value for name, value in configuration.items()}
 
 
 class PlanRow(Record):
     """A configuration with its prediction. configuration: values of scenario fields by name. low_s, high_s: the 90 % interval
     of the step time. fits_probability: that its memory fits; None where the error of predicted memory is not known.
-    best_is_better: probability that the best configuration is better by the objective; None for the best itself."""
+    best_is_better: probability that the best configuration is better by the objective; None for the best itself.
+    gpus: number of devices that it uses."""
 
     strategy: str
     configuration: dict[str, Any]
@@ -56,11 +57,12 @@ class PlanRow(Record):
     cost_USD: dict[str, float] | None
     energy_J: dict[str, float] | None
     best_is_better: float | None = None
+    gpus: int = 0
 
     @property
     def row(self) -> dict[str, Any]:
         """A row of a table: numbers, costs by unit, and the configuration."""
-        plain = self.model_dump(exclude={"configuration", "breakdown_s", "cost_USD", "energy_J"})
+        plain = self.model_dump(exclude={"configuration", "breakdown_s", "cost_USD", "energy_J", "gpus"})
         costs = {f"cost_USD_{unit}": amount for unit, amount in (self.cost_USD or {}).items()}
         return plain | costs | _texts(self.configuration)
 
@@ -77,6 +79,17 @@ class PlanRow(Record):
         degrees = {name: self.configuration[name] for name in ("workers", "tensor", "context", "expert", "expert_tensor")}
         given = {"averages": Plan(**degrees).averages, "zero": self.configuration["zero"]}
         return has_effect(Hybrid, "bucket_bytes", given)
+
+
+class MethodRow(Record):
+    """The best configuration with a method of fine-tuning, which trains other parameters than other methods. problem: why there
+    is none."""
+
+    method: str
+    trained_parameters: int
+    parameters: int
+    best: PlanRow | None = None
+    problem: str = ""
 
 
 class FrontPoint(Record):
@@ -115,8 +128,10 @@ class PlanRecord(Record):
     that it fits with the probability `fits`; wanted_fits: the probability that was wanted. replayed, predicted: numbers of
     configurations. best: the best first. runner_up: the best with other degrees of model parallelism. riskier: the best of
     those that fit with a lower probability, if it is better. memory_bytes: of the best by holder. too_large: faster ones that
-    do not fit. fields: lines of a scenario file for the best; scenario_yaml: all of it. problem: why there is no plan; then
-    nothing else is known but the size.
+    do not fit. fields: lines of a scenario file for the best; scenario_yaml: all of it. training: totals of a whole training
+    run by the best, where wanted. methods: of fine-tuning that were compared; all else is about the first of them that has a
+    plan. by_nodes: the best of each selection of unequal nodes. problem: why there is no plan; then nothing else is known but
+    the size.
     """
 
     version: str
@@ -154,6 +169,9 @@ class PlanRecord(Record):
     server_counts: list[ServerCount] = Field(default_factory=list)
     fields: list[str] = Field(default_factory=list)
     scenario_yaml: str = ""
+    training: TrainingTotals | None = None
+    methods: list[MethodRow] = Field(default_factory=list)
+    by_nodes: list[PlanRow] = Field(default_factory=list)
 
     @property
     def unit(self) -> Literal["tokens", "samples"]:
@@ -184,8 +202,8 @@ class PlanRecord(Record):
             origin="predicted",
             scenario=self.scenario,
             strategy=row.strategy,
-            ranks=self.gpus,
-            compute_ranks=self.gpus,
+            ranks=row.gpus or self.gpus,
+            compute_ranks=row.gpus or self.gpus,
             samples=self.samples,
             step_time_s=row.step_time_s,
             step_times_s=(),
@@ -196,12 +214,18 @@ class PlanRecord(Record):
             capacity_bytes=self.device_bytes,
         )
 
-    def totals(self, tokens: float, carbon_kg_per_J: float) -> TrainingTotals:
-        """Totals of training on a number of tokens by the best configuration. Raises InputError for models without tokens."""
+    def with_totals(self, tokens: float | None, carbon_kg_per_J: float) -> Self:
+        """The record with totals of training on a number of tokens, if given, by the best configuration. Raises InputError for
+        models without tokens."""
+        if tokens is None or self.problem:
+            return self
         row = self.best[0]
         step_s = Estimate(value=row.step_time_s, low=row.low_s, high=row.high_s)
         per_step = None if self.tokens_per_sample is None else self.tokens_per_sample * self.samples
-        return TrainingTotals.of(tokens, per_step, self.gpus, step_s, (row.cost_USD, row.energy_J), carbon_kg_per_J)
+        totals = TrainingTotals.of(
+            tokens, per_step, row.gpus or self.gpus, step_s, (row.cost_USD, row.energy_J), carbon_kg_per_J
+        )
+        return self.model_copy(update={"training": totals})
 
     @property
     def ties(self) -> list[int]:
@@ -213,13 +237,13 @@ def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str 
     """The record of a plan. added_nodes: that the scenario's cluster got for the plan. key: digest of the inputs."""
     configurations, best = planned.configurations, planned.best
     base, first = configurations.base, best[0]
-    choices = [*best, *filter(None, (planned.runner_up, planned.riskier))]
+    choices = [*best, *filter(None, (planned.runner_up, planned.riskier)), *planned.by_nodes]
     response = configurations.response(np.array([choice.row for choice in choices]))
     rows = [_row(planned, response, choices, number) for number in range(len(choices))]
     return PlanRecord(
         version=version,
         key=key,
-        gpus=first.scenario.strategy.training_ranks,
+        gpus=planned.gpus,
         scenario=base.name,
         model=base.model.name or base.name,
         cluster=base.cluster.name or "its cluster",
@@ -244,7 +268,8 @@ def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str 
         framework_is_default=planned.framework_is_default,
         best=rows[: len(best)],
         runner_up=None if planned.runner_up is None else rows[len(best)],
-        riskier=None if planned.riskier is None else rows[-1],
+        riskier=None if planned.riskier is None else rows[len(best) + (planned.runner_up is not None)],
+        by_nodes=rows[len(rows) - len(planned.by_nodes) :],
         memory_bytes=dict(memory(first.scenario).worst.holders_bytes),
         too_large=list(_too_large(planned)),
         front=[_front_point(planned, row) for row in planned.front],
@@ -255,7 +280,7 @@ def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str 
             dump_part(first.scenario, "training"),
         ],
         scenario_yaml=dump(
-            first.scenario.model_copy(update={"name": f"{base.name}-{first.scenario.strategy.training_ranks}-gpus"}),
+            first.scenario.model_copy(update={"name": f"{base.name}-{planned.gpus}-gpus"}),
             by_name=True,
         ),
     )
@@ -288,6 +313,7 @@ def _row(planned: PlanResult, response: LinearResponse, choices: list[PlanChoice
         cost_USD=None if run.cost_USD is None else dict(run.cost_USD),
         energy_J=None if run.energy_J is None else dict(run.energy_J),
         best_is_better=better,
+        gpus=run.compute_ranks,
     )
 
 

@@ -17,25 +17,28 @@ import functools
 import heapq
 import math
 import time
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.candidates import Candidates
-from scaleproof.simulator.analysis.planner.estimate import StepTimes, every
+from scaleproof.simulator.analysis.planner.arrangements import arrangements
+from scaleproof.simulator.analysis.planner.candidates import Candidates, Part
+from scaleproof.simulator.analysis.planner.estimate import MixedConfigurations, StepTimes, every, every_mixed
 from scaleproof.simulator.analysis.planner.estimate.parameter_servers import valid_server_configurations
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import CLOSED, FOLLOWED
+from scaleproof.simulator.analysis.planner.methods import ALL_PARAMETERS, own_method, trained_by, trained_words
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.refine import refined
-from scaleproof.simulator.analysis.planner.space import STRATEGIES, offloading, server_space, spaces
-from scaleproof.simulator.analysis.planner.words import layout
+from scaleproof.simulator.analysis.planner.space import STRATEGIES, offloading, on_unequal_nodes, server_space, spaces
+from scaleproof.simulator.analysis.planner.words import fits_words, layout
 from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common.errors import FieldError, InputError, naming_extras
 from scaleproof.simulator.common.spec import MAX_WIDTH
-from scaleproof.simulator.common.units import format_bytes
+from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.engine import (
     NEGLIGIBLE,
     NONE,
@@ -98,9 +101,12 @@ class MemoryRoom(NamedTuple):
     wanted: float
 
     @classmethod
-    def of(cls, least_bytes: float, leanest: Scenario, given_bytes: float | None, wanted: float) -> Self:
-        """The room for configurations of which the leanest needs `least_bytes`."""
-        capacity = given_bytes or capacity_bytes(leanest)
+    def of(
+        cls, least_bytes: float, leanest: Scenario, given_bytes: float | None, wanted: float, device_bytes: float | None = None
+    ) -> Self:
+        """The room for configurations of which the leanest needs `least_bytes`. device_bytes: capacity of a device, of the
+        leanest's if None."""
+        capacity = given_bytes or device_bytes or capacity_bytes(leanest)
         error = memory_error(leanest) if given_bytes is None else None
         if error is None:
             return cls(capacity, capacity, None, wanted)
@@ -139,6 +145,7 @@ class PlanResult:
     have the same. riskier: the best of those that fit with a lower probability, if it is better. proved: whether no other
     configuration that fits is better by prediction. replayed, predicted: number of configurations. front: rows on the Pareto
     front of estimated time and memory. framework_is_default: whether neither the scenario nor the caller named frameworks.
+    gpus: number of devices, of which plans on unequal nodes may leave some out; by_nodes: the best of each selection of nodes.
     estimate_s, search_s: run time of the two phases in seconds.
     """
 
@@ -158,6 +165,8 @@ class PlanResult:
     search_s: float
     front: tuple[int, ...]
     framework_is_default: bool
+    gpus: int
+    by_nodes: tuple[PlanChoice, ...] = ()
 
     @property
     def capacity_bytes(self) -> float:
@@ -221,39 +230,49 @@ def plan(
     _check(scenario, objective, top, kinds)
     began_s = time.perf_counter()
     ranks = gpus or scenario.strategy.training_ranks
+    leanest: Scenario | None = None
     for one in (scenario, *(offloading(scenario) if "hybrid" in kinds else ())):
-        candidates = _candidates(one, ranks, servers if one is scenario else 0, kinds, _schedules(schedules), frameworks)
+        candidates = candidates_of(one, ranks, servers if one is scenario else 0, kinds, _schedules(schedules), frameworks)
         if not len(candidates):
             continue
+        count = len(candidates)
         report_progress(f"estimating {len(candidates):,} configurations")
+        left_s = np.inf
+        if candidates.cluster is not None and objective == "time":
+            candidates, left_s = _promising(candidates, memory, fits)
         memory_bytes = candidates.memory_bytes()
         least_bytes, leanest = float(memory_bytes.min()), candidates.scenario(int(memory_bytes.argmin()))
-        room = MemoryRoom.of(least_bytes, leanest, memory, fits)
+        device_bytes = None if candidates.cluster is None else candidates.cluster.device.capacity_bytes
+        room = MemoryRoom.of(least_bytes, leanest, memory, fits, device_bytes)
         use = memory_of(leanest)
         if least_bytes <= room.limit_bytes and (use.host is None or use.host.fits):
             break
     else:
-        if not len(candidates):
+        if leanest is None:
             message = f"no configuration trains {scenario.total_samples} samples per step on {ranks} ranks"
             raise InputError(f"{message}; change batch, or the ranks")
-        raise InputError(_nothing_fits(len(candidates), least_bytes, room, leanest.training.offload, use))
+        options: dict[str, Any] = {"objective": objective, "memory": memory, "servers": servers, "strategies": strategies}
+        options |= {"schedules": schedules, "frameworks": frameworks, "fits": fits}
+        remedies = "".join(_fitting_methods(scenario, ranks, report_progress, options))
+        raise InputError(_nothing_fits(count, least_bytes, room, leanest.training.offload, use) + remedies)
     scenario = one
     estimated = _estimate(candidates, memory_bytes, room)
     finer = refined(candidates, estimated.expected_s, memory_bytes, room.limit_bytes)
     finer_bytes = finer.memory_bytes()
     estimated = StepTimes(*map(np.append, estimated, _estimate(finer, finer_bytes, room)))
-    candidates, memory_bytes = Candidates(candidates.parts + finer.parts), np.append(memory_bytes, finer_bytes)
+    candidates, memory_bytes = replace(candidates, parts=candidates.parts + finer.parts), np.append(memory_bytes, finer_bytes)
     estimate_s = time.perf_counter() - began_s
     search = BoundedSearch(candidates, objective, estimated, memory_bytes, top, report_progress)
     rows = np.flatnonzero(memory_bytes <= room.limit_bytes)
     # nothing is proved of times that are not modelled
-    proved = search.run(rows) and not unmodelled(scenario)
+    proved = search.run(rows) and not unmodelled(scenario) and search.best()[0].value <= left_s
     risky = np.flatnonzero((memory_bytes > room.limit_bytes) & (memory_bytes <= room.capacity_bytes))
     best, riskier = search.best(), search.riskier(risky)
     return PlanResult(
         objective, candidates, estimated.expected_s, memory_bytes, room, len(rows), best[:top], search.runner_up(), riskier,
         proved, search.replayed, search.predicted, estimate_s, time.perf_counter() - began_s - estimate_s,
-        _front(rows, estimated.expected_s, memory_bytes), frameworks is None and scenario.framework_is_default,
+        _front(rows, estimated.expected_s, memory_bytes), frameworks is None and scenario.framework_is_default, ranks,
+        search.by_nodes(),
     )  # fmt: skip
 
 
@@ -277,6 +296,27 @@ def _nothing_fits(count: int, least_bytes: float, room: MemoryRoom, offload: Seq
     return f"{message}{offloaded}; give more ranks"
 
 
+def _fitting_methods(
+    scenario: Scenario, ranks: int, report_progress: Callable[[str], None], options: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yields the methods of fine-tuning with which something fits, where a scenario trains all parameters: with their best step
+    time, and what they train in place of that."""
+    if own_method(scenario) != ALL_PARAMETERS or scenario.training.freeze:
+        return
+    for method in ("lora", "qlora"):
+        try:
+            changed = trained_by(scenario, method)
+            best = plan(changed, ranks, top=1, report_progress=report_progress, **options).best[0]
+        except InputError:
+            continue
+        surely = "" if best.fits_probability is None else f" with a probability of {fits_words(best.fits_probability)}"
+        surely += f", {' and '.join(best.scenario.training.offload)} on hosts" if best.scenario.training.offload else ""
+        yield (
+            f"; --set training.adapters={method} fits{surely}: {format_time_s(best.run.step_time_s)} a step, but it trains "
+            f"{trained_words(changed)}"
+        )
+
+
 def _kinds(scenario: Scenario, servers: int | None, strategies: Collection[str] | None) -> Collection[str]:
     if strategies is not None:
         return strategies
@@ -295,7 +335,7 @@ def _schedules(names: Collection[str] | None) -> Sequence[ScheduleName]:
     return [schedule for schedule in known if schedule in names]
 
 
-def _candidates(
+def candidates_of(
     scenario: Scenario,
     ranks: int,
     servers: int | None,
@@ -303,11 +343,49 @@ def _candidates(
     schedules: Sequence[ScheduleName],
     frameworks: Sequence[Framework] | None,
 ) -> Candidates:
+    """All configurations that a plan of a scenario chooses from, but finer recomputation. Arguments as of `plan`."""
+    if scenario.cluster.kinds:
+        return Candidates(tuple(_on_mixed_nodes(scenario, ranks, schedules, frameworks)), scenario.cluster)
     # frameworks without ZeRO's stage 3 offload no parameters
     hybrids = [one for one in spaces(scenario, ranks, schedules, frameworks) if one.zero]
     hybrids = hybrids if "hybrid" in kinds else [replace(one, ranks=()) for one in hybrids[:1]]
     served = server_space(scenario, ranks, servers if "parameter_server" in kinds else 0, frameworks)
     return Candidates((*map(every, hybrids), valid_server_configurations(served)))
+
+
+def _promising(candidates: Candidates, memory: float | None, wanted: float) -> tuple[Candidates, float]:
+    """Candidates on unequal nodes without divisions into stages that cannot be the best by far, and a lower bound of these."""
+    assert candidates.cluster is not None
+    room = MemoryRoom.of(1.0, candidates.scenario(0), memory, wanted, candidates.cluster.device.capacity_bytes)
+    staged = [one for one in candidates.parts if isinstance(one, MixedConfigurations) and one.by_stage]
+    others = replace(candidates, parts=tuple(one for one in candidates.parts if one not in staged))
+    fits = np.flatnonzero(others.memory_bytes() <= room.limit_bytes)
+    best_s, least_s = float(others.times(fits).expected_s.min(initial=np.inf)), np.inf
+    kept: list[MixedConfigurations] = []
+    for part in staged:
+        some, left_s = part.promising(room.limit_bytes, best_s)
+        kept, least_s = [*kept, some], min(least_s, left_s)
+    return replace(candidates, parts=others.parts + tuple(kept)), least_s
+
+
+def _on_mixed_nodes(
+    scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName], frameworks: Sequence[Framework] | None
+) -> Iterator[Part]:
+    """Yields configurations on some or all nodes of a cluster of different machines."""
+    selections = set[Hashable]()
+    for cluster in arrangements(scenario.cluster, ranks):
+        own, used = scenario.model_copy(update={"cluster": cluster}), min(ranks, cluster.devices)
+        for one in spaces(own, used, schedules, frameworks):
+            if not cluster.kinds:
+                yield every(one)
+                continue
+            # which kind is first makes no difference to workers
+            selection = (
+                frozenset(Counter(cluster.kind_of(node) for node in range(cluster.nodes)).items()),
+                one.scenario.framework.name,
+            )
+            yield from every_mixed(on_unequal_nodes(one), has_shares=selection not in selections)
+            selections.add(selection)
 
 
 def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection[str]) -> None:
@@ -317,9 +395,10 @@ def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection
     if (lengths := scenario.batch.lengths) is not None and lengths.batches != "packed":
         message = "plans are made for samples of one length, or packed ones, since padding depends on the microbatch"
         raise FieldError(("batch", "lengths"), f"{message}; leave it out, and predict what is planned with it")
-    if scenario.cluster.kinds:
-        message = "plans need equal devices on all nodes; give one kind of nodes, or compare scenarios by predict or sweep"
-        raise FieldError(("cluster", "nodes"), message)
+    if scenario.cluster.kinds and "parameter_server" in kinds:
+        raise InputError(
+            "--strategies: parameter servers need equal devices on all nodes; leave them out, or give one kind of nodes"
+        )
     node = scenario.cluster.node
     if objective in ("cost", "tokens-per-dollar") and not scenario.cluster.has_costs:
         message = f"missing from the cluster, and {objective} needs it; give a price such as 2.50 USD/GPU-hour"
@@ -412,8 +491,9 @@ class BoundedSearch:
         return True
 
     def _replay_likely(self, rows: Numbers) -> list[tuple[float, int]]:
-        """Replays the first of each of the first kinds of configurations that can be among those returned, and the first with
-        other degrees of model parallelism. Returns bounds and rows, the least bound first.
+        """Replays the first of each of the first kinds of configurations that can be among those returned, the first with other
+        degrees of model parallelism, and the first on each selection of unequal nodes. Returns bounds and rows, the least bound
+        first.
 
         rows: the best expected ones first.
         """
@@ -428,13 +508,16 @@ class BoundedSearch:
             if len(kinds) == _REPLAYED_PER_CHOICE * self._top:
                 break
         known = {row for _, row in bounds}
-        others = (row for row in self._candidates.first_of_degrees(rows)[:2] if row not in known)
+        firsts = [*self._candidates.first_of_degrees(rows)[:2], *self._candidates.first_of_nodes(rows)]
+        others = (row for row in dict.fromkeys(firsts) if row not in known)
         return sorted([*bounds, *((self._replayed(row), row) for row in others)])
 
     def _first(self, replayed: list[tuple[float, int]]) -> list[int]:
-        """The first of the replayed configurations, and the first with other degrees of model parallelism."""
-        rows = np.array([row for _, row in replayed])
-        return list(dict.fromkeys([*rows[: self._top].tolist(), *self._candidates.first_of_degrees(rows)[:2]]))
+        """The first of the replayed configurations, the first with other degrees of model parallelism, and the first on each
+        selection of unequal nodes."""
+        rows, candidates = np.array([row for _, row in replayed]), self._candidates
+        firsts = candidates.first_of_degrees(rows)[:2] + candidates.first_of_nodes(rows)
+        return list(dict.fromkeys([*rows[: self._top].tolist(), *firsts]))
 
     def riskier(self, rows: Numbers) -> PlanChoice | None:
         """The best of some configurations that fit with a lower probability, if it is better than the best of the search."""
@@ -491,8 +574,13 @@ class BoundedSearch:
         scenario, memory_bytes = self._scenario(row), float(self._memory_bytes[row])
         run = self._exact.pop(row, None) or accounted(timed(scenario), scenario)
         self.predicted += 1
-        error = memory_error(scenario)
-        fits = error and error.below(scenario.cluster.device.capacity_bytes / memory_bytes)
+        error, device_bytes = memory_error(scenario), scenario.cluster.device.capacity_bytes
+        if scenario.cluster.kinds:
+            worst = memory_of(scenario).worst
+            memory_bytes, device_bytes = worst.total_bytes, worst.capacity_bytes or device_bytes
+        elif self._candidates.cluster is not None:
+            memory_bytes *= device_bytes / self._candidates.cluster.device.capacity_bytes
+        fits = error and error.below(device_bytes / memory_bytes)
         return PlanChoice(row, scenario, run, self._value(run), memory_bytes, fits)
 
     def _keep(self, choice: PlanChoice) -> None:
@@ -514,6 +602,12 @@ class BoundedSearch:
     def best(self) -> tuple[PlanChoice, ...]:
         """One configuration of each kind that was predicted, the best first."""
         return tuple(sorted(self._best.values(), key=lambda one: (one.value, one.row)))
+
+    def by_nodes(self) -> tuple[PlanChoice, ...]:
+        """The best configuration on each selection of unequal nodes, the best first."""
+        best = self.best()
+        rows = self._candidates.first_of_nodes(np.array([one.row for one in best]))
+        return tuple(one for one in best if one.row in rows)
 
     def runner_up(self) -> PlanChoice | None:
         """The best configuration whose degrees of model parallelism differ from those of the best."""

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from scaleproof.simulator.analysis.planner.record import PlanRecord, record_of
+from scaleproof.simulator.analysis.planner.methods import own_method, parameter_counts, trained_by
+from scaleproof.simulator.analysis.planner.record import MethodRow, PlanRecord, record_of
 from scaleproof.simulator.analysis.planner.search import plan
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError, one_line
@@ -33,11 +34,14 @@ def plan_sizes(
     options: Mapping[str, Any],
     folder: Path | None = None,
     report_progress: Callable[[str], None] = lambda _: None,
+    tokens: float | None = None,
 ) -> list[PlanRecord]:
     """Plans of a scenario on some numbers of GPUs, for which nodes are added to its cluster where it has too few.
 
-    options: arguments of `plan` by name. folder: where each plan is written as soon as it is finished, as `plan-N.json` and
-    `best-N.yaml`; plans that it has for the same inputs are read. A size without a plan has a record with the problem.
+    options: arguments of `plan` by name, and `adapters`: methods of fine-tuning to compare, the scenario's own if None. folder:
+    where each plan is written as soon as it is finished, as `plan-N.json` and `best-N.yaml`; plans that it has for the same
+    inputs are read. tokens: of a whole training run, whose totals are added. A size without a plan has a record with the
+    problem.
 
     Raises InputError where no size has a plan, or the folder has plans of other inputs.
     """
@@ -48,7 +52,8 @@ def plan_sizes(
         for gpus in sizes:
             prefix = f"{gpus:,} GPUs: " if len(sizes) > 1 else ""
             record = known.get(gpus) or _planned(scenario, gpus, options, key, _prefixed(report_progress, prefix))
-            if folder is not None and gpus not in known:
+            record = record.with_totals(tokens, scenario.cluster.electricity.carbon_kg_per_J)
+            if folder is not None and record != known.get(gpus):
                 _save(record, folder)
             records.append(record)
     if all(record.problem for record in records):
@@ -92,12 +97,33 @@ def _of_same_inputs(folder: Path, key: str) -> Iterator[PlanRecord]:
 def _planned(
     scenario: Scenario, gpus: int, options: Mapping[str, Any], key: str, report_progress: Callable[[str], None]
 ) -> PlanRecord:
+    methods: list[MethodRow] = []
+    found: PlanRecord | None = None
+    for method in options.get("adapters") or (own_method(scenario),):
+        changed = trained_by(scenario, method)
+        record = _planned_by(changed, gpus, options, key, report_progress)
+        trained, total = parameter_counts(changed)
+        best = None if record.problem else record.best[0]
+        one = MethodRow(method=method, trained_parameters=trained, parameters=total, best=best, problem=record.problem)
+        methods.append(one)
+        found = record if found is None or (found.problem and not record.problem) else found
+    assert found is not None
+    return found.model_copy(update={"methods": methods}) if len(methods) > 1 else found
+
+
+def _planned_by(
+    scenario: Scenario, gpus: int, options: Mapping[str, Any], key: str, report_progress: Callable[[str], None]
+) -> PlanRecord:
+    """The plan of a scenario with its own method of fine-tuning."""
     added = 0
     try:
-        nodes = -(-gpus // scenario.cluster.node.devices) + (options.get("servers") or 0)
-        larger = scenario.rebuilt(cluster=scenario.cluster.with_nodes(nodes))
+        larger = scenario
+        if not scenario.cluster.kinds:
+            nodes = -(-gpus // scenario.cluster.node.devices) + (options.get("servers") or 0)
+            larger = scenario.rebuilt(cluster=scenario.cluster.with_nodes(nodes))
         added = larger.cluster.nodes - scenario.cluster.nodes
-        planned = plan(larger, gpus, report_progress=report_progress, **options)
+        searched = {name: value for name, value in options.items() if name != "adapters"}
+        planned = plan(larger, gpus, report_progress=report_progress, **searched)
         return record_of(planned, _version(), added, key)
     except InputError as error:
         return PlanRecord(

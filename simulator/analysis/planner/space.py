@@ -63,7 +63,7 @@ def spaces(
 
 def offloading(scenario: Scenario) -> Iterator[Scenario]:
     """The scenario with more and more states offloaded to hosts, as far as it allows: the optimizer, and parameters."""
-    if scenario.strategy.servers or scenario.training.optimizer == "muon":
+    if scenario.strategy.servers or scenario.training.optimizer == "muon" or scenario.cluster.kinds:
         return
     for offload in _OFFLOAD:
         if set(scenario.training.offload) < set(offload):
@@ -139,6 +139,12 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
         buckets_bytes=tuple(sorted({own, *_BUCKETS_BYTES})),
         orders=(ORDER, _STAGES_FIRST),
     )
+
+
+def on_unequal_nodes(whole: Space) -> Space:
+    """The space for nodes of different kinds: with the framework's size of buckets, and experts that are not divided."""
+    own = planned_fields(whole.scenario)["bucket_bytes"]
+    return replace(whole, buckets_bytes=(own,), expert=(1,), expert_tensor=(None,))
 
 
 def server_space(

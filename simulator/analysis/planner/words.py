@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from scaleproof.simulator.analysis.planner.candidates import MODEL_PARALLEL
@@ -29,7 +30,15 @@ def layout(configuration: Mapping[str, Any]) -> str:
     parts += [f"ZeRO-{configuration['zero']}"] if configuration.get("zero") else []
     parts += [f"recompute {recompute_words(configuration['recompute'])}"] if configuration["recompute"] != "none" else []
     parts += [f"offload {configuration['offload']}"] if configuration.get("offload") else []
+    parts += [f"{blocks_words(configuration['blocks'])} blocks"] if configuration.get("blocks") else []
+    parts += [f"on {configuration['nodes']}"] if configuration.get("nodes") else []
     return ", ".join(parts)
+
+
+def blocks_words(blocks: Sequence[int]) -> str:
+    """'2×14+4': numbers of blocks of stages."""
+    runs = ((number, len(list(run))) for number, run in itertools.groupby(blocks))
+    return "+".join(f"{length}×{number}" if length > 1 else f"{number}" for number, length in runs)
 
 
 def fits_words(probability: float | None) -> str:

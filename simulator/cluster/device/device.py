@@ -60,7 +60,7 @@ OPTIMIZER_STATES: Final[dict[str, int]] = {
 }  # fmt: skip
 # Elements that have one 32-bit scale in states of 8 bits: 256 in bitsandbytes since 0.44, 2,048 before; and the smallest tensor
 # whose states have 8 bits (min_8bit_size).
-_STATE_BLOCK: Final = 256
+STATE_BLOCK: Final = 256
 LEAST_NARROW_STATES: Final = 4096
 # Bytes per parameter that the norm of 32-bit gradients reads (4), and clipping reads and writes (8).
 CLIP_BYTES: Final = 12.0
@@ -81,7 +81,7 @@ def state_bytes(precision: str, master: bool = True, bits: StateBits | None = No
     without master weights. States of 8 bits have a 32-bit scale per block (arXiv 2110.02861)."""
     if bits is None:
         return max(4, ELEMENT_BYTES[precision]) if master else ELEMENT_BYTES[precision]
-    return 1 + 4 / _STATE_BLOCK if bits == 8 else bits // 8
+    return 1 + 4 / STATE_BLOCK if bits == 8 else bits // 8
 
 
 def optimizer_bytes(

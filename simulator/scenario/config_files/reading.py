@@ -283,15 +283,10 @@ def _framework(reader: _KeyReader, sharding: str | None) -> str:
     if "unsloth" in kernels:
         return "unsloth"
     by_kernels: Mapping[str, str] = {}
-    if software == "torchtune":
-        by_kernels = {}
-    elif sharding:
-        software, by_kernels = f"{software}-{sharding}", {}
-    else:
-        software, by_kernels = (
-            reader.value("software", software),
-            {"liger": "hf-trainer-liger", "compiled": "pytorch-ddp-compiled"},
-        )
+    if software != "torchtune" and sharding:
+        software = f"{software}-{sharding}"
+    elif software != "torchtune":
+        software, by_kernels = reader.value("software", software), _BY_KERNELS
     for one in reader.found.get("kernels", ()):
         if one.value not in by_kernels:
             reader.lines.append(Line("not modelled", one.line[0], "", f"{software} has no {one.value} kernels here"))

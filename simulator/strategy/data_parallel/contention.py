@@ -103,7 +103,7 @@ class Contention:
         experts = mesh.expert_replicas(0)[0] if plan.divides_experts else None
         return cls(
             group=mesh.replicas_of(0, 0, plan.sharing if zero else None),
-            experts=None if experts is None else Group.of(experts, mesh.devices),
+            experts=None if experts is None else mesh.group(experts),
             gathers=(gathering in ("every pass", "every forward pass"), gathering == "every pass"),
             first_gather=gathering in ("next forward pass", "once a step"),
             sums=("reduce_scatter" if zero else "all_reduce") if overlaps else None,

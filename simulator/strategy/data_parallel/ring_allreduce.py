@@ -153,14 +153,14 @@ class GradientSync:
         sharing = plan.sharing if self.job.zero and name != "all replicas" else plan.workers
         if name == "experts":
             for ranks in mesh.expert_replicas(rank):
-                yield Group.of(ranks, mesh.devices)
+                yield mesh.group(ranks)
             return
         for first in sorted({worker % sharing if name == "shards" else worker - worker % sharing for worker in workers}):
             if name in ("replicas", "all replicas"):
                 yield mesh.replicas_of(rank, first, sharing)
             else:
                 columns = (mesh.members(worker, rank)[:: mesh.tensor] for worker in range(first, plan.workers, sharing))
-                yield from (Group.of(members, mesh.devices) for members in zip(*columns, strict=True))
+                yield from (mesh.group(members) for members in zip(*columns, strict=True))
 
     def _moved(self, rank: int, collective: ReplicaCollective) -> tuple[float, PathOf]:
         """Bytes through each member of a collective of a pipeline rank, and its path."""
@@ -188,7 +188,7 @@ class GradientSync:
         pair, mesh, replicas = ends(self.plan), self.context.mesh, self.replicas
         share = self._group_size(pair[0], "replicas") if self.job.zero >= 2 else 1
         size_bytes = self.context.rank_layers.copied * self.job.reduced_bytes / share
-        groups = [Group.of([mesh.rank(replica.workers.rank, rank) for rank in pair], mesh.devices) for replica in replicas]
+        groups = [mesh.group([mesh.rank(replica.workers.rank, rank) for rank in pair]) for replica in replicas]
         senders = [min(replica.concurrent_senders, mesh.devices) for replica in replicas]
         calls = [
             ("all_reduce", group, size_bytes, group.node_numbers.tolist(), count)
@@ -207,10 +207,10 @@ class GradientSync:
         """Adds the sum of the squares of gradients over all ranks that have a part of them, for which optimizers wait."""
         plan, mesh, job, replicas = self.plan, self.context.mesh, self.job, self.replicas
         if job.zero and plan.averages:
-            groups, dimension = [Group.of(plan.ranks, mesh.devices)], zero.dimension_of(job)
+            groups, dimension = [mesh.group(range(plan.ranks))], zero.dimension_of(job)
         else:
             by_stage = ([mesh.members(one.workers.rank, stage) for stage in range(plan.stages)] for one in replicas)
-            groups = [Group.of([*itertools.chain.from_iterable(members)], mesh.devices) for members in by_stage]
+            groups = [mesh.group([*itertools.chain.from_iterable(members)]) for members in by_stage]
             dimension = Dimension.PIPELINE if plan.stages > 1 else Dimension.TENSOR
         if groups[0].size == 1:
             return
@@ -269,7 +269,9 @@ class GradientSync:
             job = costs.job_with(costs.job.samples_per_worker, kind)
             work_s = job.gradient_host_s(len(tensors), ranks) + job.broadcasts_s(len(tensors), ranks)
             if "optimizer" not in job.offload:
-                work_s += job.device_optimizer_s(updated) + job.orthogonalising_s(layers) / (ranks if job.zero else 1)
+                # shards of ZeRO's stage 3 have rows of all matrices, others some whole matrices
+                orthogonalised = 1 / ranks if job.zero in (1, 2) else 1.0
+                work_s += job.device_optimizer_s(updated) + orthogonalised * job.orthogonalising_s(layers)
             work_s += compression_s(plan, job, tensors, ranks)
             if plan.stages == 1 and ranks > 1:
                 work_s += job.framework.step_stall_s(context.mesh.nodes)

@@ -26,7 +26,7 @@ from scaleproof.simulator.strategy.layout.resource_map import LinkClasses, Resou
 
 def folded(classes: list[RankClass], plan: Plan, job: Job) -> list[RankClass]:
     """Classes of one worker each, folded where all messages between their stages take equal times if nothing is shared."""
-    return _folded(tuple(classes), plan.grid(job.cluster.node.devices), _pairs(plan), job.cluster)
+    return _folded(tuple(classes), plan.grid_on(job.cluster), _pairs(plan), job.cluster)
 
 
 def folded_with_links(classes: list[RankClass], plan: Plan, job: Job, unshared: Program) -> tuple[list[RankClass], LinkClasses]:
@@ -42,7 +42,7 @@ def folded_with_links(classes: list[RankClass], plan: Plan, job: Job, unshared: 
     users = _Users(unshared)
     table = ResourceTable()
     resource_map = ResourceMap(cluster, table)
-    mesh, pairs = plan.grid(cluster.node.devices), _pairs(plan)
+    mesh, pairs = plan.grid_on(cluster), _pairs(plan)
     paths = [_paths(worker.rank, mesh, pairs, resource_map) for worker in classes]
     users.add_workers(paths, table.built()[0])
     of_worker, of_link = users.classes(len(classes))

@@ -12,7 +12,7 @@ from scaleproof.simulator.strategy.job import Job
 
 def worker_classes(plan: Plan, job: Job) -> list[RankClass]:
     """Classes of equivalent workers of a plan; `node` and `each` refer to the first stage of the first worker."""
-    cluster, mesh = job.cluster, plan.grid(job.cluster.node.devices)
+    cluster, mesh = job.cluster, plan.grid_on(job.cluster)
     distinguishable_ranks = set(job.distinguishable_ranks(plan.ranks))
     scattered = mesh.stride("workers") % plan.model_parallel_size or mesh.stride("stages") % plan.model_parallel_size
     if not cluster.is_uniform or scattered or ((plan.shares or cluster.kinds) and plan.ranks > plan.workers):
@@ -23,11 +23,14 @@ def worker_classes(plan: Plan, job: Job) -> list[RankClass]:
         distinguishable = {rank // mesh.stride("workers") % plan.workers for rank in distinguishable_ranks}
         if cluster.node.cards_used > 1:
             # messages of some of a node's ranks are not spread evenly over its network cards
-            distinguishable = {worker - worker % per_node + offset for worker in distinguishable for offset in range(per_node)}
+            nodes = {mesh.place(worker, 0)[0] for worker in distinguishable}
+            distinguishable = set(mesh.workers_on(sorted(nodes), 0))
         labels: Sequence[Hashable] = plan.shares or ()
         if cluster.kinds:
             kinds = [cluster.kind_of(mesh.place(worker, 0)[0]) for worker in range(plan.workers)]
             labels = list(zip(plan.shares or kinds, kinds, strict=True))
+            devices = [cluster.devices_of(node) for node in range(cluster.nodes)]
+            return place(plan.workers, [own // plan.model_parallel_size for own in devices], distinguishable, labels)
         return place(plan.workers, per_node, distinguishable, labels)
     period = math.lcm(mesh.stride("workers"), mesh.devices) // mesh.stride("workers")
     if distinguishable_ranks or plan.ranks <= mesh.devices or plan.workers % period:

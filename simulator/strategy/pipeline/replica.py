@@ -148,7 +148,7 @@ class CompileContext:
     @cached_property
     def mesh(self) -> DeviceMesh:
         """The ranks on nodes of the cluster."""
-        return self.plan.grid(self.job.cluster.node.devices)
+        return self.plan.grid_on(self.job.cluster)
 
     @cached_property
     def has_backward(self) -> Flags:

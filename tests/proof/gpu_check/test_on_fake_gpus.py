@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from scaleproof.proof.gpu_check import plan
+from scaleproof.simulator.cluster.host import required_host
 from scaleproof.validator.probe.points import FAILED, Point
 from tests.proof.gpu_check.unpacked import Unpacked, unpacked
 from tests.validator.gpus import fake_machine
@@ -88,7 +89,10 @@ def test_the_cluster_has_what_the_gpus_have(found: Unpacked) -> None:
     check_own_times(points)
     assert set(points) >= {
         "matmul", "attention", "memory", "launch", "host_copy", "layer", "optimizer", "message", "collective", "overlap",
+        "host_adam",
     }  # fmt: skip
+    host = required_host(cluster)
+    assert host.link_Bps == pytest.approx(fake_machine.HOST_Bps, rel=0.01)
     # to the host and on to the other GPU, whose rank waits
     assert cluster.node.link.bandwidth_Bps < fake_machine.HOST_Bps
     assert cluster.node.devices == fake_machine.DEVICES

@@ -29,7 +29,7 @@ from tests.simulator.captured.scripts import data_parallel, events_of, launch, m
 def captured(script: CapturedScript) -> Iterator[str]:
     """The name of a capture file with a script."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("scaleproof.simulator.captured.reading.read", lambda path: script)
+        patch.setattr("scaleproof.simulator.captured.reading.read", lambda path, known=None: script)
         yield "train.zip"
 
 

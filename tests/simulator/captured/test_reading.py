@@ -132,12 +132,6 @@ def test_microbatches_add_up_to_the_samples_of_a_step() -> None:
     assert (script.samples, script.tokens) == (12, None)
 
 
-def test_a_script_that_calls_no_module_is_refused() -> None:
-    step = Step().add(EventKind.STEP).operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
-    with pytest.raises(InputError, match="no module was called with a batch"):
-        script_of_capture(capture(rank_class(step, range(8), [], batch=())), "train")
-
-
 def test_a_capture_without_cluster_needs_one(tmp_path: Path) -> None:
     step = Step().add(EventKind.STEP).operator("aten::mm", [ROWS, WEIGHTS], ROWS, TrainingPass.FORWARD)
     capture(rank_class(step, range(8), []), cluster=None).write(tmp_path / "train.zip")

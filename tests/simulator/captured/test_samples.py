@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from scaleproof.reports.descriptions.runs import speed
 from scaleproof.simulator.captured.reading import script_of_capture
-from scaleproof.simulator.captured.record import Capture, ModelInput
+from scaleproof.simulator.captured.record import Capture, EventKind, ModelInput, TrainingPass
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
-from tests.simulator.captured.records import data_parallel
+from tests.simulator.captured.records import Step, capture, data_parallel, rank_class
 
 BATCH, TOKENS, LABELS = (4, 2048), (4 * 2048, 50257), (4 * 2048,)
 BAG = ModelInput("EmbeddingBag", ((131072,), (65536,)), 2)
@@ -76,9 +77,35 @@ def test_a_declared_number_is_that_of_all_ranks(tmp_path: Path) -> None:
     assert script_of_capture(replace(called(), samples=32), "train").samples == 2
 
 
+def test_a_step_is_predicted_without_samples_where_nothing_shows_them(tmp_path: Path) -> None:
+    square = ((1024, 1024), "float32")
+    step = Step().add(EventKind.STEP).operator("aten::mm", [square, square], square, TrainingPass.FORWARD)
+    made = capture(rank_class(step, range(8), [], batch=()))
+    made.write(tmp_path / "train.zip")
+    run = predict(load(tmp_path / "train.zip"), interval=False)
+    assert (run.samples_known, run.tokens) == (False, None)
+    assert any("samples of a step are not known" in warning for warning in run.warnings)
+    assert "samples/s" not in repr(run) + speed(run)
+    assert "per_million_samples" not in (run.energy_J or {})
+    replace(made, tokens=8 * 4096).write(tmp_path / "tokens.zip")
+    run = predict(load(tmp_path / "tokens.zip"), interval=False)
+    assert (run.samples_known, run.tokens) == (False, 8 * 4096)
+    assert predict(load(tmp_path / "train.zip", {"strategy.samples": 64}), interval=False).samples_known
+
+
+@pytest.mark.parametrize(
+    ("indices", "found"), [((4, 512), (8, 512, True)), ((2048,), (1, 4096, False))], ids=["samples of tokens", "packed tokens"]
+)
+def test_integers_that_are_looked_up_are_tokens(indices: tuple[int, ...], found: tuple[int, int, bool]) -> None:
+    step = Step().add(EventKind.STEP)
+    for _ in range(2):
+        table, rows = ((32000, 256), "float32"), ((*indices, 256), "float32")
+        step.operator("aten::embedding", [table, (indices, "int64")], rows, TrainingPass.FORWARD)
+    script = script_of_capture(capture(rank_class(step, range(8), [], batch=())), "train")
+    assert (script.samples, script.tokens, script.samples_known) == found
+
+
 def test_numbers_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="capture --samples"):
-        script_of_capture(called(), "train")
     with pytest.raises(InputError, match="no multiple of the 16 workers"):
         script_of_capture(replace(called(BAG), samples=100), "train")
     called(BAG).write(tmp_path / "train.zip")

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scaleproof.simulator.analysis.planner.search import plan
@@ -14,16 +15,19 @@ from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.layers import WHOLE
 from scaleproof.simulator.model.operators import Attention
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.scenario.lengths import Lengths, statistics
+from scaleproof.simulator.scenario.lengths import _SEED, Lengths, _random_lengths, statistics
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 
 LONGEST = 1000
 
 
-def found(samples: int = 4, microbatches: int = 1, workers: int = 1, waits_each: bool = False, **fields: Any) -> Any:
+def found(
+    samples: int = 4, microbatches: int = 1, workers: int = 1, waits_each: bool = False,
+    context: int = 1, context_by: Any = "ring", **fields: Any,
+) -> Any:  # fmt: skip
     lengths = Lengths.model_validate({"distribution": "uniform", "mean": 500.5, **fields})
-    return statistics(lengths, LONGEST, samples, microbatches, workers, waits_each)
+    return statistics(lengths, LONGEST, samples, microbatches, workers, waits_each, context, context_by)
 
 
 @pytest.mark.parametrize("samples", [1, 2, 8])
@@ -52,9 +56,55 @@ def test_groups_of_similar_lengths_have_little_padding() -> None:
 def test_packed_samples_attend_to_their_own_tokens() -> None:
     packed = found(batches="packed")
     assert packed.mean == packed.padded == LONGEST
-    # the mean square over the mean of uniform lengths
-    assert packed.keys == pytest.approx(LONGEST * 2 / 3, rel=0.03)
+    # a token's sample reaches u tokens on with a probability of (1 - u / longest)^2, and is cut where its row ends
+    assert packed.keys == pytest.approx(LONGEST / 2, rel=0.03)
     assert found(batches="packed", across=True).keys == LONGEST
+
+
+@pytest.mark.parametrize("context", [2, 4])
+def test_ranks_that_gather_keys_wait_for_the_parts_with_the_longest_samples(context: int) -> None:
+    """Counted token by token: each rank has one of 2 · context parts from the front of each row, and one from the back."""
+    drawn = found(2, batches="packed", context=context, context_by="all_gather")
+    tokens = np.minimum(
+        _random_lengths(Lengths(distribution="uniform", mean=500.5), LONGEST, 10_000, np.random.default_rng(_SEED)), LONGEST
+    ).astype(int)
+    keys = np.concatenate([np.arange(1, count + 1) for count in tokens])[: 2_000 * LONGEST]
+    row = np.arange(len(keys)) // LONGEST
+    # the samples that begin in the row before end with it
+    first = np.searchsorted(np.cumsum(tokens), row * LONGEST, side="right")
+    before = np.cumsum(tokens)[first] - tokens[first]
+    keys -= np.where(np.repeat(np.arange(len(tokens)), tokens)[: len(keys)] == first, row * LONGEST - before, 0)
+    scores = keys.reshape(-1, 2, 2 * context, LONGEST // (2 * context)).sum(axis=(1, 3))
+    ranks = scores + scores[:, ::-1]
+    assert drawn.scores_imbalance == pytest.approx((ranks.max(axis=1) / ranks.mean(axis=1)).mean(), rel=0.02)
+    assert drawn.scores_imbalance > 1.03
+
+
+@pytest.mark.parametrize(
+    ("fields", "context_by"),
+    [({"across": True}, "all_gather"), ({}, "ring"), ({}, "ulysses"), ({"mean": 1000, "distribution": "file"}, "all_gather")],
+)
+def test_context_ranks_with_equal_work_do_not_wait(fields: dict[str, Any], context_by: str, tmp_path: Path) -> None:
+    """Whole sequences, samples that are divided one by one, and heads are equal work."""
+    if fields.get("distribution") == "file":
+        (tmp_path / "whole.txt").write_text(str(LONGEST))
+        fields = {"distribution": "file", "file": str(tmp_path / "whole.txt"), "mean": None}
+    assert found(2, batches="packed", context=4, context_by=context_by, **fields).scores_imbalance == pytest.approx(1)
+
+
+def test_ring_attention_pads_each_packed_sample_to_its_parts() -> None:
+    """On average half of 2 · 4 parts less a half, of samples of 500 tokens."""
+    padded = found(batches="packed", context=4, context_by="ring")
+    assert padded.mean == pytest.approx(LONGEST / (1 + 3.5 / 500), rel=2e-3)
+    assert padded.keys == pytest.approx(found(batches="packed").keys, rel=0.02)
+
+
+def test_packed_samples_of_unequal_context_ranks_are_waited_for() -> None:
+    given = ["strategy={kind: hybrid, workers: 2, context: 4, micro_batch_size: 1}", UNIFORM.format("packed")]
+    gathering, exchanging = (
+        predict(scenario(*given, f"strategy.context_by={way}"), interval=False) for way in ("all_gather", "ulysses")
+    )
+    assert gathering.breakdown_s["slowest_rank"] > exchanging.breakdown_s["slowest_rank"]
 
 
 def scenario(*changes: str) -> Scenario:

@@ -172,7 +172,7 @@ VARIED: Final[Mapping[str, Fields]] = {
     ),
     "mixed": _job(
         _cluster(device=_OWN, collectives={"library": "fastest"})
-        | {"nodes": [{"count": 3}, {"count": 1, "device": {**_OWN, "name": "other", "efficiency": 0.2}}]},
+        | {"nodes": [{"count": 3}, {"devices": 1, "device": {**_OWN, "name": "other", "efficiency": 0.2}}, {"count": 1}]},
         training={"precision": "bf16"}, model=_GPT,
     ),
     "links": _servers(
@@ -423,6 +423,7 @@ VARIED: Final[Mapping[str, Fields]] = {
         },
     ),
     "shares": _job(strategy={"kind": "data_parallel", "workers": 4, "shares": [2, 2, 4, 8]}),
+    "hybrid-shares": _job(strategy={"kind": "hybrid", "workers": 4, "shares": [2, 2, 4, 8]}),
     "per-worker": {**_job(), "batch": {"per_worker": 2}},
     "megatron-2021": _hybrid(
         _SCORES, workers=4, tensor=2, stages=2, microbatches=4, training={"precision": "fp16"}, framework="megatron-lm-2021"

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import yaml
 
-from scaleproof.simulator.analysis.planner.search import plan
-from scaleproof.simulator.common.errors import FieldError, ScenarioError
+from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.dump import dump
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.job import nodes_of_ranks
 
 MODEL = {"kind": "gpt", "layers": 8, "hidden": 1024, "heads": 16, "vocabulary": 8192, "sequence": 512, "flash": True}
 # The device of half of another's speed: what a straggler of slowdown 2 is.
@@ -25,12 +25,14 @@ FULL = {
 HALF = FULL | {"name": "half", "peak": {"bf16": "50 TFLOP/s"}, "memory": "12 GiB", "memory_bandwidth": "500 GB/s"} | {
     "layer_overhead": "20 us"
 }  # fmt: skip
+TENSOR = {"kind": "hybrid", "workers": 3, "tensor": 2}
 
 
-def scenario(nodes: Any, workers: int = 3, **changes: Any) -> Scenario:
+def scenario(nodes: Any, workers: int = 3, devices: int = 1, network: Any = "25-gbe", **changes: Any) -> Scenario:
+    node = {"devices": devices, "link": "pcie-4-x16"}
     return load({
         "model": MODEL, "batch": 24, "training": {"precision": "bf16", "optimizer": "adam"},
-        "cluster": {"node": {}, "network": "25-gbe", "device": FULL, "nodes": nodes, "collectives": {"library": "fastest"}},
+        "cluster": {"node": node, "network": network, "device": FULL, "nodes": nodes, "collectives": {"library": "fastest"}},
         "strategy": {"kind": "data_parallel", "workers": workers}, "framework": "ideal", **changes,
     })  # fmt: skip
 
@@ -82,6 +84,57 @@ def test_a_stage_on_a_slower_node_is_a_straggler() -> None:
     assert slow_end.step_time_s == pytest.approx(straggling.step_time_s, rel=1e-6)
 
 
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_a_node_with_fewer_devices_is_one_whose_others_idle(zero: int) -> None:
+    """Ranks of a full node and of half of one are those that fill two full nodes in order."""
+    training = {"precision": "bf16", "optimizer": "adam", "zero": zero}
+    idle = run(2, workers=6, devices=4, training=training)
+    listed = run([{"devices": 4}, {"devices": 2}], workers=6, training=training)
+    assert listed.step_time_s == pytest.approx(idle.step_time_s, rel=1e-9)
+    turned = run([{"devices": 2}, {"devices": 4}], workers=6, training=training)
+    assert turned.step_time_s == pytest.approx(idle.step_time_s, rel=1e-9), "the order of nodes makes no difference"
+
+
+def test_a_ring_passes_all_devices_of_unequal_nodes_once() -> None:
+    """Each of 2 · 8 rounds over 9 devices sends a ninth of the gradients out of every node, however many devices it has."""
+    strategy = {"kind": "data_parallel", "workers": 9, "overlap": False, "algorithm": "ring"}
+    nodes = [{"devices": 2}, {"devices": 4}, {"devices": 3, "device": HALF}]
+    given = scenario(nodes, strategy=strategy, batch=36)
+    size_bytes = 2 * given.model.parameters()
+    slow, fast = (
+        run(nodes, strategy=strategy, batch=36, network={"bandwidth": f"{rate} Gbit/s", "latency": 0}) for rate in (1, 2)
+    )
+    assert slow.step_time_s - fast.step_time_s == pytest.approx(2 * 8 * (size_bytes / 9) * (8e-9 - 4e-9), rel=1e-6)
+    assert "2 workers (full)" in slow.provenance["notes"]
+    assert "3 workers (half)" in slow.provenance["notes"]
+
+
+def test_each_rank_has_a_place_on_a_node_with_room() -> None:
+    cluster = scenario([{"devices": 2}, {"devices": 4}, {"count": 2, "devices": 1}], workers=8).cluster
+    assert (cluster.devices, cluster.node.devices) == (8, 4)
+    assert [cluster.place(rank) for rank in range(8)] == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (3, 0)]
+    assert nodes_of_ranks(scenario([{"devices": 2}, {"devices": 4}], workers=6)) == [0, 0, 1, 1, 1, 1], "of real runs as well"
+    assert [cluster.nodes_of(ranks) for ranks in (1, 2, 3, 6, 7, 8, 9, 13)] == [1, 1, 2, 2, 3, 4, 5, 6]
+
+
+def test_groups_that_divide_layers_fit_into_unequal_nodes() -> None:
+    idle, listed = run(2, devices=4, strategy=TENSOR), run([{"devices": 4}, {"devices": 2}], strategy=TENSOR)
+    assert listed.step_time_s == pytest.approx(idle.step_time_s, rel=1e-9)
+    stages = {"kind": "pipeline", "stages": 3, "microbatches": 12}
+    turned = run([{"devices": 1}, {"devices": 2}], strategy=stages)
+    straight = run([{"devices": 2}, {"devices": 1}], strategy=stages)
+    assert turned.step_time_s == pytest.approx(straight.step_time_s, rel=0.02), "the slow link is after another stage"
+
+
+def test_hosts_of_nodes_with_fewer_devices_update_for_fewer() -> None:
+    """A host's rate is divided by its own devices: that of the fullest node is the slowest."""
+    training = {"precision": "bf16", "optimizer": "adam", "zero": 2, "offload": ["optimizer"]}
+    given = {"training": training, "framework": "deepspeed"}
+    unequal = run([{"devices": 4}, {"devices": 2}], workers=6, **given)
+    assert unequal.step_time_s == pytest.approx(run(2, workers=6, devices=4, **given).step_time_s, rel=1e-9)
+    assert run([{"count": 3, "devices": 2}], workers=6, **given).step_time_s < 0.8 * unequal.step_time_s
+
+
 def test_memory_fits_the_device_of_each_kind() -> None:
     use = memory(scenario([{"count": 2}, {"count": 1, "device": HALF}], batch={"total": 60, "shares": "auto"}))
     by_name = {rank.name: rank for rank in use.ranks}
@@ -112,7 +165,10 @@ def test_a_dumped_scenario_has_the_same_step() -> None:
     [
         ([{"count": 2}, {"count": 1, "device": HALF}], {"strategy": {"kind": "local_sgd", "workers": 3}}, "use data_parallel"),
         ([{"count": 2}, {"count": 1, "device": HALF | {"peak": {"fp32": "1 TFLOP/s"}}}], {}, "half has no peak rate for bf16"),
-        ([{"count": 2, "devices": 4}], {}, "no field 'devices'"),
+        ([{"count": 2, "gpus": 4}], {}, "no field 'gpus'"),
+        ([{"count": 2, "devices": 0}], {}, "0 is no number of devices"),
+        ([{"devices": 3}, {"devices": 4}], {"strategy": TENSOR}, "straddle .* give a divisor of 3 and 4"),
+        ([{"devices": 2}, {"devices": 1}], {"workers": 4}, "4 ranks for 3 devices of 2 nodes"),
         ([{"count": 0}], {}, "0 is no number of nodes"),
         ([3], {}, "expected a kind of nodes"),
         ([], {}, "empty list"),
@@ -123,6 +179,19 @@ def test_what_does_not_work_says_what_to_do(nodes: Any, changes: dict[str, Any],
         scenario(nodes, **changes)
 
 
-def test_plans_need_equal_devices() -> None:
-    with pytest.raises(FieldError, match="equal devices"):
-        plan(scenario([{"count": 2}, {"count": 1, "device": HALF}]))
+def test_hybrids_take_shares_of_any_total() -> None:
+    """Seven samples of three workers, which divide layers or not."""
+    shares = {"workers": 3, "shares": [3, 3, 1]}
+    workers, hybrid = (
+        run([{"count": 2}, {"count": 1, "device": HALF}], batch=7, strategy={"kind": kind, **shares} | more)
+        for kind, more in (("data_parallel", {"overlap": True}), ("hybrid", {"overlap": True}))
+    )
+    assert hybrid.step_time_s == workers.step_time_s
+    assert hybrid.samples == 7
+    node = {"devices": 2, "link": {"bandwidth": "50 GB/s", "latency": "5 us"}}
+    cluster = {"node": node, "network": "25-gbe", "device": FULL, "nodes": [{"count": 1}, {"count": 1, "device": HALF}]}
+    auto = {"kind": "hybrid", "workers": 2, "tensor": 2, "shares": "auto"}
+    divided = scenario([], cluster=cluster | {"collectives": {"library": "fastest"}}, strategy=auto)
+    assert divided.strategy.plan.shares == (16, 8)
+    with pytest.raises(ScenarioError, match="they add up to 7 samples, the batch has 8"):
+        scenario(3, batch=8, strategy={"kind": "hybrid", **shares})

@@ -145,7 +145,8 @@ BAD: Final = {
     "crashes": ("x.view(3)\n", r"bad\.py:4: the script failed on rank 0 \(RuntimeError: shape '\[3\]' is invalid"),
     "file": ("open('data.bin')\n", r"bad\.py:4: the script needs a file that does not exist"),
     "no step": ("", r"bad\.py: the script ended without a step of an optimizer"),
-    "extension": ("import flash_attn\n", r"bad\.py:4: the script imports flash_attn, which needs a GPU"),
+    "extension": ("import fbgemm_gpu\n", r"bad\.py:4: the script imports fbgemm_gpu, which needs a GPU"),
+    "stand-in": ("from flash_attn import unknown\n", r"bad\.py:4: the script uses flash_attn\.unknown, which is not in"),
     "syntax": ("def\n", r"bad\.py:4: SyntaxError"),
     "network": (
         "import urllib.request\nurllib.request.urlopen('http://localhost:9/data.tar')\n",

@@ -19,7 +19,7 @@ NEEDS: Final = {"hugging_face_trainer": "transformers", "lightning_fabric": "lig
 # Number of rank classes: a rank that prints, and stages of a pipeline, are classes of their own.
 CLASSES: Final = {
     "convnet_amp": 1, "gan": 1, "gpt_ddp": 2, "gradient_accumulation": 1, "hugging_face_trainer": 1, "lightning_fabric": 1,
-    "llama_fsdp2": 1, "lora_peft": 1, "mixture_of_experts": 1, "pipeline_1f1b": 4, "tensor_parallel": 1,
+    "llama_fsdp2": 1, "lora_peft": 1, "mixture_of_experts": 1, "pipeline_1f1b": 4, "tensor_parallel": 1, "triton_flash": 1,
 }  # fmt: skip
 # Kinds of scripts that are captured in tests of scripts, too.
 AT_NIGHT: Final = ("gan", "gradient_accumulation", "tensor_parallel")

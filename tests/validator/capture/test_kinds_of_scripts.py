@@ -184,3 +184,9 @@ def test_inputs_by_keywords_show_samples_and_silu_has_one_kernel_in_each_pass() 
     names = [one.text("name", row) for row in one.rows(EventKind.OPERATOR).tolist()]
     assert names.count("aten::silu") == names.count("aten::silu_backward") == 1
     assert "aten::sigmoid" not in names
+
+
+def test_ranks_compare_numbers_with_rank_0_and_leave_parameters_unused() -> None:
+    (one,) = captured(SCRIPTS / "compared_ranks.py", ranks=4).classes
+    # gradients, and which parameters were used
+    assert collectives(one).count("all_reduce") == 2

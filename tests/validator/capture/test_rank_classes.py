@@ -132,3 +132,15 @@ def test_what_distinguishes_a_class_is_its_operators_or_their_tensors(
     usual = _class_with("ranks 0 to 3", ("aten::relu", (8, 4)), ("aten::relu", (8, 4)))
     other = _class_with("rank 4", *operators, ranks=range(4, 5))
     assert [one.why for one in with_differences([usual, other])] == ["", f"{words} ranks 0 to 3"]
+
+
+def test_groups_made_in_turns_and_across_several_dimensions_leave_a_grid() -> None:
+    # as Megatron makes them: each pipeline group is followed by the group of its embeddings, which here has the same ranks
+    tensor = [ProcessGroup("", [start, start + 1], "tensor") for start in range(0, 8, 2)]
+    data = [ProcessGroup("", [start, start + 2], "data") for start in (0, 1, 4, 5)]
+    model = [ProcessGroup("", [start, start + 1, start + 4, start + 5], "model") for start in (0, 2)]
+    pipeline = [ProcessGroup("", [at, at + 4], name) for at in range(4) for name in ("pipeline", "embedding")]
+    axes = axes_of([ProcessGroup("", range(8)), *model, *data, *tensor, *pipeline], 8)
+    assert sorted(axis.size for axis in axes) == [2, 2, 2]
+    found = find_classes(8, axes, Played(lambda rank: rank // 4))
+    assert [one.ranks for one in found] == [(0, 1, 2, 3), (4, 5, 6, 7)]

@@ -221,7 +221,7 @@ class _Gloo:
         import torch.distributed as dist
         from torch.distributed import distributed_c10d
 
-        from scaleproof.validator.capture.communication.distributed_api import NcclGroup
+        from scaleproof.validator.capture.communication.nccl import NcclGroup
 
         init = dist.init_process_group
 

@@ -22,9 +22,14 @@ from scaleproof.simulator.memory.peak import fullest_passes
 from scaleproof.simulator.model import cut_into_stages
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.preflight.checks import check_trainable
 from scaleproof.validator.train.models import models
+from scaleproof.validator.train.muon import Muon
+from scaleproof.validator.train.narrow_states import NarrowStates
+from scaleproof.validator.train.offloaded_activations import Saved
 from scaleproof.validator.train.optimizers import build_optimizer
+from scaleproof.validator.verify.reference.single_process import SingleProcess
 from tests.validator.conftest import MakeScenario
 
 pytestmark = pytest.mark.full
@@ -80,6 +85,8 @@ def peak_bytes(step: Callable[[], None]) -> int:
 
 
 def kept_between_steps(module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    if isinstance(optimizer, NarrowStates):
+        return size_of(module.parameters()) + optimizer.stored_bytes
     return size_of(module.parameters()) + size_of(value for state in optimizer.state.values() for value in state.values())
 
 
@@ -107,6 +114,37 @@ def test_peak_memory_of_a_worker_is_predicted(
     came_bytes = peak_bytes(step)
     real_bytes = came_bytes + kept_between_steps(module, updates) + size_of([inputs])
     assert memory(scenario).worst.total_bytes == pytest.approx(real_bytes, rel=CLOSE)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [{"optimizer": "lion"}, {"optimizer": "muon"}, *({"optimizer": "adam", "state_bits": bits} for bits in (16, 8))],
+)
+def test_memory_of_states_is_predicted(make_scenario: MakeScenario, training: dict[str, Any]) -> None:
+    scenario = make_scenario(ALONE, GPT_MINI, batch=24, **training)
+    trained = SingleProcess.of(scenario)
+    inputs, targets = batch_of(scenario)
+
+    def step() -> None:
+        trained.model.loss(trained.module(inputs), targets).backward()
+        trained.optimizer.step()
+        trained.optimizer.zero_grad()
+
+    came_bytes = peak_bytes(step)
+    real_bytes = came_bytes + kept_between_steps(trained.module, trained.optimizer) + size_of([inputs])
+    if isinstance(trained.optimizer, Muon):
+        real_bytes += size_of(value for state in trained.optimizer.adam.state.values() for value in state.values())
+    assert memory(scenario).worst.total_bytes == pytest.approx(real_bytes, rel=CLOSE)
+
+
+def test_activations_that_are_copied_to_the_host_are_predicted(make_scenario: MakeScenario) -> None:
+    """What autograd saves in a block is what a prediction copies."""
+    scenario = make_scenario(ALONE, GPT_MINI, batch=24)
+    (block,) = models.build(scenario.model, [1], seed=0)
+    saved = Saved(block)
+    with saved.noting():
+        block(torch.randn(24, 64, 256))
+    assert job_of(scenario).kept_bytes(24)[1] == pytest.approx(saved.size_bytes, rel=CLOSE)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

@@ -53,10 +53,6 @@ def test_operator_calls_are_timed_with_and_without_autograd() -> None:
     assert least_s(points, "forward", 1) > 0
 
 
-def test_cpu_ranks_have_no_host_copies() -> None:
-    assert probed(compute.host_copies, 1, [2**12], 0.1) == []
-
-
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_layers_are_timed_in_both_passes_with_their_work(ranks: int) -> None:
     points = probed(compute.layers, ranks, [GPT, MLP], "fp32", [2, 3], 0.2, compute.REFERENCE)

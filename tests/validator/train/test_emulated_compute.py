@@ -27,7 +27,7 @@ from scaleproof.validator.record import emulation_lateness
 from scaleproof.validator.record.emulation_lateness import MOST_LATE_S
 from scaleproof.validator.strategy import train
 from scaleproof.validator.train import emulated_compute
-from scaleproof.validator.train.emulated_compute import Pace
+from scaleproof.validator.train.emulated_compute import EmulatedLayerTimes, Pace
 from scaleproof.validator.train.perturbed import RankPerturbations
 from tests.validator.conftest import CLUSTER, GPT
 from tests.validator.verdicts import in_bulk
@@ -88,6 +88,43 @@ def test_passes_take_at_least_the_predicted_time(strategy: dict[str, Any]) -> No
 def test_passes_take_the_predicted_time_on_a_quiet_machine(strategy: dict[str, Any]) -> None:
     one = scenario(strategy, steps=20)
     assert waited_s(measure(one)) < 1.2 * predicted_s(one)
+
+
+class CountedPace:
+    """Adds up the emulated seconds of passes, in which nothing waits."""
+
+    def __init__(self) -> None:
+        self.passed_s = 0.0
+
+    def times(self, samples: int) -> list[EmulatedLayerTimes]:
+        return [EmulatedLayerTimes(forward_s=1.0, inputs_s=2.0, weights_s=4.0)] * 3
+
+    def wait(self, begin_s: float, duration_s: float) -> None:
+        self.passed_s += duration_s
+
+    wait_for_weights = wait
+
+
+@pytest.mark.parametrize("reads_trained", [True, False])
+def test_gradients_are_there_at_the_end_of_a_layers_pass(reads_trained: bool) -> None:
+    """As predictions have it, sums of gradients follow the pass of the layer."""
+    pace = CountedPace()
+    (layer,) = emulated_compute.build(scenario(), [1], pace)  # type: ignore[arg-type]
+    found: list[float] = []
+    for parameter in layer.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _: found.append(pace.passed_s))
+    layer(torch.ones(2, 64, requires_grad=reads_trained)).sum().backward()
+    assert found == [7.0] * len(list(layer.parameters()))
+    assert pace.passed_s == 7.0
+
+
+def test_gradients_of_weights_in_a_pass_of_their_own_take_their_part() -> None:
+    pace = CountedPace()
+    (layer,) = emulated_compute.build(scenario(), [1], pace)  # type: ignore[arg-type]
+    x = torch.ones(2, 64, requires_grad=True)
+    loss = layer(x).sum()
+    torch.autograd.grad(loss, x, retain_graph=True)
+    assert pace.passed_s == 3.0
 
 
 @pytest.mark.parametrize(("precision", "element_bytes"), [("tf32", 4), ("fp8", 2), ("fp4", 2)])

@@ -155,8 +155,7 @@ def test_offloaded_states_train_like_one_process(
     ("strategy", "training", "message"),
     [
         ({**WORKERS, "compression": {"kind": "top_k", "share": 0.1}}, {"precision": "fp16"}, "strategy.compression with"),
-        (WORKERS, {"optimizer": "lion"}, "training.optimizer: lion .* give one of sgd, momentum, adam"),
-        (WORKERS, {"optimizer": "adam", "state_bits": 8}, "training.state_bits .* leave it out to measure"),
+        (WORKERS, {"offload": ["optimizer"], "offload_to": "nvme"}, "training.offload_to: nvme .* give host to measure"),
         (WORKERS, {"offload": ["activations"]}, "training.offload of activations"),
         (WORKERS, {"offload": ["parameters"], "zero": 3}, r"training.offload of parameters alone.*\[optimizer, parameters\]"),
     ],

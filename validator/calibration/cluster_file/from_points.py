@@ -23,7 +23,7 @@ from scaleproof.validator.calibration.cluster_file.constants import errors, surp
 from scaleproof.validator.calibration.cluster_file.files import cluster_of
 from scaleproof.validator.calibration.cluster_file.remarks import failed, remarks, slow_ranks, stops
 from scaleproof.validator.calibration.cluster_file.section import Section
-from scaleproof.validator.calibration.fit import collectives, device, gpu, links
+from scaleproof.validator.calibration.fit import collectives, device, gpu, host, links
 from scaleproof.validator.calibration.fit.collective_posterior import times_of, updated
 from scaleproof.validator.calibration.fit.message_lines import bimodal_notes
 from scaleproof.validator.probe.points import NARROW, Point
@@ -110,6 +110,7 @@ def cluster_from_points(points: Sequence[Point], facts: CalibrationFacts) -> tup
     sections = {
         "device": device_fit,
         "inside": _section(links.inside, points),
+        "host": _section(host.section, points),
         "between": between,
         "collectives": _section(collectives.measured, points, link_Bps),
     }
@@ -185,6 +186,8 @@ def _filled(
             cluster["shared_cores"] = round(useful, 3)
     if sections["inside"].fields:
         cluster["node"]["link"] = merged(cluster["node"].get("link", {}), sections["inside"].fields)
+    if sections["host"].fields:
+        cluster["node"]["host"] = cluster["node"].get("host", {}) | sections["host"].fields
     if sections["between"].fields:
         cluster["network"] = merged(cluster["network"], sections["between"].fields)
     if sections["collectives"].fields:

@@ -12,7 +12,7 @@ from scaleproof.simulator.common.units import format_percent, format_time_s
 from scaleproof.validator.estimation import groups
 from scaleproof.validator.probe.points import FAILED, NARROW, SKIPPED, SUSTAINED, TIME, UNEVEN_ALL_TO_ALL, Point, timed
 
-NAMES: Final = ("matmul", "message", "collective", "overlap", "update", "loading")
+NAMES: Final = ("matmul", "message", "collective", "overlap", "update", "loading", "host_copy", "host_adam")
 # Numbers of sustained products, and their units.
 _STATE: Final = {"clock_MHz": "MHz", "power_W": "W", "temperature_C": "°C"}
 # Fewest members to compare: of two that differ, either may be the slow one.
@@ -29,6 +29,8 @@ def remarks(points: Sequence[Point], taken: float = 0.0) -> dict[str, str]:
         "overlap": partial(_overlap, taken),
         "update": _update,
         "loading": _loading,
+        "host_copy": _host_copies,
+        "host_adam": _host_adam,
     }
     parts_of = {name: of_name[name](points) for name in NAMES}
     return {name: ", ".join(lines) for name, parts in parts_of.items() if (lines := list(parts))}
@@ -80,6 +82,20 @@ def _update(points: Sequence[Point]) -> Iterator[str]:
 def _loading(points: Sequence[Point]) -> Iterator[str]:
     for point in timed(points, "loading"):
         yield f"{point.size:g} samples ({point.what}) {format_time_s(point.median_s)}"
+
+
+def _host_copies(points: Sequence[Point]) -> Iterator[str]:
+    """Rates of the largest copies between a host and its device; copies between devices are left out."""
+    sizes = {
+        point.what: point for point in sorted(timed(points, "host_copy"), key=lambda one: one.size) if "host" in point.what
+    }
+    yield from (f"{what} {one.size / one.median_s / 1e9:.3g} GB/s" for what, one in sizes.items())
+
+
+def _host_adam(points: Sequence[Point]) -> Iterator[str]:
+    for point in timed(points, "host_adam"):
+        rate, size = f"{point.size / point.median_s / 1e9:.3g} billion parameters/s", f"{point.size / 1e6:.3g} M"
+        yield f"{rate} on {point.numbers['cores']:g} cores, by torch's fused kernel over {size} parameters in fp32"
 
 
 def slow_ranks(points: Sequence[Point]) -> list[str]:

@@ -153,6 +153,7 @@ def _install_hooks(devices: int, index: int) -> None:
         "setCurrentDevice": (_FUNCTION(None, this, one), lambda *_: None),
         # pinned memory is the host's
         "getPinnedMemoryAllocator": (_FUNCTION(ctypes.c_void_p, this), lambda _: allocator()),
+        "isPinnedPtr": (_FUNCTION(ctypes.c_bool, this, this), lambda *_: True),
     }
     for name, (kind, function) in functions.items():
         callback = kind(function)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from scaleproof.simulator.captured.known_kernels import WORK, counted_flops, kernel_work
 from scaleproof.simulator.captured.record import Category, EventKind, Signature
 from scaleproof.validator.capture.backend import decisions
 from scaleproof.validator.capture.backend.calls import CallRecorder
@@ -21,6 +23,8 @@ from scaleproof.validator.capture.backend.schemas import (
     tensors_of,
 )
 from scaleproof.validator.capture.backend.values import Values, returned
+from scaleproof.validator.capture.context import Place
+from scaleproof.validator.capture.packages.operator import KERNEL, results_of
 from scaleproof.validator.capture.trace import RankTrace
 
 Overload = torch._ops.OpOverload
@@ -51,6 +55,7 @@ class Kernels:
             "aten::is_pinned": lambda *_: False,
             "aten::_pin_memory": lambda _, arguments, __: arguments[0],
             "aten::_fused_sdp_choice": lambda _, arguments, __: _EFFICIENT if arguments[0].dtype is torch.float32 else _FLASH,
+            KERNEL: self._of_package,
         }
 
     def __call__(self, operator: Overload, *arguments: Any, **keywords: Any) -> Any:
@@ -84,24 +89,60 @@ class Kernels:
         else:
             result = self._shape(operator, schema, arguments, keywords, written, inputs)
         outputs = targets if schema.out or not schema.returns else tensors_of(result)
-        on_device = [tensor for tensor in (*inputs, *outputs) if tensor.is_cuda]
-        if on_device:
-            read_bytes, written_bytes = moved_bytes(schema.name, inputs, outputs or targets)
+        if any(tensor.is_cuda for tensor in (*inputs, *outputs)):
             call = self._calls.after(operator, before, result) if self._calls is not None and before is not None else None
-            self._trace.add(
-                EventKind.OPERATOR, place, name=schema.name,
-                signature=signature_of(operator, inputs, outputs, arguments, keywords),
-                bytes_read=read_bytes, bytes_written=written_bytes, flops=self._flops(schema, arguments, keywords, result),
-                call=call, host_s=self._trace.host.taken_s(),
-            )  # fmt: skip
+            signature = signature_of(operator, inputs, outputs, arguments, keywords)
+            flops = self._flops(schema, arguments, keywords, result, signature)
+            self._record(schema.name, signature, inputs, outputs or targets, flops, place, call)
         return result
 
-    @staticmethod
-    def _flops(schema: OperatorSchema, arguments: Sequence[Any], keywords: dict[str, Any], result: Any) -> float:
+    def _record(
+        self, name: str, signature: Signature, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], flops: float,
+        place: Place | None = None, call: Any = None,
+    ) -> None:  # fmt: skip
+        read_bytes, written_bytes = moved_bytes(name, inputs, outputs)
+        self._trace.add(
+            EventKind.OPERATOR, place, name=name, signature=signature, bytes_read=read_bytes, bytes_written=written_bytes,
+            flops=flops, call=call, host_s=self._trace.host.taken_s(),
+        )  # fmt: skip
+
+    def launch(
+        self, name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], arguments: Mapping[str, Any]
+    ) -> None:
+        """Records a kernel from outside PyTorch, which computes nothing. arguments: see `known_kernels`."""
+        signature = Signature(tuple(map(tensor_text, inputs)), tuple(map(tensor_text, outputs)), arguments)
+        with self._trace.host.recording():
+            self._values.set_content(outputs, Content.UNKNOWN)
+            self._record(name, signature, inputs, outputs, counted_flops(kernel_work(name, signature, 0.0)))
+
+    def integers(self, tensor: torch.Tensor) -> list[int] | None:
+        """The values of a tensor of integers, None where they are not known. Nothing is recorded, as kernels read them."""
+        if not tensor.is_cuda or self._values.content(tensor) is Content.UNKNOWN:
+            return None
+        return [int(one) for one in self._arena.on_host(tensor).flatten().tolist()]
+
+    def _of_package(self, _: Overload, arguments: Sequence[Any], __: dict[str, Any]) -> list[torch.Tensor]:
+        """A kernel of a package: its name, inputs, the sizes of results, and its work."""
+        name, inputs, results, work = arguments
+        made = [self._like(one) for one in results_of(results, _META)]
+        self.launch(name, inputs, made, {WORK: json.loads(work)})
+        return made
+
+    def _flops(
+        self, schema: OperatorSchema, arguments: Sequence[Any], keywords: dict[str, Any], result: Any, signature: Signature
+    ) -> float:
+        """FLOPs by PyTorch's formula; where it does not fit the call, by the shapes of tensors, which a note says."""
         if schema.formula is None:
             return 0.0
         without_out = {name: value for name, value in keywords.items() if name != "out"}
-        return float(schema.formula(*arguments, **without_out, out_val=result))
+        try:
+            return float(schema.formula(*arguments[: schema.formula_arguments], **without_out, out_val=result))
+        except Exception as error:
+            self._trace.note(f"calls {schema.name}, whose FLOPs were counted by the shapes of its tensors ({error})")
+        try:
+            return counted_flops(kernel_work(schema.name, signature, 0.0))
+        except Exception:
+            return 0.0
 
     def _shape(
         self, operator: Overload, schema: OperatorSchema, arguments: Sequence[Any], keywords: dict[str, Any],

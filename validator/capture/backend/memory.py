@@ -23,6 +23,8 @@ _ROUND_BYTES: Final = 512
 _ARENA_BYTES: Final = 1 << 44
 _PROTECTION: Final = 3  # PROT_READ | PROT_WRITE
 _FLAGS: Final = 0x4022  # MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
+# Most bytes of a storage whose values are copied to the host.
+_MOST_COPIED_BYTES: Final = 1 << 22
 _FAILED: Final = ctypes.c_void_p(-1).value
 _DLPACK_CPU, _DLPACK_CUDA = 1, 2
 _DLPACK_UNSIGNED: Final = 1
@@ -135,7 +137,8 @@ class Arena:
         """A tensor on addresses of its own, whose values are unknown."""
         wanted = _extent(size, stride) * item_bytes(dtype)
         block = self._allocate(wanted)
-        return self._shaped(self._from_dlpack(_DLPACK_CUDA, self._index, block, block), size, stride, dtype)
+        whole = self._from_dlpack(_DLPACK_CUDA, self._index, block, block, wanted)
+        return self._shaped(whole, size, stride, dtype)
 
     def _allocate(self, wanted: int) -> DeviceBlock:
         capacity = _rounded(max(wanted, 1))
@@ -158,8 +161,10 @@ class Arena:
         self._live_bytes += by
         self._peak_bytes = max(self._peak_bytes, self._live_bytes)
 
-    def _from_dlpack(self, kind: int, index: int, block: DeviceBlock, owned: DeviceBlock | torch.Tensor) -> torch.Tensor:
-        """The addresses of a block as a tensor of bytes. owned: what ends with it."""
+    def _from_dlpack(
+        self, kind: int, index: int, block: DeviceBlock, owned: DeviceBlock | torch.Tensor, length: int
+    ) -> torch.Tensor:
+        """The first addresses of a block as a tensor of `length` bytes. owned: what ends with it."""
         with self._lock:
             slot = self._unused.pop() if self._unused else self._used
             self._used = max(self._used, slot + 1)
@@ -167,7 +172,7 @@ class Arena:
             manager = _DLManagedTensor.from_address(address)
             sizes = address + ctypes.sizeof(_DLManagedTensor)
             shape = _SHAPE.from_address(sizes)
-            shape[0], shape[1] = block.capacity, 1
+            shape[0], shape[1] = length, 1
             tensor = manager.tensor
             tensor.data, tensor.device.type, tensor.device.index, tensor.dimensions = block.address, kind, index, 1
             tensor.code, tensor.bits, tensor.width, tensor.offset = _DLPACK_UNSIGNED, 8, 1, 0
@@ -220,7 +225,7 @@ class Arena:
         if block is None or not tensor.numel():
             return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
         # the alias keeps the storage alive
-        whole = self._from_dlpack(_DLPACK_CPU, 0, block, tensor)
+        whole = self._from_dlpack(_DLPACK_CPU, 0, block, tensor, block.capacity)
         with torch._C._AutoDispatchBelowAutograd():
             typed = whole if tensor.dtype == torch.uint8 else whole.view(tensor.dtype)
             return typed.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
@@ -246,8 +251,21 @@ class Arena:
             self._listener.allocated(block.number, size)
 
     def install_storage(self) -> None:
-        """Makes storages of CUDA tensors resize in this arena."""
+        """Makes storages of CUDA tensors begin and resize in this arena."""
         storage: Any = torch.UntypedStorage
+        new = storage.__new__
+
+        def made(cls: Any, *arguments: Any, device: Any = None, **keywords: Any) -> Any:
+            if device is None or torch.device(device).type != "cuda":
+                return new(cls, *arguments, **keywords, **({} if device is None else {"device": device}))
+            given = arguments[0] if arguments else keywords.get("size", 0)
+            # of bytes, whose number or values are given
+            values = None if isinstance(given, int) else torch.tensor(list(given), dtype=torch.uint8)
+            tensor = self.empty((given if values is None else len(values),), (1,), torch.uint8)
+            if values is not None:
+                tensor.copy_(values)
+            return tensor.untyped_storage()
+
         resize, nbytes, to_host = _Storage.resize_, _Storage.nbytes, storage.cpu
 
         def resized(this: torch.UntypedStorage, size: int) -> Any:
@@ -262,9 +280,16 @@ class Arena:
             return int(nbytes(this)) if block is None else block.resized
 
         def on_host(this: torch.UntypedStorage) -> Any:
-            # without values, which this memory does not have; it is longer than the tensor
-            return torch.UntypedStorage(length(this)) if this.device.type == "cuda" else to_host(this)  # type: ignore[no-untyped-call]
+            block = self.block_at(_address(this)) if this.device.type == "cuda" else None
+            if block is None:
+                return to_host(this)
+            if block.content is Content.UNKNOWN or not 0 < block.resized <= _MOST_COPIED_BYTES:
+                # without values, which this memory does not have
+                return torch.UntypedStorage(block.resized)  # type: ignore[no-untyped-call]
+            values = bytearray(ctypes.string_at(block.address, block.resized))
+            return torch.frombuffer(values, dtype=torch.uint8).untyped_storage()
 
+        storage.__new__ = made
         replace_functions(storage, resize_=resized, size=length, nbytes=length, cpu=on_host)
 
 

@@ -10,11 +10,13 @@ from typing import Any, Final
 
 import torch
 import torchgen  # type: ignore[import-untyped]
+from torch._decomp import decomposition_table
 from torch.utils._pytree import tree_map
 
 from scaleproof.validator.capture.backend.attention import scaled_dot_product_attention
 from scaleproof.validator.capture.backend.kernels import Kernels, on_meta
 from scaleproof.validator.capture.backend.schemas import schema_of, tensors_of
+from scaleproof.validator.capture.backend.shapes import SHAPES
 from scaleproof.validator.capture.backend.values import COMPUTED_FLOATS, INVENTED_VALUE, returned
 
 # Operators that reach the kernels only by name, though no kernel of theirs for CUDA is listed.
@@ -32,6 +34,9 @@ _UPDATES: Final = (
     "sqrt_", "lerp_.Scalar", "addcmul_", "addcdiv_", "sign", "linalg_vector_norm", "_fused_adam_", "_fused_adamw_",
     "_fused_sgd_",
 )  # fmt: skip
+_RECURRENT: Final = tuple(
+    f"{kind}.{overload}" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu") for overload in ("input", "data")
+)
 _NUMBERS: Final = (bool, int, float, complex)
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _libraries: list[Any] = []
@@ -52,6 +57,11 @@ def register(kernels: Kernels) -> None:
                 named.impl(name, _calling(kernels, name), "CUDA")
         for key in ("AutogradCUDA", "CUDA"):
             named.impl("scaled_dot_product_attention", scaled_dot_product_attention, key)
+            for name in _RECURRENT:
+                # by a product for all steps of the input, and one for each step of the state
+                named.impl(name, decomposition_table[_operator(name)], key)
+        for name, shapes in SHAPES.items():
+            named.impl(name, shapes, "Meta")
         for name in _INITIALISES:
             named.impl(name, _of_small_tensors(name), "CPU", with_keyset=True)
         for name in _UPDATES:

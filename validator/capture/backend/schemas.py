@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +17,8 @@ from scaleproof.simulator.model.torch_operators import base_name, looks_up, look
 # Operators that write without reading what was there.
 FILLS: Final = {"aten::zero_", "aten::fill_", "aten::random_", "aten::copy_"}
 _PLAIN: Final = (int, float, bool)
+# The argument of formulas of FLOPs that is the result's shape; more arguments than any operator has.
+_RESULT, _ANY = "out_shape", 1 << 10
 
 
 _base_name: Final = functools.cache(base_name)
@@ -23,7 +26,8 @@ _base_name: Final = functools.cache(base_name)
 
 class OperatorSchema(NamedTuple):
     """name: such as 'aten::mm'. written: places and names of arguments that it writes; out: whether for results. is_view:
-    whether results share memory with arguments. returns: number of results. formula: of FLOPs from arguments, if known."""
+    whether results share memory with arguments. returns: number of results. formula: of FLOPs from arguments, if known;
+    formula_arguments: the number of them that it takes by position."""
 
     name: str
     written: tuple[tuple[int, str], ...]
@@ -31,6 +35,7 @@ class OperatorSchema(NamedTuple):
     is_view: bool
     returns: int
     formula: Any
+    formula_arguments: int
 
     def writes(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
         """The arguments that the operator writes, tensors or lists of them. Fused optimizers write gradients only where they
@@ -55,7 +60,18 @@ def schema_of(operator: torch._ops.OpOverload) -> OperatorSchema:
     is_view = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
     out = bool(written) and schema.arguments[-1].is_out
     formula = flop_registry.get(operator.overloadpacket)
-    return OperatorSchema(schema.name, written, out, is_view, len(schema.returns), formula)
+    return OperatorSchema(schema.name, written, out, is_view, len(schema.returns), formula, _taken(formula))
+
+
+def _taken(formula: Any) -> int:
+    """Number of an operator's arguments that a formula of FLOPs takes by position: those before the result's shape. Overloads
+    of the operator may have more."""
+    if formula is None:
+        return 0
+    parameters = list(inspect.signature(formula).parameters.values())
+    names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    takes_rest = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    return _ANY if takes_rest else names.index(_RESULT) if _RESULT in names else len(names)
 
 
 def tensors_of(values: Any) -> list[torch.Tensor]:

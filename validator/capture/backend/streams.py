@@ -78,7 +78,8 @@ class EventBase:
     index: int
     numbers: itertools.count[int]
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, **_: Any) -> None:
+        self.enable_timing = enable_timing
         self.event_id = next(self.numbers)
         self.device = torch.device("cuda", self.index)
 
@@ -102,7 +103,7 @@ class EventBase:
         """Whether the event has happened: always."""
         return True
 
-    def elapsed_time(self, end: Any) -> float:
+    def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds between two events: an invented value."""
         self.trace.answer("torch.cuda.Event.elapsed_time", "1 ms")
         return 1.0

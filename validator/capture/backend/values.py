@@ -17,6 +17,9 @@ COMPUTED_FLOATS: Final = 1 << 14
 COMPUTED_INTEGERS: Final = 1 << 26
 INVENTED_FLOATS: Final = 1 << 10
 INVENTED_VALUE: Final = 1.0
+# An invented value that a line reads again and again in a step is another one after so many times: small, large, negative.
+_REPEATED: Final = 256
+_OTHER_VALUES: Final = (1e-9, 500.0, -500.0)
 _RANDOM: Final = {"aten::normal_", "aten::uniform_", "aten::bernoulli_", "aten::exponential_", "aten::log_normal_"}
 
 
@@ -24,10 +27,10 @@ class Values:
     """What is known of tensors in an arena.
 
     policy: of integers that unknown floats decide. answer: called with an operator and a text for each value that is not
-    computed.
+    computed; returns how often it was in this step, at the same line.
     """
 
-    def __init__(self, arena: Arena, policy: Policy, answer: Callable[[str, str], None]) -> None:
+    def __init__(self, arena: Arena, policy: Policy, answer: Callable[[str, str], int]) -> None:
         self.arena, self.policy, self._answer = arena, policy, answer
 
     def content(self, tensor: torch.Tensor) -> Content:
@@ -63,11 +66,18 @@ class Values:
     def item(self, tensor: torch.Tensor) -> Any:
         """The one value of a tensor."""
         content = self.content(tensor)
-        if content is not Content.EXACT:
-            self._answer("aten::_local_scalar_dense", "an invented value")
-        if content is Content.UNKNOWN:
-            return INVENTED_VALUE if tensor.dtype.is_floating_point else 0
-        return self.arena.on_host(tensor).item()
+        unknown = INVENTED_VALUE if tensor.dtype.is_floating_point else 0
+        value = unknown if content is Content.UNKNOWN else self.arena.on_host(tensor).item()
+        if content is Content.EXACT:
+            return value
+        times = self._answer("aten::_local_scalar_dense", "an invented value")
+        # a loop that ends when floats have some value ends with another one
+        turn = times // _REPEATED % (1 + len(_OTHER_VALUES))
+        if not turn:
+            return value
+        if tensor.dtype is torch.bool:
+            return bool(value) ^ bool(turn % 2)
+        return _OTHER_VALUES[turn - 1] if tensor.dtype.is_floating_point else value
 
     def decided(self, operator: str, policy: str) -> None:
         """Counts a decision of a policy."""

@@ -15,6 +15,7 @@ from scaleproof.simulator.captured.groups import COLLECTIVES, whole_bytes
 from scaleproof.simulator.captured.record import NONE
 from scaleproof.validator.capture.backend import replace_functions
 
+NCCL_VERSION: Final = (2, 27, 5)
 # its methods have several signatures each, of which PyTorch calls one from C++
 _ProcessGroup: Any = dist.ProcessGroup
 
@@ -134,9 +135,47 @@ class C10dGroup(_ProcessGroup):  # type: ignore[misc]
         """Whether it can be split: no, so that groups are made one by one."""
         return False
 
+    @property
+    def options(self) -> Any:
+        """Options of NCCL, which change nothing."""
+        return dist.ProcessGroupNCCL.Options()
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cuda"), torch.device("cpu")]
+
     def getBackendName(self) -> str:
         """The backend that scripts expect."""
         return "nccl"
+
+    def name(self) -> str:
+        """The same."""
+        return "nccl"
+
+    def _get_backend(self, device: Any) -> Any:
+        """The group itself, for any device."""
+        return self
+
+    def _get_backend_name(self) -> str:
+        return "nccl"
+
+    def _is_initialized(self) -> bool:
+        return True
+
+    def comm_split_count(self) -> int:
+        """Number of groups that were split from this one."""
+        return 0
+
+    def get_group_store(self) -> Any:
+        """The store of all ranks."""
+        return distributed_c10d._get_default_store()
+
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        """What changes nothing that is recorded."""
+
+    _group_start = _group_end = _set_default_timeout = _add_ephemeral_timeout = set_timeout = _nothing
+    abort = shutdown = eager_connect_single_device = perform_nocolor_split = register_mem_pool = _nothing
+    deregister_mem_pool = _wait_for_pending_works = _enable_collectives_timing = _nothing
 
     def monitored_barrier(self, *_: Any, **__: Any) -> None:
         """Waits for all ranks."""
@@ -175,22 +214,21 @@ class GroupsOfBackend(ABC):
     def __init__(self) -> None:
         self._init, self._new_group = dist.init_process_group, distributed_c10d._new_group_with_tag
         self._signature = inspect.signature(self._new_group)
+        # backends that the script names, where they are not NCCL alone
+        self._named: dict[Any, str] = {}
 
     def install(self) -> None:
         """Replaces the functions of `torch.distributed`."""
         register: Callable[..., None] = dist.Backend.register_backend
         register(self.name, self._group, devices=["cpu", "cuda"])
-        self.replace(
-            init_process_group=self._init_process_group, get_backend=lambda group=None: "nccl", is_nccl_available=lambda: True
-        )
-        # new_group, which others have imported by name, calls it
+        self.replace(init_process_group=self._init_process_group, get_backend=self._get_backend, is_nccl_available=lambda: True)
+        # new_group calls it
         distributed_c10d._new_group_with_tag = self._make_group
 
     @staticmethod
     def replace(**functions: Any) -> None:
         """Replaces functions of `torch.distributed` by their names."""
-        for module in (dist, distributed_c10d):
-            replace_functions(module, **functions)
+        replace_functions(distributed_c10d, **functions)
 
     @abstractmethod
     def _group(self, store: Any, rank: int, size: int, timeout: Any = None) -> C10dGroup:
@@ -203,12 +241,19 @@ class GroupsOfBackend(ABC):
     def _init_process_group(self, backend: Any = None, *arguments: Any, **keywords: Any) -> None:
         others = {name: value for name, value in keywords.items() if name != "device_id"}
         self._init(self.name, *arguments, **others)
+        self._named[dist.group.WORLD] = str(backend or "nccl")
         self._made(dist.group.WORLD, None, "world")
+
+    def _get_backend(self, group: Any = None) -> str:
+        named = self._named.get(group or dist.group.WORLD, "nccl")
+        return "nccl" if "nccl" in named or "cuda" in named else named
 
     def _make_group(self, *arguments: Any, **keywords: Any) -> Any:
         call = self._signature.bind(*arguments, **keywords)
+        named = call.arguments.get("backend")
         call.arguments |= {"backend": self.name, "backend_options": None, "device_id": None}
         group = self._new_group(*call.args, **call.kwargs)
+        self._named[group] = str(named or self._named.get(dist.group.WORLD, "nccl"))
         self._made(group, call.arguments.get("ranks"), str(call.arguments.get("group_desc") or ""))
         return group
 

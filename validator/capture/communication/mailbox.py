@@ -15,6 +15,13 @@ from typing import Any, Final
 
 _POLL_S: Final = 0.002
 _REQUEST: Final = "needs-"
+_ENDED: Final = "ended-"
+# How long a value is waited for that no rank may set.
+_PATIENCE_S: Final = 20.0
+
+
+class NoValueError(Exception):
+    """A rank ended before it sent what another one waits for."""
 
 
 class Mailbox:
@@ -26,24 +33,61 @@ class Mailbox:
 
     def put(self, channel: str, target: int, value: Any) -> None:
         """Leaves a value for a rank, or for all others with `target` −1."""
-        path = self._path(channel, self._rank, target)
-        aside = path.with_suffix(".part")
-        aside.write_bytes(pickle.dumps(value))
-        aside.replace(path)
+        _write(self._path(channel, self._rank, target), value)
 
     def get(self, channel: str, source: int, target: int) -> Any:
-        """Waits for the value that `source` leaves for `target`, or for all."""
+        """Waits for the value that `source` leaves for `target`, or for all. Raises NoValueError if that rank has ended."""
         path = self._path(channel, source, target)
-        if not path.exists():
-            (self._folder / f"{_REQUEST}{source}").touch()
+        self._request(path, source)
         while not path.exists():
+            if has_ended(self._folder, source) and not path.exists():
+                raise NoValueError(f"rank {self._rank} waits for a value of rank {source}, which ended without sending it; "
+                                   "ranks that communicate must take the same steps")  # fmt: skip
             time.sleep(_POLL_S)
-        return pickle.loads(path.read_bytes())  # noqa: S301 - written by ranks of the same capture
+        return _read(path)
+
+    def share(self, name: str, value: Any) -> None:
+        """Sets a value for all ranks, in place of the one before."""
+        _write(self._folder / f"shared-{name}.value", value)
+
+    def shared(self, name: str, source: int) -> Any:
+        """The value that a rank sets for all, perhaps `source`; None if nobody does within seconds."""
+        path = self._folder / f"shared-{name}.value"
+        deadline_s = time.monotonic() + _PATIENCE_S * (source != self._rank)
+        self._request(path, source)
+        while not path.exists():
+            if time.monotonic() >= deadline_s or (has_ended(self._folder, source) and not path.exists()):
+                return None
+            time.sleep(_POLL_S)
+        return _read(path)
+
+    def end(self) -> None:
+        """Notes that this rank sends nothing more."""
+        (self._folder / f"{_ENDED}{self._rank}").touch()
+
+    def _request(self, path: Path, source: int) -> None:
+        if not path.exists() and source != self._rank:
+            (self._folder / f"{_REQUEST}{source}").touch()
 
     def _path(self, channel: str, source: int, target: int) -> Path:
         key = channel, source, target
         self._counts[key] += 1
         return self._folder / f"{channel}-{source}-{target}-{self._counts[key]}.value"
+
+
+def _write(path: Path, value: Any) -> None:
+    aside = path.with_suffix(f".{os.getpid()}.part")
+    aside.write_bytes(pickle.dumps(value))
+    aside.replace(path)
+
+
+def _read(path: Path) -> Any:
+    return pickle.loads(path.read_bytes())  # noqa: S301 - written by ranks of the same capture
+
+
+def has_ended(folder: Path, rank: int) -> bool:
+    """Whether a rank has recorded its step, and ended."""
+    return (folder / f"{_ENDED}{rank}").exists()
 
 
 def requested(folder: Path) -> set[int]:

@@ -12,11 +12,14 @@ from scaleproof.simulator.captured.record import EventKind
 from scaleproof.validator.capture.backend.memory import Content
 from scaleproof.validator.capture.backend.values import Values
 from scaleproof.validator.capture.communication.c10d_group import C10dGroup, CollectiveCall, flat
-from scaleproof.validator.capture.communication.mailbox import Mailbox
+from scaleproof.validator.capture.communication.mailbox import Mailbox, NoValueError
 from scaleproof.validator.capture.communication.recording import RecordedWork, Recording
 
 # Most elements whose values other ranks return.
 _MOST: Final = 1 << 22
+# Ranks of a group of which each is played if the values that it sends are needed.
+_FEW: Final = 8
+_FIRST, _ALL = 0, -1
 # Time between two of PyTorch's barriers is of no interest; what they send is a number.
 _BARRIER_ELEMENTS: Final = 1
 
@@ -38,14 +41,22 @@ class RecordedGroup(C10dGroup):
         and what one rank sends to all stays."""
         read, written = call.read, call.written
         match call.collective:
+            case "broadcast":
+                self._exchange_integers(written, self.ranks[call.root])
             case "all_reduce":
-                self._sum(call)
+                for tensor in written:
+                    self._reduce(tensor, call)
             case "all_gather" | "gather":
                 for own, targets in call.gathered():
                     for target in targets:
                         self._fill(target, own, self._size // len(targets))
             case "reduce_scatter":
-                self._forget(written)
+                for place, target in enumerate(written):
+                    # the parts of all ranks, in one tensor or in one each
+                    whole = read[place * len(read) // len(written) :][: max(1, len(read) // len(written))]
+                    part = whole[self._own] if len(whole) > 1 else whole[0].reshape(self._size, -1)[self._own]
+                    self._fill(target, part)
+                    self._reduce(target, call)
             case "scatter" if read:
                 self._fill(written[0], read[self._own])
             case "scatter":
@@ -56,11 +67,34 @@ class RecordedGroup(C10dGroup):
                 for target in written:
                     self._fill(target, read[self._own])
 
-    def _sum(self, call: CollectiveCall) -> None:
-        """Sums equal values of all ranks."""
-        for tensor in call.written:
-            if self._is_known(tensor) and call.options is not None and call.options.reduceOp == dist.ReduceOp.SUM:
-                self._on_host(tensor).mul_(self._size)
+    def _exchange_integers(self, tensors: Sequence[torch.Tensor], source: int) -> None:
+        """Gives integers the values that the first rank sends, or one of few; those of this rank where it sends none."""
+        if source != _FIRST and self._size > _FEW:
+            return
+        for tensor in tensors:
+            if tensor.is_floating_point() or tensor.numel() > _MOST:
+                continue
+            channel = f"broadcast-{self.group_name}"
+            if source == self._recording.rank:
+                known = self._is_known(tensor)
+                self._mailbox.put(channel, _ALL, self._on_host(tensor).clone() if known else None)
+                continue
+            try:
+                received = self._mailbox.get(channel, source, _ALL)
+            except NoValueError:
+                continue
+            if received is not None and received.numel() == tensor.numel():
+                self._on_host(tensor).copy_(received.view(tensor.shape))
+                self._values.set_content([tensor], Content.EXACT)
+
+    def _reduce(self, tensor: torch.Tensor, call: CollectiveCall) -> None:
+        """Reduces equal values of all ranks. Truth values, means and extremes stay."""
+        if not self._is_known(tensor) or call.options is None or tensor.dtype is torch.bool:
+            return
+        if call.options.reduceOp == dist.ReduceOp.SUM:
+            self._on_host(tensor).mul_(self._size)
+        elif call.options.reduceOp == dist.ReduceOp.PRODUCT:
+            self._on_host(tensor).pow_(self._size)
 
     def _exchange(self, output: torch.Tensor, own: torch.Tensor, splits: tuple[Any, Any]) -> None:
         """Exchanges blocks: all other ranks send to this one what it sends to itself."""

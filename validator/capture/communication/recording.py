@@ -75,18 +75,21 @@ class Recording:
     def collective(self, group: C10dGroup, call: CollectiveCall) -> RecordedWork:
         """Records a collective."""
         peer = group.ranks[call.root] if call.root != NONE else NONE
-        return self._issue(EventKind.COLLECTIVE, call.collective, group, call.read, call.written, (call.root,), peer=peer)
+        work = self._issue(EventKind.COLLECTIVE, call.collective, group, call.read, call.written, (call.root,), peer=peer)
+        return RecordedWork(self, work, call.outputs if isinstance(call.outputs, list) else [call.outputs])
 
     def message(self, group: C10dGroup, kind: EventKind, tensors: Sequence[torch.Tensor], peer: int, tag: int) -> RecordedWork:
         """Records a message to or from the rank `peer` of the group."""
         name, inputs, outputs = ("send", tensors, ()) if kind is EventKind.SEND else ("receive", (), tensors)
         compared = peer, group.ranks.index(self.rank)
-        return self._issue(kind, name, group, inputs, outputs, compared, peer=group.ranks[peer], tag=tag)
+        work = self._issue(kind, name, group, inputs, outputs, compared, peer=group.ranks[peer], tag=tag)
+        return RecordedWork(self, work, list(outputs or inputs))
 
     def _issue(
         self, kind: EventKind, name: str, group: C10dGroup, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor],
         compared: tuple[int, ...], **columns: Any,
-    ) -> RecordedWork:  # fmt: skip
+    ) -> int:  # fmt: skip
+        """Records a transfer; returns the number of its work."""
         with self.trace.host.recording():
             number = self._coalescing or self.trace.new_work()
             if any(tensor.is_cuda for tensor in (*inputs, *outputs)):
@@ -103,7 +106,7 @@ class Recording:
                 block = self._arena.block(tensor) if tensor.is_cuda else None
                 if block is not None:
                     self.trace.holds(block.number, Category.COMMUNICATION)
-            return RecordedWork(self, number, list(outputs or inputs))
+            return number
 
     def wait(self, number: int) -> None:
         """Records that the current stream waits."""

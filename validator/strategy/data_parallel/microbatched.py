@@ -17,9 +17,9 @@ class MicrobatchedReplica(WholeModel):
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, context.rank)
         self.microbatches = strategy.microbatches
-        optimizer = context.optimizer(self.module.parameters()) if self.updates_parameters else None
-        if optimizer is not None:
-            self.optimizer = optimizer
+        optimizer = None
+        if self.updates_parameters:
+            optimizer = self.optimizer = context.optimizer(self.module.parameters(), sharing=self.optimizer_sharing)
         precision = GradientPrecision.of(context.scenario.training)
         self.accumulator = Accumulator(self.module.parameters(), precision, optimizer)
 

@@ -19,7 +19,7 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.parallelism import DataParallel
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.record.recorder import Recorder
-from scaleproof.validator.strategy.base import Context
+from scaleproof.validator.strategy.base import Context, Sharing
 from scaleproof.validator.strategy.data_parallel.buckets import Bucket, BucketSum, Countdown, fill
 from scaleproof.validator.strategy.data_parallel.compression import SumMethod
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator
@@ -28,8 +28,11 @@ from scaleproof.validator.strategy.data_parallel.threaded_sum import ALGORITHMS,
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.flat import pack, views
 from scaleproof.validator.strategy.layout.mesh import divided
+from scaleproof.validator.strategy.layout.parts_of_matrices import PartsOfMatrices, Piece
 from scaleproof.validator.strategy.layout.team import Team
+from scaleproof.validator.train.gradient_clipping import Part
 from scaleproof.validator.train.models.fine_tuning import trained_parameters
+from scaleproof.validator.train.muon import copy_mark, is_matrix
 
 # Names of the teams that shard, and of those with the same shard.
 SHARDING: Final = ("shard", "replica")
@@ -50,12 +53,21 @@ class ShardedWorker(MicrobatchedReplica):
         )
         sharding = Sharding(context, SumThread(context.device), self.accumulator, weight_of(context), plan.bucket_limits_bytes)
         self.states = sharding.states([trained_parameters(self.module)], shard, groups)
-        self.optimizer = context.optimizer(self.states.shards)
+        self.optimizer = context.optimizer(self.states.pieces, sharing=self.states.sharing)
 
     def update(self) -> None:
         """Applies the gradients to this rank's shard, and gathers the parameters."""
         self.states.reduce()
         super().update()
+        self.states.gather()
+
+    def updated_parts(self) -> Iterable[Part]:
+        """This rank's shards, by parameter of the model."""
+        return self.states.parts(super().updated_parts())
+
+    def complete(self) -> None:
+        """Gives the parameters their final values, which all workers gather."""
+        super().complete()
         self.states.gather()
 
     def close(self) -> None:
@@ -124,10 +136,19 @@ class Sharding(NamedTuple):
         return ShardedStates(stages, gathers, bucket_sum, self.accumulator, self.weight, self.limits_bytes, timing)
 
 
+class _PieceOfShard(NamedTuple):
+    """A piece of a parameter in a shard. begin: its first element there."""
+
+    parameter: nn.Parameter
+    begin: int
+    piece: Piece
+
+
 class ShardedStates:
     """The states of some stages' parameters, of which each rank of a team has an equal part of every bucket.
 
-    shards: this rank's parts, which the optimizer updates. Buckets do not span stages.
+    shards: this rank's parts. pieces: views of them, of which each belongs to one parameter, and which the optimizer updates.
+    Buckets do not span stages.
     """
 
     def __init__(
@@ -142,7 +163,15 @@ class ShardedStates:
         filled = [fill(stage, *limits) for stage in stages]
         self._stages = [range(*pair) for pair in pairwise(accumulate(map(len, filled), initial=0))]
         self._buckets = list(chain(*filled))
-        self.shards = [nn.Parameter(own_part(self._padded(bucket), gathers.team).clone()) for bucket in self._buckets]
+        self.shards = [own_part(self._padded(bucket), gathers.team).clone() for bucket in self._buckets]
+        self._numbers = {parameter: number for number, parameter in enumerate(chain(*self._buckets))}
+        self._cuts = [self._cut(bucket, gathers.team.place) for bucket in self._buckets]
+        self.pieces: list[nn.Parameter] = []
+        for shard, cuts in zip(self.shards, self._cuts, strict=True):
+            for parameter, begin, piece in cuts:
+                own = nn.Parameter(shard[begin : begin + piece.end - piece.begin])
+                copy_mark(parameter, own)
+                self.pieces.append(own)
         self._begun: list[list[Future[Tensor]]] = [[] for _ in self._buckets]
         self._countdown = Countdown(self._buckets, timing.passes, self._begin) if timing.when != "after" else None
 
@@ -157,12 +186,15 @@ class ShardedStates:
             if self._countdown is None:
                 for index in range(len(self._buckets)):
                     self._begin(index)
-            for shard, begun in zip(self.shards, self._begun, strict=True):
+            pieces = iter(self.pieces)
+            for shard, cuts, begun in zip(self.shards, self._cuts, self._begun, strict=True):
                 total, *others = [own_part(flat.wait(), self._gathers.team) for flat in begun]
                 total = total.to(self._accumulator.precision.accumulated)
                 for other in others:
                     total += other
-                shard.grad = total.to(shard.dtype)
+                total = total.to(shard.dtype)
+                for (_, begin, piece), own in zip(cuts, pieces, strict=False):
+                    own.grad = total[begin : begin + piece.end - piece.begin]
                 begun.clear()
 
     def gather(self) -> None:
@@ -173,6 +205,20 @@ class ShardedStates:
                 with self._gathers.noted(whole):
                     self._gathers.begin_gather(whole, own).wait()
                 self._adopt(stage, whole)
+
+    @property
+    def sharing(self) -> Sharing:
+        """How the ranks of the team share the parameters."""
+        matrices = [[cut for cut in chain(*own) if is_matrix(cut.parameter)] for own in self._everyones_cuts()]
+        shapes = [parameter.shape for parameter in self._numbers]
+        pieces = [[cut.piece for cut in own] for own in matrices]
+        return Sharing(PartsOfMatrices(self._gathers, shapes, pieces), 1 / self._gathers.team.size)
+
+    def parts(self, whole: Iterable[Part]) -> Iterator[Part]:
+        """The pieces by parameter of the model. whole: the parameters."""
+        names = {part.updated: part.name for part in whole}
+        for cut, own in zip(chain(*self._cuts), self.pieces, strict=True):
+            yield Part(names[cut.parameter], own, cut.piece.begin)
 
     def close(self) -> None:
         """Removes the hooks of parameters and ends the sums of buckets."""
@@ -204,6 +250,23 @@ class ShardedStates:
             self._adopt(buckets, whole)
 
         return finish
+
+    def _everyones_cuts(self) -> list[list[list[_PieceOfShard]]]:
+        """By rank of the team, its cuts of all buckets."""
+        return [[self._cut(bucket, place) for bucket in self._buckets] for place in range(self._gathers.team.size)]
+
+    def _cut(self, bucket: Sequence[nn.Parameter], place: int) -> list[_PieceOfShard]:
+        """The parameters of which a rank of the team has pieces in its part of a bucket."""
+        sizes = [parameter.numel() for parameter in bucket]
+        each = -(-sum(sizes) // self._gathers.team.size)
+        begin, end = place * each, (place + 1) * each
+        cuts, first = [], 0
+        for parameter, size in zip(bucket, sizes, strict=True):
+            piece = Piece(self._numbers[parameter], max(0, begin - first), min(size, end - first))
+            if piece.begin < piece.end:
+                cuts.append(_PieceOfShard(parameter, max(0, first - begin), piece))
+            first += size
+        return cuts
 
     def _begin(self, index: int) -> None:
         bucket = self._buckets[index]

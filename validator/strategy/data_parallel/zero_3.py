@@ -6,6 +6,7 @@ and gradients are summed within and then over the groups (hybrid sharding, arXiv
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, cast
@@ -21,15 +22,17 @@ from torch.futures import Future
 from scaleproof.simulator.parallelism import DataParallel
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.validator.record.recorder import Recorder
-from scaleproof.validator.strategy.base import Context
+from scaleproof.validator.strategy.base import Context, Sharing
 from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision
 from scaleproof.validator.strategy.data_parallel.microbatched import MicrobatchedReplica, weight_of
 from scaleproof.validator.strategy.data_parallel.zero import SHARDING
 from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.mesh import divided
+from scaleproof.validator.strategy.layout.parts_of_matrices import PartsOfMatrices, rows_of
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.train.data import Batch
 from scaleproof.validator.train.models.fine_tuning import trained_parameters
+from scaleproof.validator.train.muon import is_matrix
 
 
 class FullySharded(MicrobatchedReplica):
@@ -50,6 +53,11 @@ class FullySharded(MicrobatchedReplica):
     def prepare(self, number: int, layer: nn.Module) -> None:
         """Shards a layer before the next one is built: whole models may not fit into a device."""
         self._sharded.append([self._sharder.shard(layer, self._shard, self._groups)])
+
+    @property
+    def optimizer_sharing(self) -> Sharing:
+        """How workers share the parameters."""
+        return self._sharder.sharing(trained_parameters(self.module), self._shard, self._groups)
 
     def train_on(self, part: Batch, microbatch: int) -> None:
         """Trains on a microbatch; scatters gradients after the last one, or after each."""
@@ -111,6 +119,14 @@ class LayerSharder:
             modules[0].set_modules_to_forward_prefetch(list(chain(*following)))
             # for an empty list torch would choose a layer, in pipelines one of another microbatch; this one is there already
             modules[0].set_modules_to_backward_prefetch(list(chain(*previous)) or [modules[0]])
+
+    def sharing(self, parameters: Sequence[nn.Parameter], shard: Team, groups: Team) -> Sharing:
+        """How the ranks of a team share parameters. groups: see `shard`."""
+        matrices = [parameter for parameter in parameters if is_matrix(parameter)]
+        rows = [rows_of(matrix.shape, shard.size, number) for number, matrix in enumerate(matrices)]
+        pieces = [[pieces[place] for pieces in rows] for place in range(shard.size)]
+        collectives = self._collectives[shard.number, groups.number].shard
+        return Sharing(PartsOfMatrices(collectives, [matrix.shape for matrix in matrices], pieces))
 
     def _mesh(self, team: Team) -> DeviceMesh:
         if team.number not in self._meshes:
@@ -239,10 +255,24 @@ class _ShardCollective:
 
     def gather(self, output: Tensor, own: Tensor) -> dist.Work:
         """Starts to gather; the pass is blocked from when it waits until the result has arrived."""
-        end = self.shard.begin(output)
+        late_s = self._link.fetch_shards(own.nbytes) if self._link is not None and self._link.fetches_shards else 0.0
+        end, ended_s = self.shard.begin(output), list[float]()
         work = self.shard.begin_gather(output, own)
-        noted = work.get_future().then(lambda _: end())
-        return _RecordedWork(work, noted, self)
+
+        def note(_: Future[Any]) -> None:
+            end()
+            ended_s.append(time.perf_counter())
+
+        noted = work.get_future().then(note)
+
+        def wait() -> None:
+            work.wait()
+            # its span belongs to this step
+            noted.wait()
+            # an emulated copy to the device delays the gather
+            time.sleep(max(0.0, ended_s[0] + late_s - time.perf_counter()) if late_s else 0.0)
+
+        return _RecordedWork(wait, self)
 
     def scatter(self, output: Tensor, whole: Tensor) -> None:
         """Sums and scatters gradients. torch uses the sum at once, so that on a CPU the pass is blocked."""
@@ -260,10 +290,10 @@ class _ShardCollective:
         assert work is not None
         self._finish(work, begin, end)
 
-    def wait_for_gather(self, work: dist.Work) -> None:
+    def wait_for_gather(self, wait: Callable[[], None]) -> None:
         """Waits for gathered parameters, which the pass needs now."""
         with self.recorder.waiting(self.recorder.now() if self.waits is None else self.waits.needed):
-            work.wait()
+            wait()
 
     def _finish(self, work: dist.Work, begin: Any, end: Callable[[], None]) -> None:
         """Waits for a collective and records it. gloo's reduce-scatter has no future that reports its end."""
@@ -280,14 +310,12 @@ class _ShardCollective:
 class _RecordedWork(dist.Work):
     """A collective that records the waiting for it."""
 
-    def __init__(self, work: dist.Work, noted: Future[None], exchange: _ShardCollective) -> None:
+    def __init__(self, wait: Callable[[], None], exchange: _ShardCollective) -> None:
         super().__init__()
-        self._work, self._noted, self._exchange = work, noted, exchange
+        self._wait, self._exchange = wait, exchange
 
     def wait(self, timeout: Any = None) -> bool:
-        self._exchange.wait_for_gather(self._work)
-        # its span belongs to this step
-        self._noted.wait()
+        self._exchange.wait_for_gather(self._wait)
         return True
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import chain
 from typing import cast
 
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from scaleproof.simulator.parallelism import Hybrid
-from scaleproof.validator.strategy.base import Context, name_parameters
+from scaleproof.validator.strategy.base import Context, Sharing, name_parameters
 from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision
 from scaleproof.validator.strategy.data_parallel.zero import GatheredUnit, ShardedStates, Sharding
 from scaleproof.validator.strategy.data_parallel.zero_3 import BackwardSettings, LayerSharder, full, local
@@ -18,6 +19,8 @@ from scaleproof.validator.strategy.hybrid.parallel_replica import ParallelReplic
 from scaleproof.validator.strategy.layout.flat import pack, views
 from scaleproof.validator.strategy.model_parallel.expert import ShardedExperts
 from scaleproof.validator.strategy.pipeline.trainer import Chunk
+from scaleproof.validator.train.gradient_clipping import Part
+from scaleproof.validator.train.models.fine_tuning import trained_parameters
 
 
 class ShardingReplica(ParallelReplica):
@@ -28,7 +31,8 @@ class ShardingReplica(ParallelReplica):
     def __init__(self, context: Context, strategy: Hybrid) -> None:
         super().__init__(context, strategy)
         self.states = list(self._states())
-        self.optimizer = context.optimizer([shard for states in self.states for shard in states.shards])
+        pieces = [piece for states in self.states for piece in states.pieces]
+        self.optimizer = context.optimizer(pieces, sharing=self.states[0].sharing if self.states else None)
         layers = list(self.layers.values())
         self.units: list[GatheredUnit] = []
         if self.plan.gathering(context.scenario.training.zero) == "next forward pass":
@@ -50,6 +54,11 @@ class ShardingReplica(ParallelReplica):
         super().update()
         if not self.units:
             self._gather()
+
+    def updated_parts(self) -> Iterable[Part]:
+        """This rank's shards, by parameter of the model."""
+        whole = list(super().updated_parts())
+        return chain(*(states.parts(whole) for states in self.states))
 
     def parameters(self) -> dict[str, Tensor]:
         """The parameters of the rank's stages, gathered after the last step; to be called on all ranks."""
@@ -95,6 +104,11 @@ class FullyShardedReplica(ParallelReplica):
             layers = [self._sharded[number] for number, layer in self.layers.items() if layer in parts]
             self._sharder.link(chunk.graph, layers, self._teams[0])
             stage.prepare_backward = BackwardSettings(layers, self.plan)
+
+    @property
+    def optimizer_sharing(self) -> Sharing:
+        """How ranks share most parameters."""
+        return self._sharder.sharing(trained_parameters(self.module), *self._teams)
 
     def create_teams(self) -> None:
         """Creates the ranks that shard, and those with the same shard: of most parameters, and of experts."""

@@ -95,9 +95,9 @@ class StageTrainer(Trainer):
             for number, graph in zip(numbers, graphs, strict=True)
         ]
         self.needed = sorted({name for chunk in graphs for name in chunk.graph.needed})
-        optimizer = context.optimizer(self.module.parameters()) if self.updates_parameters else None
-        if optimizer is not None:
-            self.optimizer = optimizer
+        optimizer = None
+        if self.updates_parameters:
+            optimizer = self.optimizer = context.optimizer(self.module.parameters(), sharing=self.optimizer_sharing)
         precision = GradientPrecision.of(context.scenario.training)
         self.accumulator = Accumulator(self.module.parameters(), precision, optimizer)
         place_of = [

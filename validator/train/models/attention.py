@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,6 +57,21 @@ class Attend:
         everything = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device)
         window = self._window(key)
         return everything.tril() if window is None else everything.tril().triu(1 - window)
+
+
+def within_documents(attend: Callable[..., Tensor], documents: Tensor) -> Callable[..., Tensor]:
+    """Attention of the tokens of each document by itself, as kernels for sequences of several lengths compute it. documents:
+    numbers (batch, sequence), equal for neighbouring tokens of a document."""
+    counts = [row.unique_consecutive(return_counts=True)[1].tolist() for row in documents]
+
+    def mixed(*heads: Tensor) -> Tensor:
+        rows = []
+        for number, own in enumerate(counts):
+            parts = zip(*(torch.split(one[number : number + 1], own, -2) for one in heads), strict=True)
+            rows.append(torch.cat([attend(*part) for part in parts], -2))
+        return torch.cat(rows)
+
+    return mixed
 
 
 def rotary_table(positions: int, width: int) -> Tensor:

@@ -62,8 +62,8 @@ class BertEmbedding(nn.Module):
 class PostNormBlock(Block):
     """A block with norms after the additions, as BERT has them."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The block's output."""
+    def forward(self, x: Tensor, documents: Tensor | None = None) -> Tensor:
+        """The block's output; a sample is one document."""
         x = self.run("layernorm", self.attention_norm, x + self.dropout(self.attention(x)))
         return self.run("layernorm", self.mlp_norm, x + self.dropout(self.feed_forward(x)))
 

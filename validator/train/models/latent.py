@@ -40,6 +40,7 @@ class LatentProjection(nn.Module):
         latent, width = self.key_norm(latent), self.widths.width
         key = self.run("mla_up_proj", self.key_up, latent)
         query, key = (x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2) for x in (query, key))
-        turned = rotated(shared.unsqueeze(1), self.turn).expand(-1, self.heads, -1, -1)
-        query = torch.cat([query[..., :width], rotated(query[..., width:], self.turn)], -1)
+        turn = self.turn[:, : x.shape[1]]
+        turned = rotated(shared.unsqueeze(1), turn).expand(-1, self.heads, -1, -1)
+        query = torch.cat([query[..., :width], rotated(query[..., width:], turn)], -1)
         return query, torch.cat([key[..., :width], turned], -1), key[..., width:]

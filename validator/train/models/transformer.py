@@ -13,12 +13,14 @@ from torch.nn import functional
 from scaleproof.simulator.model.transformer.attention import Latent
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.model.transformer.layer_parts import Activation, Norm, Norms
-from scaleproof.validator.train.models.attention import DROPOUT, Attend, rotary_table, rotated
+from scaleproof.validator.train.models.attention import DROPOUT, Attend, rotary_table, rotated, within_documents
 from scaleproof.validator.train.models.interleaved import InterleavedLinear, expansion
 from scaleproof.validator.train.models.latent import LatentProjection
 from scaleproof.validator.train.models.mixture import Mixture, activated
 from scaleproof.validator.train.recompute import Sections
 
+# The target of a token that does not count in the loss, as in torch.
+IGNORED: Final = -100
 # Largest absolute logit with a softcap: that of Gemma 2 (final_logit_softcapping of its config.json).
 _SOFTCAP: Final = 30.0
 
@@ -88,7 +90,7 @@ class Embedding(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """The embedded tokens."""
         x = self.token(tokens)
-        return cast(Tensor, self.dropout(x if self.position is None else x + self.position(self.positions)))
+        return cast(Tensor, self.dropout(x if self.position is None else x + self.position(self.positions[: x.shape[1]])))
 
 
 def _unchanged(x: Tensor) -> Tensor:
@@ -147,13 +149,14 @@ class Block(nn.Module):
     def add_middle(self) -> None:
         """Adds the modules of a branch between attention and MLP; none here."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The block's output."""
+    def forward(self, x: Tensor, documents: Tensor | None = None) -> Tensor:
+        """The block's output. documents: numbers (batch, sequence) of the tokens' documents, to which alone they attend."""
+        attention = self.attention if documents is None else partial(self.attention, documents=documents)
         if self.shape.parallel:
             normed = self.normed(self.attention_norm, x)
             second = normed if self.mlp_norm is self.attention_norm else self.normed(self.mlp_norm, x)
-            return x + cast(Tensor, self.dropout(self.attention(normed) + self.feed_forward(second)))
-        x = x + self.dropout(self.normed(self.attention_output_norm, self.attention(self.normed(self.attention_norm, x))))
+            return x + cast(Tensor, self.dropout(attention(normed) + self.feed_forward(second)))
+        x = x + self.dropout(self.normed(self.attention_output_norm, attention(self.normed(self.attention_norm, x))))
         return x + cast(
             Tensor, self.dropout(self.normed(self.mlp_output_norm, self.feed_forward(self.normed(self.mlp_norm, x))))
         )
@@ -177,9 +180,10 @@ class Block(nn.Module):
     def _contract(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.contract(activated(x, self.shape.activation)))
 
-    def attention(self, x: Tensor, *bias: Tensor) -> Tensor:
-        """The output of self-attention. bias: is added to the scores."""
-        mixed = self.run("core_attn", self.attend, *self.heads_of(x), *bias)
+    def attention(self, x: Tensor, *bias: Tensor, documents: Tensor | None = None) -> Tensor:
+        """The output of self-attention. bias: is added to the scores. documents: as in `forward`."""
+        attend = self.attend if documents is None else within_documents(self.attend, documents)
+        mixed = self.run("core_attn", attend, *self.heads_of(x), *bias)
         return cast(Tensor, self.projection(self.to_tokens(mixed.transpose(1, 2)).flatten(-2)))
 
     def heads_of(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -191,7 +195,8 @@ class Block(nn.Module):
         if self.shape.head_norms:
             query, key = self._normed_heads(self.query_norm, query), self._normed_heads(self.key_norm, key)
         if self.shape.rotary:
-            query, key = rotated(query, self.turn), rotated(key, self.turn)
+            turn = self.turn[:, : query.shape[-2]]
+            query, key = rotated(query, turn), rotated(key, turn)
         return query, key, value
 
     def _normed_heads(self, norm: nn.Module, heads: Tensor) -> Tensor:
@@ -250,3 +255,9 @@ def layer(spec: Transformer, index: int) -> nn.Module:
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean cross entropy of (…, classes) outputs against (…) class numbers."""
     return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def mean_of_samples(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean over samples of the mean cross entropy of their tokens, other than ignored ones."""
+    losses = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none")
+    return (losses.view_as(targets).sum(1) / (targets != IGNORED).sum(1)).mean()

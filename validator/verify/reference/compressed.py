@@ -35,6 +35,7 @@ def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str
         for parameter, combine, own in zip(parameters, combines, zip(*everyones, strict=True), strict=True):
             parameter.grad = combine(own)
         process.update()
+    process.finish()
     return process.parameters()
 
 

@@ -23,7 +23,7 @@ TOLERANCE: Final = 0.01
 
 def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Tensor]:
     """The parameters after all steps in one process."""
-    process, plan = SingleProcess.of(scenario), scenario.strategy.plan
+    process, plan = SingleProcess.of(scenario, full_batch.bounds_of(notes)), scenario.strategy.plan
     there, back = _TYPES[plan.dispatch_precision], _TYPES[plan.combine_precision]
     for module in process.module.modules():
         if isinstance(module, Mixture):

@@ -15,7 +15,16 @@ from scaleproof.validator.verify.reference.single_process import SingleProcess
 
 def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Tensor]:
     """The parameters after all steps in one process. Needs memory for the samples of one worker at a time."""
-    return train_in(SingleProcess.of(scenario), skipped_steps(notes))
+    return train_in(SingleProcess.of(scenario, bounds_of(notes)), skipped_steps(notes))
+
+
+def bounds_of(notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Sequence[int]]:
+    """The elements at which ranks divide parameters whose parts they update one by one. notes: of ranks, `parts` with names,
+    first elements and numbers of elements."""
+    bounds: dict[str, set[int]] = {}
+    for name, begin, elements in (part for note in notes for part in note.get("parts", ())):
+        bounds.setdefault(name, set()).update((begin, begin + elements))
+    return {name: sorted(own) for name, own in bounds.items()}
 
 
 def skipped_steps(notes: Sequence[Mapping[str, Any]]) -> Collection[int]:
@@ -37,4 +46,5 @@ def train_in(process: SingleProcess, skipped: Collection[int] = ()) -> Mapping[s
             loss = process.loss(part)
             (loss * (len(part.targets) / scenario.total_samples)).backward()  # type: ignore[no-untyped-call]
         process.update()
+    process.finish()
     return process.parameters()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from types import MappingProxyType
 from typing import Final, Self
 
 import torch
@@ -20,6 +22,9 @@ from scaleproof.validator.train.models.fine_tuning import trained_parameters
 from scaleproof.validator.train.models.models import DTYPES
 from scaleproof.validator.train.trained_model import TrainedModel
 
+# Largest norm of gradients that are clipped, and share of an average of parameters that stays in a step.
+_LARGEST_NORM: Final = 1.0
+_AVERAGE_DECAY: Final = 0.999
 _ROUNDS: Final = ContextVar("whether rounding differs", default=False)
 
 
@@ -27,7 +32,9 @@ _ROUNDS: Final = ContextVar("whether rounding differs", default=False)
 class SingleProcess:
     """The scenario's model with its initial parameters at the training precision, and the scenario's optimizer.
 
-    Of training in fp16 only the initial parameters are rounded.
+    Of training in fp16 only the initial parameters are rounded. delayed: gradients of the previous step, where updates are
+    delayed. averages: moving averages of the trained parameters, in their order. pieces: by trained parameter, views that the
+    optimizer updates one by one, itself if none.
     """
 
     scenario: Scenario
@@ -35,18 +42,30 @@ class SingleProcess:
     layers: Mapping[int, nn.Module]
     module: nn.Module
     optimizer: torch.optim.Optimizer
+    pieces: Sequence[Sequence[nn.Parameter]]
+    delayed: list[Tensor | None] = field(default_factory=list)
+    averages: list[Tensor] = field(default_factory=list)
 
     @classmethod
-    def of(cls, scenario: Scenario) -> Self:
-        """Builds the model and optimizer of a scenario in this process."""
+    def of(cls, scenario: Scenario, bounds: Mapping[str, Sequence[int]] = MappingProxyType({})) -> Self:
+        """Builds the model and optimizer of a scenario in this process. bounds: by parameter, the elements at which it is
+        divided into pieces that the optimizer updates; without any it is whole."""
         model = TrainedModel(scenario)
         modules = model.build(model.numbers)
         initial = DTYPES[scenario.training.precision]
         layers = {n: module.to(initial).to(_dtype(scenario)) for n, module in zip(model.numbers, modules, strict=True)}
         if _ROUNDS.get():
             _round_up(layers.values())
+        for number, layer in layers.items():
+            model.mark(number, layer)
         whole = LayerGraph(layers, model.modules.wiring, {}, model.modules.prelude, model.modules.derived)
-        return cls(scenario, model, layers, whole, model.optimizer(trained_parameters(whole)))
+        names = {parameter: name for name, parameter in name_parameters(layers).items()}
+        trained = trained_parameters(whole)
+        pieces = [_pieces(parameter, bounds.get(names[parameter], ())) for parameter in trained]
+        process = cls(scenario, model, layers, whole, model.optimizer(chain(*pieces)), pieces)
+        if scenario.training.ema is not None:
+            process.averages.extend(one.detach().to(DTYPES[scenario.training.ema], copy=True) for one in process.trained)
+        return process
 
     def loss(self, part: Batch) -> Tensor:
         """The mean loss over samples."""
@@ -74,10 +93,43 @@ class SingleProcess:
         for begin in range(share.start, share.stop, size):
             yield batch.part(slice(begin, begin + size))
 
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The trained parameters in order."""
+        return trained_parameters(self.module)
+
     def update(self) -> None:
-        """Applies the gradients and clears them."""
+        """Applies the gradients and clears them; where updates are delayed, those of the previous step."""
+        training = self.scenario.training
+        if training.clip_gradients:
+            nn.utils.clip_grad_norm_(self.trained, _LARGEST_NORM)
+        if training.delay_update:
+            computed = [parameter.grad for parameter in self.trained]
+            before, self.delayed[:] = [*self.delayed], computed
+            if before:
+                self._apply(before)
+        else:
+            self._apply([parameter.grad for parameter in self.trained])
+        self.module.zero_grad()
+
+    def finish(self) -> None:
+        """Applies gradients that are left, and gives parameters with an average that."""
+        if self.delayed:
+            self._apply(self.delayed)
+        # without averages there are none
+        for parameter, average in zip(self.trained, self.averages, strict=False):
+            parameter.data.copy_(average)
+
+    def _apply(self, gradients: Iterable[Tensor | None]) -> None:
+        for pieces, gradient in zip(self.pieces, gradients, strict=True):
+            if len(pieces) == 1:
+                pieces[0].grad = gradient
+            elif gradient is not None:
+                for piece, own in zip(pieces, torch.split(gradient.flatten(), [len(piece) for piece in pieces]), strict=True):
+                    piece.grad = own
         self.optimizer.step()
-        self.optimizer.zero_grad()
+        for parameter, average in zip(self.trained, self.averages, strict=False):
+            average.lerp_(parameter.detach().to(average.dtype), 1 - _AVERAGE_DECAY)
 
     def distinct_parameters(self) -> list[Tensor]:
         """Parameters of the model in order; those that layers share occur once."""
@@ -86,6 +138,15 @@ class SingleProcess:
     def parameters(self) -> dict[str, Tensor]:
         """Parameters of the model, by name."""
         return {name: value.detach() for name, value in name_parameters(self.layers).items()}
+
+
+def _pieces(parameter: nn.Parameter, bounds: Sequence[int]) -> list[nn.Parameter]:
+    """Views of a parameter between the elements `bounds`; the parameter itself if there are none inside it."""
+    inside = sorted({*bounds} - {0, parameter.numel()})
+    if not inside:
+        return [parameter]
+    flat, edges = parameter.detach().view(-1), [0, *inside, parameter.numel()]
+    return [nn.Parameter(flat[begin:end]) for begin, end in pairwise(edges)]
 
 
 @contextmanager

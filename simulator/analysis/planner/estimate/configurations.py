@@ -19,7 +19,7 @@ from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.simulator.parallelism.mesh import ORDER, Axis
 from scaleproof.simulator.parallelism.option_rules import is_accepted
 from scaleproof.simulator.parallelism.plan import Plan, check_size
-from scaleproof.simulator.parallelism.stages import ScheduleName, check_schedule
+from scaleproof.simulator.parallelism.stages import Balance, ScheduleName, check_schedule
 from scaleproof.simulator.parallelism.used_devices import placed
 from scaleproof.simulator.scenario.framework_choice import default_framework, planned_fields
 from scaleproof.simulator.scenario.schema import Scenario
@@ -32,7 +32,7 @@ _MOST_KEYS: Final = 2**62
 # One configuration by the names of columns.
 Values = Mapping[str, int]
 # Options of hybrids that plans neither search nor keep, as estimates do not model them.
-_NOT_ESTIMATED: Final = ("kind", "servers", "balance", "micro_batch_size", "scatter", "shard_over", "compression")
+_NOT_ESTIMATED: Final = ("kind", "servers", "balance", "shares", "micro_batch_size", "scatter", "shard_over", "compression")
 # Columns that are fields of plans.
 _PLANNED: Final = ("workers", "stages", "chunks", "tensor", "context", "expert", "microbatches")
 _DEFAULTS: Final = Plan()
@@ -47,7 +47,9 @@ class Space:
     ranks: number of ranks, the product tensor · context · stages · workers. Combinations of degrees that do not divide what
     they must are left out. expert_tensor: None for the same as `tensor`. samples: per microbatch. buckets_bytes: sizes at which
     buckets of gradients close. orders: of axes, the innermost first. by_default: whether layouts of which the scenario's
-    framework is not the default are left out. `selective` in `recompute` means what the framework calls so.
+    framework is not the default are left out. blocks: numbers of blocks of each stage, None for about equal ones. kind: of the
+    nodes whose devices all ranks have, None for that of each rank's own node. `selective` in `recompute` means what the
+    framework calls so.
     """
 
     scenario: Scenario
@@ -66,6 +68,8 @@ class Space:
     buckets_bytes: tuple[float, ...] = (25 * 2.0**20,)
     orders: tuple[tuple[Axis, ...], ...] = (ORDER,)
     by_default: bool = False
+    blocks: tuple[tuple[int, ...] | None, ...] = (None,)
+    kind: int | None = None
 
     def __post_init__(self) -> None:
         meant = tuple(one.meant_by(self.scenario.framework.selective) for one in self.recompute)
@@ -97,18 +101,23 @@ class Space:
 
     def options(self, values: Values) -> dict[str, Any]:
         """Values of the other strategy fields that apply to a configuration, or to degrees without ZeRO's stage."""
-        given = {name: values[name] for name in _RULED if name in values}
+        given: dict[str, Any] = {name: values[name] for name in _RULED if name in values}
+        given |= {} if self.balance(values) == "layers" else {"balance": "blocks"}
         key = tuple(given.items())
         if key not in self._options:
             ranks = values["tensor"] * values["context"] * values["stages"] * values["workers"]
-            given["nodes"] = -(-ranks // self.scenario.cluster.node.devices)
+            given["nodes"] = self.scenario.cluster.nodes_of(ranks)
             kept = self.kept | {"reshard": self.reshards(values["stages"])}
             self._options[key] = {name: value for name, value in kept.items() if is_accepted(Hybrid, name, given)}
         return self._options[key].copy()
 
     @cached_property
-    def _options(self) -> dict[tuple[tuple[str, int], ...], dict[str, Any]]:
+    def _options(self) -> dict[tuple[tuple[str, Any], ...], dict[str, Any]]:
         return {}
+
+    def balance(self, values: Values) -> Balance:
+        """Numbers of blocks of each stage of a configuration, or what is balanced between stages."""
+        return self.blocks[values.get("blocks", 0)] or "layers"
 
     def plan(self, values: Values) -> Plan:
         """The plan of a configuration, as its scenario's strategy returns it."""
@@ -116,7 +125,7 @@ class Space:
         given |= {
             "expert_tensor": values["expert_tensor"] or None, "order": self.orders[values["order"]],
             "sequence_parallel": bool(values["sequence_parallel"]), "schedule": self.schedules[values["schedule"]],
-            "bucket_bytes": self.buckets_bytes[values["bucket"]], **self.options(values),
+            "bucket_bytes": self.buckets_bytes[values["bucket"]], "balance": self.balance(values), **self.options(values),
         }  # fmt: skip
         # a copy of defaults takes a fifth of the time of making them again
         return _DEFAULTS.model_copy(update=given)
@@ -166,8 +175,8 @@ def distinct(*columns: Numbers) -> Distinct:
 
 @dataclass(frozen=True, eq=False)
 class Configurations:
-    """Columns of equal length. `schedule`, `recompute`, `bucket` and `order` are indices of the space's lists. samples: per
-    microbatch. expert_tensor: 0 for None."""
+    """Columns of equal length. `schedule`, `recompute`, `bucket`, `order` and `blocks` are indices of the space's lists.
+    samples: per microbatch. expert_tensor: 0 for None."""
 
     space: Space
     tensor: Numbers
@@ -185,6 +194,7 @@ class Configurations:
     recompute: Numbers
     bucket: Numbers
     order: Numbers
+    blocks: Numbers
 
     @classmethod
     def of(cls, space: Space, rows: Sequence[Values]) -> Self:
@@ -248,6 +258,7 @@ class Configurations:
         """One configuration, with the names and values of scenario fields."""
         space = self.space
         numbers: dict[str, Any] = dict(next(self.values(np.array([row]))))
+        blocks = numbers.pop("blocks")
         return numbers | {
             "framework": space.scenario.framework.name,
             "schedule": space.schedules[numbers["schedule"]],
@@ -256,11 +267,13 @@ class Configurations:
             "bucket_bytes": space.buckets_bytes[numbers.pop("bucket")],
             "order": list(space.orders[numbers["order"]]),
             "expert_tensor": numbers["expert_tensor"] or None,
+            **({} if space.blocks[blocks] is None else {"blocks": list(space.blocks[blocks] or ())}),
             **({"offload": " and ".join(space.scenario.training.offload)} if space.scenario.training.offload else {}),
         }
 
-    def scenario(self, row: int) -> Scenario:
-        """The scenario of one configuration. Raises FieldError if it turns out to be invalid."""
+    def scenario(self, row: int, shares: tuple[int, ...] | None = None) -> Scenario:
+        """The scenario of one configuration. shares: samples of each worker, where they differ. Raises FieldError if it turns
+        out to be invalid."""
         space, base = self.space, self.space.scenario
         (columns,) = self.values(np.array([row]))
         options = space.options(columns)
@@ -270,22 +283,24 @@ class Configurations:
         strategy = Hybrid(
             workers=columns["workers"], stages=columns["stages"], tensor=columns["tensor"],
             context=columns["context"], expert=columns["expert"],
-            expert_tensor=columns["expert_tensor"] or None, chunks=columns["chunks"], balance="layers",
-            microbatches=columns["microbatches"], schedule=space.schedules[columns["schedule"]],
-            sequence_parallel=bool(columns["sequence_parallel"]), order=space.orders[columns["order"]], **options,
+            expert_tensor=columns["expert_tensor"] or None, chunks=columns["chunks"],
+            balance=space.balance(columns), shares=shares, microbatches=columns["microbatches"],
+            schedule=space.schedules[columns["schedule"]], sequence_parallel=bool(columns["sequence_parallel"]),
+            order=space.orders[columns["order"]], **options,
         )  # fmt: skip
         # validation would parse sizes from text
         strategy = strategy.model_copy(update=sizes_bytes)
         training = base.training.model_copy(
             update={"zero": columns["zero"], "recompute": space.recompute[columns["recompute"]]}
         )
+        total = sum(shares) if shares else columns["workers"] * columns["microbatches"] * columns["samples"]
         given = {name: getattr(base, name) for name in Scenario.model_fields}
-        given |= {"strategy": strategy, "training": training, "batch": base.batch.with_total(base.total_samples)}
+        given |= {"strategy": strategy, "training": training, "batch": base.batch.with_total(total)}
         return Scenario(**given)
 
 
 _DEGREES: Final = ("tensor", "context", "expert", "expert_tensor", "stages", "workers", "sequence_parallel")
-COLUMNS: Final = (*_DEGREES, "chunks", "samples", "schedule", "microbatches", "zero", "recompute", "bucket", "order")
+COLUMNS: Final = (*_DEGREES, "chunks", "samples", "schedule", "microbatches", "zero", "recompute", "bucket", "order", "blocks")
 
 
 def every(space: Space) -> Configurations:
@@ -295,10 +310,10 @@ def every(space: Space) -> Configurations:
     ZeRO and buckets are not varied where no gradients are summed, nor chunks where a schedule has one chunk per rank.
     """
     indices = (range(len(choices)) for choices in (space.recompute, space.buckets_bytes, space.orders))
-    others = np.array(list(itertools.product(space.zero, *indices)), dtype=np.int64)
+    others = np.array(list(itertools.product(space.zero, *indices, [0])), dtype=np.int64)
     blocks = [np.empty((0, len(COLUMNS)), dtype=np.int64)]
     passes: dict[tuple[int, int, int, int], Numbers] = {}
-    for degrees, layers in _degrees(space):
+    for degrees, layers in degrees_of(space):
         first, last = block_range(layers)
         ends = sum(space.counted) if degrees["stages"] > 1 else 0
         # experts' tokens are exchanged during another microbatch's compute
@@ -306,16 +321,16 @@ def every(space: Space) -> Configurations:
         key = degrees["stages"], degrees["workers"], last - first + ends, least
         if key not in passes:
             passes[key] = _passes(space, *key)
-        suited = others[_suits(space, degrees, layers, others.T)]
+        suited = others[suits(space, degrees, layers, others.T)]
         count = len(passes[key]) * len(suited)
         own = np.tile([*degrees.values()], (count, 1))
         blocks.append(np.hstack([own, np.repeat(passes[key], len(suited), axis=0), np.tile(suited, (len(passes[key]), 1))]))
     return Configurations(space, *np.ascontiguousarray(np.concatenate(blocks).T))
 
 
-def _suits(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], rests: Numbers) -> NDArray[np.bool_]:
+def suits(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], rests: Numbers) -> NDArray[np.bool_]:
     """Which rows of the other choices are compatible with some degrees, shape (rows,)."""
-    zero, recompute, bucket, order = rests
+    zero, recompute, bucket, order, _ = rests
     suited = np.array([configuration.suits(layers) for configuration in space.recompute], dtype=np.bool_)
     # ZeRO's stage 3 gathers and scatters layer by layer, without buckets; a single axis has no order
     suits = ~((zero == 3) & (bucket > 0))
@@ -331,14 +346,14 @@ def _suits(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], re
     return result
 
 
-def _degrees(space: Space) -> Iterator[tuple[dict[str, int], Sequence[Layer]]]:
-    """Degrees that divide what they must, and the layers that follow."""
+def degrees_of(space: Space, divides: bool = True) -> Iterator[tuple[dict[str, int], Sequence[Layer]]]:
+    """Degrees that divide what they must, and the layers that follow. divides: whether workers divide samples."""
     total = space.scenario.total_samples
     axes = space.ranks, space.tensor, space.context, space.expert, space.expert_tensor, space.stages, space.sequence_parallel
     layers: dict[Shard, Sequence[Layer] | None] = {}
     for ranks, tensor, context, expert, expert_tensor, stages, sequence in itertools.product(*axes):
         workers, rest = divmod(ranks, tensor * context * stages)
-        if rest or workers == 0 or total % workers:
+        if rest or workers == 0 or (divides and total % workers):
             continue
         if sequence and not is_accepted(Hybrid, "sequence_parallel", {"tensor": tensor}):
             continue
@@ -385,13 +400,13 @@ def _passes(space: Space, stages: int, workers: int, blocks: int, least: int) ->
     rows = [
         (chunk, sample, schedule, per_worker // sample)
         for chunk, sample, (schedule, name) in itertools.product(chunks, samples, enumerate(space.schedules))
-        if per_worker // sample >= least and _is_valid(name, stages, per_worker // sample, chunk)
+        if per_worker // sample >= least and is_valid_schedule(name, stages, per_worker // sample, chunk)
     ]
     return np.array(rows, dtype=np.int64).reshape(len(rows), 4)
 
 
 @lru_cache(maxsize=100_000)
-def _is_valid(schedule: ScheduleName, stages: int, microbatches: int, chunks: int) -> bool:
+def is_valid_schedule(schedule: ScheduleName, stages: int, microbatches: int, chunks: int) -> bool:
     """Whether the schedule has an order for these numbers. A single stage has 1F1B only, which equals all others."""
     if stages == 1 and (schedule != "1f1b" or chunks > 1):
         return False

@@ -101,7 +101,7 @@ class SyncTimes:
         )
         # how many ranks broadcast the tensors that they own is part of a pattern
         owners = values["workers"] if self._zero_1.owns_tensors and zero == 1 else 0
-        pattern_key = shard, cut.count, values["bucket"], zero, owners
+        pattern_key = shard, id(cut), values["bucket"], zero, owners
         if pattern_key not in self._patterns:
             self._patterns[pattern_key] = self._patterns_of(values, cut, shard)
         group_key = shard[:3], *(values[name] for name in ("context", "workers", "order", "stages"))

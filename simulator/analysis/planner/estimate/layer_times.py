@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,10 +12,10 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Numbers, Values
 from scaleproof.simulator.cluster.collectives.cost import concurrent_collective
-from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, Shard, cut_into_stages
+from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, Shard
 from scaleproof.simulator.parallelism.mesh import DeviceMesh
 from scaleproof.simulator.parallelism.plan import Plan
-from scaleproof.simulator.parallelism.stages import WHOLE
+from scaleproof.simulator.parallelism.stages import WHOLE, Balance, cut_by_blocks
 from scaleproof.simulator.strategy.job import Job, exposed_exchanges_s
 from scaleproof.simulator.strategy.layout.worker_classes import worker_classes
 from scaleproof.simulator.strategy.plan_costs import with_collectives
@@ -34,12 +35,15 @@ class StageCut:
     kinds: list[int]
 
     @classmethod
-    def of(cls, layers: Sequence[Layer], count: int, counted: Counted) -> StageCut:
-        """Cuts layers into `count` stages of about equal numbers of blocks. Stages of one kind have layers with equal
-        signatures."""
-        ranges = cut_into_stages(layers, count, counted if count > 1 else NOT_COUNTED)
-        known: dict[tuple[str, ...], int] = {}
-        kind_of = [known.setdefault(tuple(layers[i].signature for i in stage), len(known)) for stage in ranges]
+    def of(
+        cls, layers: Sequence[Layer], count: int, counted: Counted, balance: Balance = "layers", nodes: Sequence[int] = ()
+    ) -> StageCut:
+        """Cuts layers into `count` stages of about equal numbers of blocks, or the numbers that `balance` gives. Stages of one
+        kind have layers with equal signatures. nodes: kind of each stage's nodes, where they differ."""
+        ranges = cut_by_blocks(layers, count, balance, counted if count > 1 else NOT_COUNTED)
+        known: dict[tuple[object, ...], int] = {}
+        labels = [(nodes[number] if nodes else 0, *(layers[i].signature for i in stage)) for number, stage in enumerate(ranges)]
+        kind_of = [known.setdefault(label, len(known)) for label in labels]
         begins, stops = (np.array([getattr(stage, end) for stage in ranges]) for end in ("start", "stop"))
         return cls(ranges, begins, stops, np.array(kind_of), [kind_of.index(kind) for kind in range(len(known))])
 
@@ -65,9 +69,10 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, plan: Plan, job: Job) -> Place:
         """The place of a plan's ranks."""
-        grid = plan.grid(job.cluster.node.devices)
+        grid, cluster = plan.grid_on(job.cluster), job.cluster
         # if the stride is a node or more, every stage is on another node
-        stride = min(grid.stride("stages"), grid.devices) if job.cluster.is_uniform else grid.stride("stages")
+        is_equal = cluster.is_uniform and cluster.has_equal_nodes
+        stride = min(grid.stride("stages"), grid.devices) if is_equal else grid.stride("stages")
         senders = worker_classes(plan, job)[0].each * grid.on_first_node(grid.members(0, 0))
         return cls(stride, senders, job.framework.stall_s(grid.nodes))
 
@@ -80,22 +85,27 @@ class LayerTimes:
     within_s: running sums of the collectives within passes, shape (numbers, levels, 2, 2, layers + 1), as in
     `Job.with_again`. sent_bytes: message after each layer; joining_s: seconds to assemble it where it is sent in parts, shape
     (numbers, layers); message: equal where both are equal, shape (numbers,). bound: share of kernel time that is bound by
-    memory bandwidth, shape (numbers,). base: a job with the layers of the first configuration.
+    memory bandwidth, shape (numbers,). base: a job with the layers of the first configuration, on nodes with the devices of one
+    kind; bases: of each kind of nodes. cluster: with its own nodes.
     """
 
-    def __init__(self, c: Configurations) -> None:
+    def __init__(self, c: Configurations, kind: int = 0) -> None:
+        """kind: of the nodes whose devices all ranks have."""
         self._space = space = c.space
         self._splits = not WHOLE.issuperset(space.schedules)
         (first,) = c.values(np.zeros(1, dtype=np.int64))
         layers = space.scenario.layers(space.plan(first).shard)
-        self.base = replace(job_of(space.scenario), layers=layers, recomputed=None, scatter="microbatch")
+        self._whole = replace(job_of(space.scenario), layers=layers, recomputed=None, scatter="microbatch")
+        self.cluster = self._whole.cluster
+        self.base = replace(self._whole, cluster=self.cluster.with_device_of(kind))
+        self.bases = [self.base]
         self._known: dict[Any, Any] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self._rows: list[tuple[Times, Times, Times, Times, Times, float]] = []
         names = ["tensor", "context", "expert", "expert_tensor", "stages", "workers", "sequence_parallel", "order", "samples"]
         names += [
             "recompute",
-            *["chunks"] * any(one.depends_on_stage for one in space.recompute),
+            *["chunks", "blocks"] * any(one.depends_on_stage for one in space.recompute),
             *["zero"] * space.adds,
             *["schedule"] * self._splits,
         ]
@@ -109,6 +119,22 @@ class LayerTimes:
         self.forward_s, self.backward_s = _running(passes_s[:, 0]), _running(passes_s[:, 1])
         self.weights_s, self.within_s = _running(weights_s), _running(within_s)
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all pairs of nodes are connected equally, and have the same number of devices."""
+        return self.cluster.is_uniform and self.cluster.has_equal_nodes
+
+    def on_nodes(self, others: Sequence[LayerTimes], kind_of_layer: Numbers) -> LayerTimes:
+        """The times of layers on nodes of different kinds. others: times of the same configurations on the other kinds, in the
+        order of kinds. kind_of_layer: kind of the nodes that have each layer."""
+        every = [self, *others]
+        result, at = copy(self), np.arange(len(kind_of_layer))
+        for name in ("forward_s", "backward_s", "weights_s", "within_s"):
+            by_kind = np.array([np.diff(getattr(one, name), axis=-1) for one in every])
+            setattr(result, name, _running(np.moveaxis(by_kind[kind_of_layer, ..., at], 0, -1)))
+        result.bases = [one.base for one in every]
+        return result
+
     def job(self, shard: Shard) -> Job:
         """The job with layers that are divided so."""
         if shard not in self._known:
@@ -118,15 +144,19 @@ class LayerTimes:
 
     def grid(self, values: Values) -> DeviceMesh:
         """The mesh of a configuration's ranks."""
-        devices, order = self.base.cluster.node.devices, self._space.orders[values["order"]]
-        sizes = {name: values[name] for name in ("workers", "stages", "tensor", "context", "expert")}
-        return DeviceMesh(**sizes, devices=devices, order=order, expert_tensor=values["expert_tensor"] or None)
+        cluster, order = self.cluster, self._space.orders[values["order"]]
+        sizes: dict[str, Any] = {name: values[name] for name in ("workers", "stages", "tensor", "context", "expert")}
+        ranks = values["workers"] * values["stages"] * values["tensor"] * values["context"]
+        return DeviceMesh(
+            **sizes, devices=cluster.node.devices, order=order, expert_tensor=values["expert_tensor"] or None,
+            device_numbers=cluster.device_numbers(ranks),
+        )  # fmt: skip
 
     def place(self, values: Values) -> Place:
         """The place of a configuration's ranks."""
         key = "place", *(values[name] for name in ("tensor", "context", "workers", "stages", "order"))
         if key not in self._known:
-            self._known[key] = Place.of(self._space.plan(values), self.base)
+            self._known[key] = Place.of(self._space.plan(values), self._whole)
         place: Place = self._known[key]
         return place
 
@@ -144,9 +174,10 @@ class LayerTimes:
             grid.stride("tensor"), grid.stride("context") if context > 1 else 0, grid.stride("workers") if expert > 1 else 0,
             grid.workers if folded and inner else 0, grid.stages > 1 and space.schedules[values["schedule"]] not in WHOLE,
         )  # fmt: skip
-        stages = grid.stages * values["chunks"] if recompute.depends_on_stage else 1
+        stages, blocks = grid.stages * values["chunks"], values["blocks"]
+        stages, blocks = (stages, blocks) if recompute.depends_on_stage else (1, 0)
         zero = 2 if space.adds and values["zero"] >= 2 else 0
-        key = *exchanging, values["samples"], values["recompute"], stages, zero, ranks
+        key = *exchanging, values["samples"], values["recompute"], stages, blocks, zero, ranks
         if key not in self._numbers:
             self._numbers[key] = len(self._rows)
             self._rows.append(self._passes(values, exchanging, stages, zero, ranks))
@@ -164,18 +195,20 @@ class LayerTimes:
         samples, known = values["samples"], self._known
         if ("job", exchanging) not in known:
             plan = self._space.plan(values)
-            known["job", exchanging] = plan, with_collectives(plan, self.job(plan.shard))
+            whole = with_collectives(plan, replace(self._whole, layers=self.job(plan.shard).layers))
+            known["job", exchanging] = plan, replace(whole, cluster=self.base.cluster)
         plan, exchanged = known["job", exchanging]
         job: Job = replace(exchanged, recompute=self._space.recompute[values["recompute"]], zero=zero, ranks=ranks)
         if job.recompute.depends_on_stage:
             counted = self._space.counted if stages > 1 else NOT_COUNTED
-            job = job.recomputing(cut_into_stages(job.layers, stages, counted))
+            job = job.recomputing(cut_by_blocks(job.layers, stages, self._space.balance(values), counted))
         computing = (
             "computing",
             plan.shard,
             samples,
             values["recompute"],
             stages,
+            values["blocks"] if stages > 1 else 0,
             zero,
             job.pipelined_ranks,
             job.splits_backward,
@@ -199,7 +232,7 @@ class LayerTimes:
         if not self._space.kept.get("split_sends", False) or plan.tensor == 1 or plan.sequence_parallel:
             return output_bytes, np.zeros_like(output_bytes)
         cluster = self.base.cluster
-        group = plan.grid(cluster.node.devices).along("tensor", plan.tensor)
+        group = plan.grid_on(self.cluster).along("tensor", plan.tensor)
         sizes_bytes, layer = np.unique(output_bytes, return_inverse=True)
         gather = concurrent_collective("all_gather", group, cluster)
         joining_s = [gather(size_bytes) for size_bytes in sizes_bytes.tolist()]

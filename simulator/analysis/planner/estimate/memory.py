@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.configurations import COLUMNS, Configurations, distinct
+from scaleproof.simulator.analysis.planner.estimate.configurations import COLUMNS, Configurations, Values, distinct
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import Columns, MemoryInputs
 from scaleproof.simulator.memory.ranks import fullest_rank_bytes, rank_kinds
@@ -20,15 +21,19 @@ _VARIED: Final = ("zero", "samples", "microbatches")
 _MINOR: Final = ("bucket", "order")
 
 
-def memory_bytes(configurations: Configurations) -> NDArray[np.float64]:
-    """Bytes of the fullest rank in each configuration."""
+# Pipeline ranks that are considered, by configuration; all if None.
+Among = Callable[[Values], Collection[int] | None]
+
+
+def memory_bytes(configurations: Configurations, among: Among = lambda _: None) -> NDArray[np.float64]:
+    """Bytes of the fullest rank in each configuration; zero where none is considered."""
     total_bytes = np.empty(len(configurations))
     for rows, placed in configurations.by_used_devices():
-        total_bytes[rows] = _memory_bytes(placed)
+        total_bytes[rows] = _memory_bytes(placed, among)
     return total_bytes
 
 
-def _memory_bytes(c: Configurations) -> NDArray[np.float64]:
+def _memory_bytes(c: Configurations, among: Among) -> NDArray[np.float64]:
     """Bytes of the fullest rank in some configurations, whose ranks use the same number of devices of each node."""
     space, training = c.space, c.space.scenario.training
     evaluated = distinct(*(getattr(c, name) for name in COLUMNS if name not in _MINOR), np.where(c.zero == 2, c.bucket, 0))
@@ -49,7 +54,7 @@ def _memory_bytes(c: Configurations) -> NDArray[np.float64]:
         zero, samples, microbatches = (getattr(some, name)[rows] for name in _VARIED)
         columns = Columns(zero, samples, microbatches, buckets_bytes[some.bucket[rows]])
         inputs = divided[division].varied(space.plan(values), recomputing, columns)
-        rank_bytes[rows] = fullest_rank_bytes(inputs)
+        rank_bytes[rows] = fullest_rank_bytes(inputs, among(values))
         copies[rows] = any(kind.copies for kind in rank_kinds(inputs))
 
     connected = c.distinct("tensor", "context", "expert", "workers", "stages", "order")

@@ -32,8 +32,10 @@ from scaleproof.simulator.analysis.planner.estimate.pipeline_times import (
     with_gathers,
 )
 from scaleproof.simulator.analysis.planner.estimate.transfers import StageTraffic, TransferTimes, traffic_of
+from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.groups import LinkLevel, Op
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.parallelism.mesh import DeviceMesh
 from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
 from scaleproof.simulator.strategy.data_parallel.contention import (
     MEMORY_BYTES_PER_BUS_BYTE,
@@ -79,17 +81,21 @@ def step_times(configurations: Configurations) -> StepTimes:
 def _step_times(c: Configurations) -> StepTimes:
     """Step times of some configurations, whose ranks use the same number of devices of each node."""
     expected_s, least_s = np.empty((2, len(c)))
-    layers = LayerTimes(c)
-    transfers = TransferTimes(layers.base.cluster)
-    sync, traffic = SyncTimes(c.space, layers, transfers), traffic_of(layers.base.cluster)
-    cuts: dict[int, StageCut] = {}
-    shaped = c.distinct("stages", "chunks", "schedule")
+    space, (own, *others) = c.space, _layer_times(c)
+    transfers = TransferTimes(own.cluster)
+    sync, traffic = SyncTimes(space, own, transfers), traffic_of(own.cluster)
+    cuts: dict[tuple[object, ...], StageCut] = {}
+    places = ("workers", "tensor", "context", "order") if others else ()
+    shaped = c.distinct("stages", "chunks", "schedule", "blocks", *places)
     for number, values in enumerate(c.values(shaped.first)):
         rows = np.flatnonzero(shaped.code == number)
         stages, chunks, schedule = (values[name] for name in ("stages", "chunks", "schedule"))
-        if stages * chunks not in cuts:
-            cuts[stages * chunks] = StageCut.of(layers.base.layers, stages * chunks, c.space.counted)
-        shape = Shape(c.space, stages, chunks, c.space.schedules[schedule], cuts[stages * chunks])
+        nodes = tuple(kinds_of_stages(own.cluster, own.grid(values))) if others else ()
+        if (key := (stages * chunks, values["blocks"], nodes)) not in cuts:
+            cuts[key] = StageCut.of(own.base.layers, stages * chunks, space.counted, space.balance(values), nodes)
+        shape, layers = Shape(space, stages, chunks, space.schedules[schedule], cuts[key], nodes), own
+        if others:
+            layers = own.on_nodes(others, np.repeat(nodes, [len(stage) for stage in shape.cut.ranges]))
         some, layer = c.take(rows), layers.code[rows]
         message_s, busy_s = _traffic(some, shape, layers, layer, traffic)
         passes = _passes(shape, some, layers, layer, message_s, transfers)
@@ -103,6 +109,18 @@ def _step_times(c: Configurations) -> StepTimes:
             times = times if shared is alone else StageSteps(shape, layers, passes.take(at), shared.take(at), zero).times()
             expected_s[rows[at]] = np.maximum(times.expected_s, _MARGIN * busy_s[at])
     return StepTimes(expected_s, least_s)
+
+
+def _layer_times(c: Configurations) -> list[LayerTimes]:
+    """The times of layers, on each kind of nodes if the ranks of pipelines are on their own nodes."""
+    if c.space.kind is not None:
+        return [LayerTimes(c, c.space.kind)]
+    return [LayerTimes(c, kind) for kind in range(len(c.space.scenario.cluster.all_devices))]
+
+
+def kinds_of_stages(cluster: Cluster, mesh: DeviceMesh) -> list[int]:
+    """Kind of the nodes of each stage of the first worker."""
+    return [cluster.kind_of(mesh.place(0, stage)[0]) for stage in range(mesh.stages)]
 
 
 def _copied_s(shape: Shape, c: Configurations, layers: LayerTimes, zero: int) -> Times:
@@ -146,11 +164,14 @@ class Shape:
 
     own_stages, stage_counts: of each of `ranks`, its stages, and how many of each kind. timed_ranks: the ranks whose passes are
     timed; equivalent_ranks: for each of `ranks`, the indices among them of those that have equal stages, of which each may be
-    the slowest. keeps: whether the parameters gathered before a stage's first pass are kept for the whole step.
-    overlaps_gather: whether updated parameters are gathered during the next forward pass.
+    the slowest. nodes: kind of the nodes of each of `ranks`. keeps: whether the parameters gathered before a stage's first pass
+    are kept for the whole step. overlaps_gather: whether updated parameters are gathered during the next forward pass.
     """
 
-    def __init__(self, space: Space, stages: int, chunks: int, schedule: ScheduleName, cut: StageCut) -> None:
+    def __init__(
+        self, space: Space, stages: int, chunks: int, schedule: ScheduleName, cut: StageCut, nodes: Sequence[int] = ()
+    ) -> None:
+        """nodes: kind of the nodes of each stage's ranks, where they differ."""
         self.cut, self.stages, self.chunks = cut, stages, chunks
         self.schedule: ScheduleName = schedule if stages > 1 else "1f1b"
         self.splits = self.schedule not in WHOLE
@@ -168,6 +189,7 @@ class Shape:
             self.timed_ranks = list(range(stages))
             self.equivalent_ranks = [[i for i, kind in enumerate(kinds) if kind == kinds[rank]] for rank in self.ranks]
         self.own_stages = self.stage_of[self.ranks]
+        self.nodes = [nodes[rank] if nodes else 0 for rank in self.ranks]
         counts = [np.bincount(cut.kind_of[own_stages], minlength=len(cut.kinds)) for own_stages in self.own_stages]
         self.stage_counts = np.array(counts)
         # the rank of each stage, and whether the message after each stage but the last goes to another rank
@@ -277,10 +299,13 @@ def _stage_sends(
 ) -> _StageSends:
     """The messages of columns with these times of layers and places of ranks."""
     seconds, crossing_bytes = np.zeros((2, shape.cut.count, len(layer)))
-    lasts, devices = shape.cut.stops[:-1] - 1, layers.base.cluster.node.devices
+    lasts, cluster = shape.cut.stops[:-1] - 1, layers.cluster
     crossing = np.flatnonzero(shape.crosses)
     for column, (number, (stride, senders, stall_s)) in enumerate(zip(layer.tolist(), places, strict=True)):
-        node, device = np.divmod(shape.rank_of * stride, devices)
+        if cluster.has_equal_nodes:
+            node, device = np.divmod(shape.rank_of * stride, cluster.node.devices)
+        else:
+            node, device = np.array([cluster.place(rank) for rank in (shape.rank_of * stride).tolist()]).T
         ranks, sizes_bytes = list(zip(node.tolist(), device.tolist(), strict=True)), layers.sent_bytes[number, lasts]
         sent = sizes_bytes.tolist()
         seconds[crossing, column] = layers.joining_s[number, lasts[crossing]] + [
@@ -313,7 +338,7 @@ class SyncTable(Table):
     optimizer_s: shape (ranks, columns). copied_s, level: as in `RankSync`. next_to_s: seconds of collectives during the
     forward and the backward passes over a stage, shape (2, kinds, columns), and moved_bytes, moved_J: memory traffic and energy
     of them: of each microbatch from ZeRO's stage 2 on, else of a step. resources: that collectives take from passes, None if
-    nothing.
+    nothing, or if it differs between ranks.
     """
 
     sums_s: Times
@@ -347,7 +372,7 @@ class SyncTable(Table):
             sums_s, last_s, gathers_s, again_s, opening_s, after_s, begin, stop,
             _optimizer_s(shape, layers, c, parameters), np.array([one.copied_s for one in ranks]),
             np.array([one.level for one in ranks], dtype=np.int64), next_to_s, moved_bytes, moved_J,
-            ContendedResources.of_job(layers.base),
+            ContendedResources.of_job(layers.base) if len(layers.bases) == 1 else None,
         )  # fmt: skip
 
 
@@ -361,14 +386,19 @@ def _optimizer_s(shape: Shape, layers: LayerTimes, c: Configurations, parameters
     if "optimizer" in job.offload:
         of_step_s = job.host_optimizer_s(updated, c.space.ranks[0])
     else:
-        layers_s = np.array(
-            [[job.orthogonalising_s(job.layers[i] for i in shape.cut.ranges[kind])] for kind in shape.cut.kinds]
-        )
-        of_step_s = job.device_optimizer_s(updated) + shape.by_rank(layers_s) / np.where(c.zero > 0, ranks, 1)
+        stages = [[job.layers[i] for i in shape.cut.ranges[kind]] for kind in shape.cut.kinds]
+        by_kind_s = []
+        for one in layers.bases:
+            layers_s = np.array([[one.orthogonalising_s(stage)] for stage in stages])
+            by_kind_s.append(one.device_optimizer_s(updated) + shape.by_rank(layers_s) / np.where(c.zero > 0, ranks, 1))
+        of_step_s = by_kind_s[0] if len(by_kind_s) == 1 else np.array(by_kind_s)[shape.nodes, np.arange(len(shape.nodes))]
     seconds: Times = of_step_s + job.gradient_host_s(tensors, ranks)
     seconds += np.where(c.zero == 1, replace(job, zero=1).broadcasts_s(tensors, ranks), 0.0)
     if shape.stages == 1:
-        nodes = -(-c.workers * c.context * c.tensor // job.cluster.node.devices)
+        on_stage = c.workers * c.context * c.tensor
+        nodes = -(-on_stage // layers.cluster.node.devices)
+        if not layers.cluster.has_equal_nodes:
+            nodes = np.array([layers.cluster.nodes_of(of_stage) for of_stage in on_stage.tolist()])
         seconds += np.where(ranks > 1, job.framework.step_stall_s(nodes), 0.0)
     return seconds
 
@@ -440,6 +470,7 @@ class StageSteps:
         # seconds of the backward pass over the unit whose gradients are complete first
         running_s, layer = layers.backward_s, self.passes.layer
         self.first_passed_s = running_s[layer, self.sync.stop] - running_s[layer, self.sync.begin]
+        self.least_contention = 0.0 if layers.cluster.kinds else _LEAST_CONTENTION
         self.links = self._on_links()
         self.slowed_s = self._slowed_s() if self.sync.resources or self.links else None
 
@@ -453,14 +484,15 @@ class StageSteps:
         for rank, window_s in enumerate(windows_s):
             exposure = self._exposed_of_layers(rank) if gathers_layers else self._exposed(rank, after_first_s)
             exposed_s, least_exposed_s, collectives_s = exposure
-            if rank > 0 and not self.layers.base.cluster.is_uniform:
+            if rank > 0 and not self.layers.is_uniform:
                 # its group may be nearer to one another than rank 0's, whose sums are those in the table
                 least_exposed_s, collectives_s = 0.0, 0.0
             rank_s, least_rank_s = sync.optimizer_s[rank] + window_s + exposed_s, passes.least_s[rank] + least_exposed_s
             if self.slowed_s is not None and not (gathers_layers and shape.stages == 1):
                 contended_s, least_contended_s = self._contended_s(rank, window_s)
                 rank_s += np.where(has_contention, 0.0, contended_s)
-                least_rank_s = least_rank_s + _LEAST_CONTENTION * least_contended_s
+                # collectives of devices of several kinds take other times next to passes than alone
+                least_rank_s = least_rank_s + self.least_contention * least_contended_s
             least_rank_s = np.maximum(least_rank_s, collectives_s) + sync.optimizer_s[rank]
             expected_s = np.maximum(expected_s, rank_s + sync.copied_s if rank == 0 else rank_s)
             least_s = np.maximum(least_s, least_rank_s)

@@ -86,6 +86,7 @@ class TransferTimes:
             return 1.0
         starts = grid.stride("workers") * np.arange(grid.workers) + grid.stride("stages") * np.arange(grid.stages)[:, None]
         has_rails = cluster.network is not None and cluster.network.topology.endpoints_are_cards
+        starts = grid.device_of(starts)
         endpoints = starts * cluster.node.cards_used // grid.devices if has_rails else starts // grid.devices
         stages = int((endpoints == endpoints[0, 0]).any(axis=1).sum())
         if cluster.is_uniform and stages == 1:
@@ -172,7 +173,7 @@ class StageTraffic:
         pairs, in both directions, use each link, shape (kinds, links). pairs: of pipeline ranks with consecutive stages."""
         own = (mesh.stride("workers") * np.arange(mesh.workers)[:, None] + mesh.members(0, 0)).ravel()
         ends = np.array(np.divmod(pairs, mesh.stages))[:, :, None] * mesh.stride("stages")
-        sources, targets = (own + ends) // mesh.devices
+        sources, targets = mesh.device_of(own + ends) // mesh.devices
         # pairs of nodes by pair of ranks, and the number of messages that are sent between them at the same time
         nodes = mesh.nodes
         places, messages = np.unique((np.arange(len(pairs))[:, None] * nodes + sources) * nodes + targets, return_counts=True)

@@ -15,6 +15,7 @@ import yaml
 from scaleproof import main
 from scaleproof.commands.text.sections import described
 from scaleproof.reports.descriptions.plan_sentences import risk
+from scaleproof.reports.descriptions.plan_settings import settings
 from scaleproof.reports.descriptions.plans import describe
 from scaleproof.simulator.analysis.planner.estimate import every, memory_bytes
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
@@ -312,7 +313,11 @@ def test_where_nothing_fits_surely_what_fits_most_probably_is_ranked() -> None:
     assert found.room.fits is not None
     assert 0.05 <= found.room.fits < 0.9
     assert all(one.fits_probability is not None and one.fits_probability >= found.room.fits for one in found.best)
-    sentence, *_ = risk(record_of(found, "0"))
+    record = record_of(found, "0")
+    text = " ".join(described(describe([record])).split())
+    assert "not called optimal, as No. 1 fits with a probability of" in text
+    assert " % (risky)" in text
+    sentence, *_ = risk(record)
     assert sentence.startswith("no configuration fits with a probability of 90 %; these fit with one of at least ")
 
 
@@ -322,6 +327,8 @@ def test_where_nothing_fits_states_are_offloaded() -> None:
     assert best.scenario.training.offload == ("optimizer",)
     assert best.run.communication
     assert layout(found.configurations.row(best.row)).endswith("offload optimizer")
+    columns, _ = settings([found.configurations.row(best.row)])
+    assert {column.head: column.cells for column in columns} == {"offload": ["optimizer"]}
     # estimates of what is offloaded are close, and their bounds are bounds
     expected_s, least_s = (float(times[0]) for times in found.configurations.times(np.array([best.row])))
     assert least_s <= best.run.step_time_s

@@ -106,6 +106,19 @@ def test_a_folder_of_plans_becomes_a_page(folder: Path) -> None:
     )
 
 
+def test_totals_of_a_whole_run_are_on_the_page_and_change_without_another_plan(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in folder.glob("*-8.*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(sizes, "plan", lambda *_, **__: pytest.fail("planned again"))
+    for tokens, text in ((1e9, "1.00 B tokens"), (2e12, "2.00 T tokens")):
+        (plan,) = plan_sizes(SCENARIO, [8], OPTIONS, tmp_path, tokens=tokens)
+        assert plan.training is not None
+        assert plan.training.time_s.value == pytest.approx(plan.training.steps * plan.best[0].step_time_s)
+        assert text in build(tmp_path).path.read_text(encoding="utf-8")
+
+
 def test_unreadable_plans_are_notes_of_the_page(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "plan-8.json").write_bytes((folder / "plan-8.json").read_bytes())
     (tmp_path / "plan-9.json").write_text("{}")

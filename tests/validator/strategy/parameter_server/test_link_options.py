@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from scaleproof.validator.capture.communication.distributed_api import NcclGroup
+from scaleproof.validator.capture.communication.nccl import NcclGroup
 from scaleproof.validator.strategy.parameter_server.links import _options
 
 PROCESSORS = 132

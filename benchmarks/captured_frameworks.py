@@ -1,0 +1,179 @@
+"""Captures of training by published frameworks: `python benchmarks/captured_frameworks.py [NAME …] [--out FILE]`.
+
+Installs nothing: frameworks that are missing are left out. Prints a table: version, seconds, memory of a process, FLOPs of a
+rank by the capture and by hand, and the predicted step on the cluster. A file keeps the rows of other cases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from scaleproof.simulator.common.errors import ScaleproofError
+from scaleproof.simulator.common.units import format_bytes, format_time_s
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.load import load
+from scaleproof.validator.capture.capture import CaptureOptions, capture
+from scaleproof.validator.capture.command_line import job_of, parse
+
+SCRIPTS: Final = Path(__file__).parents[1] / "examples" / "captured" / "frameworks"
+CLUSTER: Final = "dgx-h100"
+# Sizes of the scripts' language models: layers, width, tokens of a sample, samples of a rank, entries of the vocabulary.
+LAYERS, WIDTH, LENGTH, BATCH, VOCABULARY = 4, 512, 512, 2, 8000
+TOKENS: Final = LENGTH * BATCH
+
+
+class Case(NamedTuple):
+    """A command. flops: of a rank, by hand; None where it was not counted. packages: that count as installed."""
+
+    package: str
+    command: str
+    flops: float | None = None
+    packages: str = ""
+
+
+def decoder(weights: float, tokens: float = TOKENS, passes: float = 6, layers: int = LAYERS) -> float:
+    """FLOPs of a step of a decoder: of each weight of products and each token those of the passes, and attention's two products
+    in the forward pass and five in the backward pass, whatever its mask leaves. weights: of a layer."""
+    return passes * (layers * weights + WIDTH * VOCABULARY) * tokens + 7 * layers * 2 * tokens * LENGTH * WIDTH
+
+
+# queries and results of attention, keys and values of half the heads, three products of 11/4 of the width
+LLAMA: Final = decoder((3 + 3 * 11 / 4) * WIDTH**2)
+GPT: Final = decoder(12 * WIDTH**2)
+# the last of two pipeline stages has two of four layers and the head; tensor parallelism of 2, four micro-batches
+MEGATRON: Final = 4 * decoder(12 * WIDTH**2, layers=2, passes=6) / 2
+# adapters and the gradients of weights are left out
+FROZEN: Final = decoder((3 + 3 * 11 / 4) * WIDTH**2, passes=4)
+# multiplications of an image, by the papers of the models
+RESNET_50, VIT_S_16, IMAGES = 4.1e9, 4.6e9, 32
+
+_RUN: Final = "torchrun --nproc_per_node 8"
+CASES: Final[dict[str, Case]] = {
+    "Trainer": Case("transformers", f"{_RUN} hugging_face.py trainer", LLAMA),
+    "Trainer, FSDP 1": Case("transformers", f"{_RUN} hugging_face.py trainer --fsdp 1", LLAMA),
+    "Trainer, FSDP2": Case("transformers", f"{_RUN} hugging_face.py trainer --fsdp 2", LLAMA),
+    "Trainer, ZeRO-3": Case("deepspeed", "deepspeed --num_gpus 8 hugging_face.py trainer --deepspeed zero.json", LLAMA),
+    "LoRA": Case("peft", f"{_RUN} hugging_face.py trainer --adapters lora", FROZEN),
+    "QLoRA": Case("bitsandbytes", f"{_RUN} hugging_face.py trainer --adapters qlora", FROZEN),
+    "TRL SFT": Case("trl", f"{_RUN} hugging_face.py sft", LLAMA),
+    "TRL DPO": Case("trl", f"{_RUN} hugging_face.py dpo"),
+    "TRL GRPO": Case("trl", f"{_RUN} hugging_face.py grpo"),
+    "Accelerate, FSDP2": Case("accelerate", "accelerate launch --config_file fsdp.yaml hugging_face.py accelerate", LLAMA),
+    "ZeRO-1": Case("deepspeed", "deepspeed --num_gpus 8 deepspeed_zero.py --stage 1", GPT),
+    "ZeRO-2": Case("deepspeed", "deepspeed --num_gpus 8 deepspeed_zero.py --stage 2", GPT),
+    "ZeRO-2, offload": Case("deepspeed", "deepspeed --num_gpus 8 deepspeed_zero.py --stage 2 --offload", GPT),
+    "ZeRO-3": Case("deepspeed", "deepspeed --num_gpus 8 deepspeed_zero.py --stage 3", GPT),
+    "Lightning, DDP": Case("lightning", f"{_RUN} lightning_gpt.py trainer", GPT),
+    "Lightning, FSDP": Case("lightning", f"{_RUN} lightning_gpt.py trainer --strategy fsdp", GPT),
+    "Fabric": Case(
+        "lightning",
+        "fabric run --devices 8 --accelerator cuda --strategy ddp --precision bf16-mixed lightning_gpt.py fabric", GPT,
+    ),
+    "timm, ResNet-50": Case("timm", f"{_RUN} vision.py timm", 6 * RESNET_50 * IMAGES),
+    "timm, ViT-S/16": Case("timm", f"{_RUN} vision.py timm --model vit_small_patch16_224", 6 * VIT_S_16 * IMAGES),
+    "torchvision, ResNet-50": Case("torchvision", f"{_RUN} vision.py torchvision", 6 * RESNET_50 * IMAGES),
+    "Megatron Core, TP 2, PP 2": Case("megatron-core", f"{_RUN} megatron_gpt.py", MEGATRON),
+    "torchtune": Case(
+        "torchtune", "tune run --nproc_per_node 8 full_finetune_distributed --config torchtune.yaml assets=$ASSETS"
+    ),
+    "torchtitan": Case("torchtitan", f"{_RUN} -m torchtitan.train --module llama3 --config llama3_debugmodel "
+        "--hf_assets_path $ASSETS/tokenizer --dataloader.dataset_path $ASSETS/lines --validator.no-enable "
+        "--checkpoint.no-enable"),
+    "litgpt, LoRA": Case("litgpt", "litgpt finetune_lora $ASSETS/litgpt --data JSON --data.json_path $ASSETS/instructions.json "
+        "--data.val_split_fraction 0.1 --devices 8 --train.global_batch_size 16 --train.micro_batch_size 2 "
+        "--train.max_seq_length 512 --out_dir $ASSETS/out --eval.initial_validation false"),
+    "x-transformers": Case("x-transformers", f"{_RUN} other_packages.py x_transformers"),
+    "vit-pytorch": Case("vit-pytorch", f"{_RUN} other_packages.py vit_pytorch"),
+    "segmentation_models": Case("segmentation-models-pytorch", f"{_RUN} other_packages.py segmentation_models_pytorch"),
+    "MONAI U-Net": Case("monai", f"{_RUN} other_packages.py monai"),
+    "torch_geometric GCN": Case("torch-geometric", f"{_RUN} other_packages.py torch_geometric"),
+    "diffusers U-Net": Case("diffusers", f"{_RUN} other_packages.py diffusers"),
+    "open_clip ViT-B-32": Case("open-clip-torch", f"{_RUN} other_packages.py open_clip"),
+}  # fmt: skip
+
+
+def main() -> int:
+    """Captures the cases and prints the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"cases among {', '.join(CASES)} (all)")
+    parser.add_argument("--out", type=Path, help="the file whose rows are replaced")
+    options = parser.parse_args()
+    rows: dict[str, str] = {}
+    with prepared():
+        for name in options.names or CASES:
+            print(f"{name} …", file=sys.stderr, flush=True)
+            rows[name] = row(name)
+            print(rows[name], flush=True)
+            if options.out is not None:
+                update(options.out, rows)
+    return 0
+
+
+def row(name: str) -> str:
+    """The row of a case; after a dash, why there is none."""
+    package = CASES[name].package
+    try:
+        version = importlib.metadata.version(package)
+        return f"| {name} | {package} {version} | {captured(CASES[name])} |"
+    except importlib.metadata.PackageNotFoundError:
+        return f"- {name}: {package} is not installed"
+    except ScaleproofError as error:
+        return f"- {name} ({package} {version}): {error}"
+
+
+def update(file: Path, rows: Mapping[str, str]) -> None:
+    """Replaces rows of a file, in the order of cases."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    found = {name: line for line in lines for name in CASES if line.startswith((f"| {name} |", f"- {name} (", f"- {name}:"))}
+    ordered = [line for name in CASES if (line := (found | dict(rows)).get(name)) is not None]
+    cores = len(os.sched_getaffinity(0))
+    where = f"{cores} cores that others use too, no GPU, torch {importlib.metadata.version('torch')}"
+    head = [
+        f"{datetime.now(UTC):%d %B %Y}, {where}; ranks and predictions on {CLUSTER}.", "",
+        "| case | package | seconds | MiB | FLOPs per rank | by hand | peak memory | predicted step |",
+        "|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    table = [line for line in ordered if line.startswith("|")]
+    file.write_text("\n".join([*head, *table, "", *(line for line in ordered if line.startswith("-"))]).rstrip() + "\n")
+
+
+@contextlib.contextmanager
+def prepared() -> Iterator[None]:
+    """The folder of the scripts, with the files that frameworks read, and without network."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(SCRIPTS):
+        os.environ |= {"ASSETS": folder, "HF_HUB_OFFLINE": "1"}
+        subprocess.run([sys.executable, "prepare.py", folder], check=True)
+        yield
+
+
+def captured(case: Case) -> str:
+    """Columns of a case. Raises ScaleproofError where it cannot be captured."""
+    started = parse(shlex.split(os.path.expandvars(case.command)))
+    job, device = job_of(started, None, None, CLUSTER, packages=case.packages)
+    found, costs = capture(job, CaptureOptions(device, CLUSTER, timeout_s=900), lambda _: None)
+    flops = max(float(np.sum(one.columns["flops"][one.begin :])) for one in found.classes)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "capture.zip"
+        found.write(path)
+        step_s = format_time_s(predict(load(str(path)), interval=False, remedy=False).step_time_s)
+    by_hand = f"{case.flops / 1e9:.1f} G" if case.flops is not None else "-"
+    peak_bytes = max(max(one.peak_bytes) for one in found.classes)
+    spent = f"{costs.spent_s:.0f} | {costs.memory_bytes / 2**20:.0f}"
+    return f"{spent} | {flops / 1e9:.1f} G | {by_hand} | {format_bytes(peak_bytes)} | {step_s}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

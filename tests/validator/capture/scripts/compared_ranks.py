@@ -1,0 +1,31 @@
+"""Data parallelism with parameters that a step does not use, and ranks that compare their numbers with those of rank 0."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("nccl")
+sizes = torch.tensor([3, 4] if dist.get_rank() == 0 else [-1, -1], device="cuda")
+dist.broadcast(sizes, src=0)
+assert sizes.tolist() == [3, 4]
+
+
+class Model(nn.Module):
+    """A layer that is used, and one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.used(values)
+
+
+model = DistributedDataParallel(Model().cuda(), find_unused_parameters=True)
+optimizer = torch.optim.SGD(model.parameters())
+generator = torch.Generator("cuda").manual_seed(dist.get_rank())
+assert torch.Generator().device.type == "cpu"
+for _ in range(4):
+    model(torch.rand(2, 8, device="cuda", generator=generator)).sum().backward()
+    optimizer.step()

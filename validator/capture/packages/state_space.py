@@ -1,0 +1,74 @@
+"""Stands in for causal_conv1d and mamba_ssm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from scaleproof.simulator.model.operators import Product
+from scaleproof.simulator.model.torch_operators import Work
+from scaleproof.validator.capture.packages.functions import Norm, elementwise, norm
+from scaleproof.validator.capture.packages.operator import Call, launch_with_gradients, like
+
+# A scan computes more than it moves, in units that have no measured rate.
+_UNKNOWN: Final = Work(boundness="unknown")
+
+
+def causal_conv1d_fn(x: Any, weight: Any, bias: Any = None, *_: Any, **__: Any) -> Any:
+    """A convolution of each channel with shape (samples, channels, sequence), and an activation."""
+    return elementwise("causal_conv1d::causal_conv1d_fwd", x, weight, *([bias] if bias is not None else []))
+
+
+def selective_scan_fn(
+    u: Any, delta: Any, A: Any, B: Any, C: Any, D: Any = None, z: Any = None, delta_bias: Any = None,
+    delta_softplus: bool = False, return_last_state: bool = False,
+) -> Any:  # fmt: skip
+    """The scan of Mamba, of tensors with shape (samples, channels, sequence)."""
+    samples, channels, _ = u.shape
+    tensors = [one for one in (u, delta, A, B, C, D, z, delta_bias) if one is not None]
+    state = (samples, channels, A.shape[-1]), torch.float32
+    call = Call("mamba_ssm::selective_scan_fwd", (like(u), state), _UNKNOWN, _UNKNOWN)
+    made, last = launch_with_gradients(call, *tensors)
+    return (made, last) if return_last_state else made
+
+
+def mamba_chunk_scan_combined(
+    x: Any, dt: Any, A: Any, B: Any, C: Any, chunk_size: int, D: Any = None, z: Any = None, dt_bias: Any = None,
+    *_: Any, return_final_states: bool = False, **__: Any,
+) -> Any:  # fmt: skip
+    """The scan of Mamba-2 by products of chunks, of tensors with shape (samples, sequence, heads, width)."""
+    samples, length, heads, width = x.shape
+    groups, states = B.shape[2:]
+    chunks = samples * -(-length // chunk_size)
+    # scores of a chunk, and their product with its values; its states, and what those before it add
+    products = (
+        Product(chunk_size, chunk_size, states, chunks * groups), Product(chunk_size, width, chunk_size, chunks * heads),
+        Product(width, states, chunk_size, chunks * heads), Product(chunk_size, width, states, chunks * heads),
+    )  # fmt: skip
+    tensors = [one for one in (x, dt, A, B, C, D, z, dt_bias) if one is not None]
+    final, kept = ((samples, heads, width, states), torch.float32), ((chunks, heads, width, states), torch.float32)
+    work = Work(products=products)
+    call = Call("mamba_ssm::mamba_chunk_scan_combined", (like(x), final), work, Work(products=2 * products), (kept,))
+    made, last, _kept = launch_with_gradients(call, *tensors)
+    return (made, last) if return_final_states else made
+
+
+class GatedNorm(Norm):
+    """`mamba_ssm.ops.triton.layernorm_gated.RMSNorm`, whose input may be multiplied with another one before."""
+
+    kernel = "mamba_ssm::rms_norm"
+
+    def forward(self, values: torch.Tensor, z: Any = None, **_: Any) -> Any:
+        """The norm."""
+        return norm(self.kernel, values if z is None else elementwise("mamba_ssm::silu_mul", values, z), self.weight)
+
+
+MODULES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "causal_conv1d": {"causal_conv1d_fn": causal_conv1d_fn, "causal_conv1d_update": None}, "mamba_ssm": {},
+    "mamba_ssm.ops.selective_scan_interface": {"selective_scan_fn": selective_scan_fn},
+    "mamba_ssm.ops.triton.ssd_combined": {"mamba_chunk_scan_combined": mamba_chunk_scan_combined},
+    "mamba_ssm.ops.triton.selective_state_update": {"selective_state_update": None},
+    "mamba_ssm.ops.triton.layernorm_gated": {"RMSNorm": GatedNorm}, "mamba_ssm.ops.triton.layer_norm": {"RMSNorm": GatedNorm},
+}  # fmt: skip
