@@ -206,8 +206,7 @@ class Loss(Spec):
     def logit_bytes(self, element_bytes: int) -> tuple[int, float]:
         """Bytes per logit that are kept for the backward pass, and bytes allocated in addition at the peak."""
         copy = max(_WIDE_BYTES, element_bytes) if self.wide else element_bytes
-        # logits themselves, which scripts hold until the step is over
-        own = element_bytes if self.wide else 0
+        own = element_bytes if copy > element_bytes else 0
         if self.chunks > 1:
             return 0, (copy + self.more * copy + own) / self.chunks
         return copy, self.more * copy + own
