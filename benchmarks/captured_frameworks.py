@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleproof.simulator.captured.record import EventKind
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.predict import predict
@@ -44,22 +45,30 @@ class Case(NamedTuple):
     packages: str = ""
 
 
-def decoder(weights: float, tokens: float = TOKENS, passes: float = 6, layers: int = LAYERS) -> float:
+def decoder(
+    weights: float, tokens: float = TOKENS, passes: float = 6, layers: int = LAYERS, length: int = LENGTH,
+    head: float = WIDTH * VOCABULARY,
+) -> float:  # fmt: skip
     """FLOPs of a step of a decoder: of each weight of products and each token those of the passes, and attention's two products
     in the forward pass and five in the backward pass, whatever its mask leaves. weights: of a layer."""
-    return passes * (layers * weights + WIDTH * VOCABULARY) * tokens + 7 * layers * 2 * tokens * LENGTH * WIDTH
+    return passes * (layers * weights + head) * tokens + 7 * layers * 2 * tokens * length * WIDTH
 
 
 # queries and results of attention, keys and values of half the heads, three products of 11/4 of the width
-LLAMA: Final = decoder((3 + 3 * 11 / 4) * WIDTH**2)
+LAYER: Final = (3 + 3 * 11 / 4) * WIDTH**2
+LLAMA: Final = decoder(LAYER)
 GPT: Final = decoder(12 * WIDTH**2)
 # the last of two pipeline stages has two of four layers and the head; tensor parallelism of 2, four micro-batches
 MEGATRON: Final = 4 * decoder(12 * WIDTH**2, layers=2, passes=6) / 2
 # adapters and the gradients of weights are left out
-FROZEN: Final = decoder((3 + 3 * 11 / 4) * WIDTH**2, passes=4)
+FROZEN: Final = decoder(LAYER, passes=4)
+# 12 layers of each tower, with 50 patches and 77 tokens of each of four samples
+CLIP: Final = 4 * 6 * 12 * 12 * (768**2 * 50 + 512**2 * 77)
 # multiplications of an image, by the papers of the models
 RESNET_50, VIT_S_16, IMAGES = 4.1e9, 4.6e9, 32
 
+# The line of a file below which rows are written.
+_BELOW: Final = "<!-- written by benchmarks/captured_frameworks.py -->"
 _RUN: Final = "torchrun --nproc_per_node 8"
 CASES: Final[dict[str, Case]] = {
     "Trainer": Case("transformers", f"{_RUN} hugging_face.py trainer", LLAMA),
@@ -86,22 +95,37 @@ CASES: Final[dict[str, Case]] = {
     "timm, ViT-S/16": Case("timm", f"{_RUN} vision.py timm --model vit_small_patch16_224", 6 * VIT_S_16 * IMAGES),
     "torchvision, ResNet-50": Case("torchvision", f"{_RUN} vision.py torchvision", 6 * RESNET_50 * IMAGES),
     "Megatron Core, TP 2, PP 2": Case("megatron-core", f"{_RUN} megatron_gpt.py", MEGATRON),
+    # activations of layers are computed again
     "torchtune": Case(
-        "torchtune", "tune run --nproc_per_node 8 full_finetune_distributed --config torchtune.yaml assets=$ASSETS"
+        "torchtune", "tune run --nproc_per_node 8 full_finetune_distributed --config torchtune.yaml assets=$ASSETS",
+        decoder(LAYER, head=WIDTH * 128_256) + 2 * LAYERS * LAYER * TOKENS,
     ),
-    "torchtitan": Case("torchtitan", f"{_RUN} -m torchtitan.train --module llama3 --config llama3_debugmodel "
-        "--hf_assets_path $ASSETS/tokenizer --dataloader.dataset_path $ASSETS/lines --validator.no-enable "
-        "--checkpoint.no-enable"),
+    "torchtitan 0.2, FSDP2, TP 2": Case(
+        "torchtitan",
+        f"{_RUN} -m torchtitan.train --model.name llama3 --model.flavor debugmodel --model.hf_assets_path $ASSETS/tokenizer "
+        "--training.dataset c4_test --training.dataset_path $ASSETS/lines --training.seq_len 512 --training.local_batch_size 2 "
+        "--training.steps 6 --parallelism.tensor_parallel_degree 2",
+    ),
+    "torchtitan 0.3": Case(
+        "torchtitan",
+        f"{_RUN} -m torchtitan.train --module llama3 --config llama3_debugmodel --hf_assets_path $ASSETS/tokenizer "
+        "--dataloader.dataset_path $ASSETS/lines --validator.no-enable --checkpoint.no-enable",
+    ),
     "litgpt, LoRA": Case("litgpt", "litgpt finetune_lora $ASSETS/litgpt --data JSON --data.json_path $ASSETS/instructions.json "
         "--data.val_split_fraction 0.1 --devices 8 --train.global_batch_size 16 --train.micro_batch_size 2 "
         "--train.max_seq_length 512 --out_dir $ASSETS/out --eval.initial_validation false"),
-    "x-transformers": Case("x-transformers", f"{_RUN} other_packages.py x_transformers"),
-    "vit-pytorch": Case("vit-pytorch", f"{_RUN} other_packages.py vit_pytorch"),
+    "x-transformers": Case(
+        "x-transformers", f"{_RUN} other_packages.py x_transformers", decoder(12 * WIDTH**2, tokens=4 * (LENGTH - 1))
+    ),
+    "vit-pytorch": Case(
+        "vit-pytorch", f"{_RUN} other_packages.py vit_pytorch",
+        decoder(12 * WIDTH**2, tokens=4 * 257, length=257, head=3 * 16**2 * WIDTH),
+    ),
     "segmentation_models": Case("segmentation-models-pytorch", f"{_RUN} other_packages.py segmentation_models_pytorch"),
     "MONAI U-Net": Case("monai", f"{_RUN} other_packages.py monai"),
     "torch_geometric GCN": Case("torch-geometric", f"{_RUN} other_packages.py torch_geometric"),
     "diffusers U-Net": Case("diffusers", f"{_RUN} other_packages.py diffusers"),
-    "open_clip ViT-B-32": Case("open-clip-torch", f"{_RUN} other_packages.py open_clip"),
+    "open_clip ViT-B-32": Case("open-clip-torch", f"{_RUN} other_packages.py open_clip", CLIP),
 }  # fmt: skip
 
 
@@ -135,19 +159,20 @@ def row(name: str) -> str:
 
 
 def update(file: Path, rows: Mapping[str, str]) -> None:
-    """Replaces rows of a file, in the order of cases."""
-    lines = file.read_text().splitlines() if file.exists() else []
-    found = {name: line for line in lines for name in CASES if line.startswith((f"| {name} |", f"- {name} (", f"- {name}:"))}
-    ordered = [line for name in CASES if (line := (found | dict(rows)).get(name)) is not None]
-    cores = len(os.sched_getaffinity(0))
-    where = f"{cores} cores that others use too, no GPU, torch {importlib.metadata.version('torch')}"
-    head = [
-        f"{datetime.now(UTC):%d %B %Y}, {where}; ranks and predictions on {CLUSTER}.", "",
+    """Replaces rows of a file, in the order of cases, below the text that it begins with."""
+    text, _, rest = (file.read_text() if file.exists() else "").partition(_BELOW)
+    found = {
+        name: row for row in rest.splitlines() for name in CASES if row.startswith((f"| {name} |", f"- {name} (", f"- {name}:"))
+    }
+    ordered = [row for name in CASES if (row := (found | dict(rows)).get(name)) is not None]
+    where = f"{len(os.sched_getaffinity(0))} cores, no GPU, torch {importlib.metadata.version('torch')}"
+    lines = [
+        _BELOW, "", f"{datetime.now(UTC):%d %B %Y}, {where}; ranks and predictions on {CLUSTER}.", "",
         "| case | package | seconds | MiB | FLOPs per rank | by hand | peak memory | predicted step |",
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|", *(row for row in ordered if row.startswith("|")),
     ]  # fmt: skip
-    table = [line for line in ordered if line.startswith("|")]
-    file.write_text("\n".join([*head, *table, "", *(line for line in ordered if line.startswith("-"))]).rstrip() + "\n")
+    failed = [row for row in ordered if row.startswith("-")]
+    file.write_text(text + "\n".join([*lines, *(["", "Not captured:", "", *failed] if failed else [])]) + "\n")
 
 
 @contextlib.contextmanager
@@ -164,7 +189,7 @@ def captured(case: Case) -> str:
     started = parse(shlex.split(os.path.expandvars(case.command)))
     job, device = job_of(started, None, None, CLUSTER, packages=case.packages)
     found, costs = capture(job, CaptureOptions(device, CLUSTER, timeout_s=900), lambda _: None)
-    flops = max(float(np.sum(one.columns["flops"][one.begin :])) for one in found.classes)
+    flops = max(float(np.sum(one.columns["flops"][one.rows(EventKind.OPERATOR)])) for one in found.classes)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "capture.zip"
         found.write(path)

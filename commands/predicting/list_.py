@@ -116,7 +116,7 @@ def _gpus(name: str) -> str:
     from scaleproof.simulator.scenario.read import load_cluster
 
     cluster = load_cluster(catalog.ROOT / "clusters" / f"{name}.yaml")
-    return f"{cluster.nodes * cluster.node.devices:,} {cluster.device.name}"
+    return f"{cluster.devices:,} {cluster.device.name}"
 
 
 def _memory(name: str) -> str:

@@ -24,6 +24,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import Optimizer, Precision
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
+from scaleproof.simulator.common.units import parse_Bps
 from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model import AnyModel
@@ -105,8 +106,16 @@ def predict_among(
 
 
 def _base(row: Row, rows: Sequence[Row]) -> tuple[Row, float]:
-    """The row of the series on the fewest GPUs, and its samples/s (the mean of several). Raises InputError."""
-    series = [other for other in rows if all(other.get(column, "") == row.get(column, "") for column in _SERIES)]
+    """The row of the series on the fewest GPUs, and its samples/s (the mean of several). A run on one GPU is also a base of
+    software that adds synchronisation to its own. Raises InputError."""
+    series = [other for other in rows if all(other.get(column, "") == row.get(column, "") for column in _SERIES[:-1])]
+    software = row.get("software", "")
+    series = [
+        other
+        for other in series
+        if other.get("software", "") == software
+        or (other.get("gpus") == "1" and software.startswith(f"{other.get('software')}, "))
+    ]
     known = [(int(other["gpus"]), other) for other in series if re.fullmatch("[1-9][0-9]{0,6}", other.get("gpus", ""))]
     fewest = min((gpus for gpus, _ in known), default=0)
     bases = [other for gpus, other in known if gpus == fewest]
@@ -202,7 +211,7 @@ def _strategy(row: Row, cluster: Cluster) -> dict[str, Any]:
     method, gpus = row.get("method", "").lower(), _gpus(row)
     if "parameter_server" in method or "distributed_replicated" in method or "no nccl" in method:
         return _servers(method, row, cluster)
-    if not any(word in method for word in ("nccl", "allreduce", "horovod", "ddp")):
+    if not any(word in method for word in ("nccl", "allreduce", "horovod", "ddp", "single gpu")):
         raise InputError(f"unknown method: {method or 'none stated'}")
     strategy: dict[str, Any] = {"kind": "data_parallel", "workers": gpus, "microbatches": _passes(row)}
     if "gradient accumulation" in method:
@@ -242,22 +251,30 @@ def _is_local(row: Row) -> bool:
 
 
 def _used_cluster(cluster: Cluster, row: Row, strategy: Mapping[str, Any]) -> Cluster:
-    """The nodes that the GPUs need. If GPUs hold variables, their own memory serves them, or a share of the host's memory."""
+    """The nodes that the GPUs need, or those that the row has. If GPUs hold variables, their own memory serves them, or a share
+    of the host's memory."""
     node, gpus = cluster.node, _gpus(row)
     if strategy["kind"] == "parameter_server" and _is_local(row):
         host_Bps = node.memory_bandwidth_Bps
         shared_Bps = host_Bps / gpus if host_Bps and strategy["shard"] == "bytes" else None
         node = node.model_copy(update={"memory_bandwidth_Bps": shared_Bps})
-    return cluster.model_copy(update={"node": node, "nodes": -(-gpus // node.devices)})
+    nodes = max(_count(row.get("nodes")), -(-gpus // node.devices))
+    return cluster.model_copy(update={"node": node.model_copy(update={"used": -(-gpus // nodes)}), "nodes": nodes})
 
 
 def _cluster(row: Row) -> Cluster:
-    """The shipped cluster of the row's name, otherwise one with such GPUs and as many per node. Raises InputError."""
-    name, gpu = row.get("cluster", ""), row.get("gpu", "")
-    cluster = _named_cluster(name, gpu) or _similar_cluster(gpu, _count(row.get("gpus_per_node")))
+    """The shipped cluster of the row's name, otherwise one with such GPUs, at least as many per node, and the network rate that
+    the row states. Raises InputError."""
+    name, gpu, per_node = row.get("cluster", ""), row.get("gpu", ""), _count(row.get("gpus_per_node"))
+    several = _count(row.get("nodes")) > 1
+    cluster = _named_cluster(name, gpu)
+    if cluster is None and (cluster := _similar_cluster(gpu, per_node, several)) is not None and cluster.network is not None:
+        stated = re.match(r"\d+ Gbit/s", row.get("inter_node") or "")
+        rate = {"bandwidth_Bps": parse_Bps(stated[0])} if stated else {}
+        cluster = cluster.model_copy(update={"network": cluster.network.model_copy(update=rate)})
     if cluster is None:
         raise InputError(f"no cluster like {name or 'one without a name'} with {gpu or 'unknown GPUs'}")
-    if _gpus(row) > cluster.node.devices and cluster.network is None:
+    if (several or _gpus(row) > cluster.node.devices) and cluster.network is None:
         raise InputError(f"no network between nodes of {name}")
     return cluster
 
@@ -274,10 +291,11 @@ def _named_cluster(name: str, gpu: str) -> Cluster | None:
 
 
 @functools.cache
-def _similar_cluster(gpu: str, per_node: int) -> Cluster | None:
-    """The first shipped cluster with such GPUs, and with as many per node as the row says unless that is 0."""
+def _similar_cluster(gpu: str, per_node: int, several: bool) -> Cluster | None:
+    """The first shipped cluster with such GPUs, at least `per_node` in a node, and a network if there are several nodes."""
     similar = (own for own in map(_load_cluster, catalog.names("clusters")) if _words(gpu) <= _words(own.device.name))
-    return next((cluster for cluster in similar if per_node in (0, cluster.node.devices)), None)
+    fitting = (one for one in similar if per_node <= one.node.devices and (one.network is not None or not several))
+    return next(fitting, None)
 
 
 def _words(gpu: str) -> set[str]:
@@ -287,8 +305,9 @@ def _words(gpu: str) -> set[str]:
 
 @functools.cache
 def _model(name: str, seq_len: str) -> AnyModel:
-    """The shipped model of that name, ignoring hyphens. Raises InputError, or what `load_model` does."""
-    plain = re.sub(r"v1\.5|[^a-z0-9]", "", name.lower())
+    """The shipped model of that name, ignoring hyphens and the data that it is trained on. Raises InputError, or what
+    `load_model` does."""
+    plain = re.sub(r"v1\.5|\(squad\)|[^a-z0-9]", "", name.lower())
     reference = next((known for known in catalog.names("models") if known.replace("-", "") == plain), None)
     if reference is None:
         raise InputError(f"unknown model: {name or 'none stated'}")

@@ -7,7 +7,6 @@ the sizes of groups.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -216,10 +215,14 @@ def replicas_of(capture: Capture, roles: Sequence[GroupRoles]) -> Replicas:
     """The replicas of the model among the ranks: all ranks that no group inside a replica connects."""
     first = min(range(len(capture.classes)), key=lambda number: capture.classes[number].played)
     one, role = capture.classes[first], roles[first]
-    sizes = [len(one.groups[index].ranks) for index in role.inside if len(one.groups[index].ranks) < capture.world_size]
+    inside = [one.groups[index].ranks for index in role.inside if len(one.groups[index].ranks) < capture.world_size]
+    # ranks of one replica: groups may be made several times, and some contain others
+    replica = {one.played}
+    for ranks in sorted(inside, key=len):
+        if not replica.issuperset(ranks):
+            replica = {rank + other - one.played for rank in replica for other in ranks}
     stages = [index for index in role.inside if role.dimensions[index] == Dimension.PIPELINE]
-    if role.pipeline and not stages:
-        sizes.append(len(capture.classes))
-    count = max(1, capture.world_size // max(1, math.prod(sizes)))
+    unseen = len(capture.classes) if role.pipeline and not stages else 1
+    count = max(1, capture.world_size // (len(replica) * unseen))
     groups = [group.ranks for each in capture.classes for group in each.groups]
     return Replicas.from_groups(count, capture.world_size, groups)

@@ -56,7 +56,7 @@ class TrainingWork(NamedTuple):
     nodes; 0 without such a pipeline. splits_backward: whether gradients of weights are a pass of their own. autocast: whether
     training in 16 bits keeps parameters, norms and sums in 32. master: whether optimizers update master weights in 32 bits.
     state_bits, ema: bits of states, and precision of an average of parameters, see `optimizer_bytes`. clips: whether gradients
-    are clipped by their norm; as the framework does it if None.
+    are clipped by their norm; as the framework does it if None. zero: stage of ZeRO.
     """
 
     precision: Precision
@@ -70,6 +70,7 @@ class TrainingWork(NamedTuple):
     state_bits: StateBits | None = None
     ema: Precision | None = None
     clips: bool | None = None
+    zero: int = 0
 
 
 class Execution:
@@ -303,9 +304,14 @@ class Execution:
         return total_s * self.framework.kernel_scale
 
     @property
+    def _host_factor(self) -> float:
+        """Factor on the framework's times of the host."""
+        return self.framework.host_scale * self._kernels.host_slowdown
+
+    @property
     def _kernel_host_s(self) -> float:
         """Seconds of host time per kernel launch."""
-        return self.framework.host_scale * self._kernels.host_slowdown * self.framework.host.kernel_s
+        return self._host_factor * self.framework.host.kernel_s
 
     def _host_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds of host time in both passes."""
@@ -314,12 +320,23 @@ class Execution:
             if isinstance(operator, Attention):
                 forward, backward = self._score_passes(operator, samples).extra_kernels
                 kernels = kernels + PerPass(forward=forward, backward=backward)
-        collective_s = self.framework.host_scale * self._kernels.host_slowdown * self.framework.host.collective_s
+        collective_s = self._host_factor * self.framework.host.collective_s
         forward_s, backward_s = (
-            count * self._kernel_host_s + number * collective_s
-            for count, number in zip((kernels.forward, kernels.backward), _collectives(layer), strict=True)
+            count * self._kernel_host_s + number * collective_s + hooks_s
+            for count, number, hooks_s in zip(
+                (kernels.forward, kernels.backward), _collectives(layer), self._hooks_s(layer), strict=True
+            )
         )
         return forward_s, backward_s
+
+    def _hooks_s(self, layer: Layer) -> tuple[float, float]:
+        """Seconds of the host in the hooks of a layer's modules and gradients in both passes."""
+        hooks, zero = self.framework.hooks, self.work.zero
+        is_block = any(isinstance(operator, Attention) for operator in layer.operators)
+        modules = hooks.modules + sum(map(is_added, layer.operators)) if is_block else len(layer.operators)
+        modules_s = self._host_factor * hooks.module_s * modules if zero == 3 else 0.0
+        gradients_s = self._host_factor * hooks.gradient_s * len(layer.tensors) if zero else 0.0
+        return modules_s, gradients_s + modules_s * layer.has_backward
 
     def _launches(self, layer: Layer) -> PerPass:
         """Kernels that the framework launches for a layer in both passes."""

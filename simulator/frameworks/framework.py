@@ -79,6 +79,14 @@ class Host(Spec):
     described: float = Field(1.0, ge=0, le=100, description="kernels launched per kernel that other layers describe")
 
 
+class Hooks(Spec):
+    """Python code that runs between kernels with ZeRO, on one device too."""
+
+    modules: int = Field(0, ge=0, le=10_000, description="modules of a transformer block whose passes have hooks, with stage 3")
+    module_s: Seconds = Field(0.0, alias="module", description="of a module's hooks in each pass, which gather and release")
+    gradient_s: Seconds = Field(0.0, alias="gradient", description="of a trained tensor's hook in each backward pass")
+
+
 class GradientPrecision(Spec):
     """Precision of gradients for each training precision, or one precision for all of them.
 
@@ -348,6 +356,7 @@ class Framework(Spec):
         ATTENTION_CORE, description="the recomputation that it calls selective; the core of attention if absent"
     )
     host: Host = Host()
+    hooks: Hooks = Hooks()
     attention: dict[str, str] = Field(
         {},
         description="version of flash attention by device generation, or 'any'; 'best' of all; 'none' writes scores to memory",
@@ -398,6 +407,10 @@ class Framework(Spec):
         None, alias="tcp",
         description="largest rate of a node where collectives between nodes go over TCP; absent: over the network's transport",
     )  # fmt: skip
+    connections: int | None = Field(
+        None, ge=1, le=10_000,
+        description="of a node to the next over TCP, where containers hide its card from NCCL; absent: they fill the network",
+    )  # fmt: skip
     kernel_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled kernel times, from calibration")
     host_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled host times, from calibration")
     defaults: Defaults = Defaults()
@@ -427,13 +440,19 @@ class Framework(Spec):
         return stall.step_s * (nodes >= stall.nodes) if stall is not None else 0.0
 
     def reached(self, cluster: Cluster) -> Cluster:
-        """The cluster as the framework's collectives reach it: its network over TCP if they do not use its own transport."""
-        if self.tcp_Bps is None or cluster.network is None:
+        """The cluster as the framework's collectives reach it: its network over TCP if they do not use its own transport, and
+        no faster than the framework's connections are."""
+        network = cluster.network
+        if network is None:
             return cluster
-        network = cluster.network.model_copy(
-            update={"transport": "sockets", "bandwidth_Bps": min(self.tcp_Bps, cluster.network.bandwidth_Bps)}
-        )
-        return cluster.model_copy(update={"network": network})
+        transport = cluster.transport if self.tcp_Bps is None else "sockets"
+        most_Bps = network.bandwidth_Bps if self.tcp_Bps is None else min(self.tcp_Bps, network.bandwidth_Bps)
+        if self.connections is not None and network.connection_Bps is not None and transport == "sockets":
+            most_Bps = min(most_Bps, self.connections * network.connection_Bps)
+        if self.tcp_Bps is None and most_Bps == network.bandwidth_Bps:
+            return cluster
+        slower = network.model_copy(update={"transport": transport, "bandwidth_Bps": most_Bps})
+        return cluster.model_copy(update={"network": slower})
 
     def transposes_images(self, generation: str, precision: str) -> bool:
         """Whether images are stored channel by channel, and transposed for the tensor cores of a generation of GPUs."""
@@ -458,6 +477,7 @@ IDEAL: Final = Framework(
 # Mechanisms that can be switched off, with the fields that do so.
 ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "host": {"host": Host(), "host_scale": 1.0},
+    "hooks": {"hooks": Hooks()},
     "attention": {"attention": _BEST_ATTENTION},
     "kernels": {"extra_bytes": {}},
     "attention passes": {"attention_passes": {}, "fused_softmax": False},
@@ -476,4 +496,5 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "zero 1": {"zero_1": ZeroOne()},
     "stalls": {"message_stall": None},
     "tcp": {"tcp_Bps": None},
+    "connections": {"connections": None},
 }

@@ -14,7 +14,7 @@ from scaleproof.simulator.memory.inputs import Amount, MemoryInputs
 from scaleproof.simulator.memory.step import UpdateBytes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.muon import matrix_elements
-from scaleproof.simulator.model.operators import Matmul, WeightPass
+from scaleproof.simulator.model.operators import Convolution, Matmul, WeightPass
 from scaleproof.simulator.parallelism import LocalSgd
 from scaleproof.simulator.parallelism.compression import PowerSgd, TopK
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
@@ -40,7 +40,7 @@ class StageElements(NamedTuple):
     frozen parameters with a size of their own. states: of the optimizer. small: trained ones in tensors whose states never have
     8 bits. largest: largest trained tensor. ends_bytes: parameters of layers that are pinned to a stage end; blocks_bytes: of
     all other layers; block_bytes: of the largest one. products: one trained weight of each shape in blocks. dequantised: the
-    largest weights that are dequantised.
+    largest weights that are dequantised. multiplied: parameters of layers with products, which autocast casts for them.
     """
 
     parameters: int
@@ -55,11 +55,12 @@ class StageElements(NamedTuple):
     products: int
     base_bytes: float = 0.0
     dequantised: int = 0
+    multiplied: int = 0
 
 
 def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str, element_bytes: int) -> StageElements:
     """Sizes of some layers, each with the number of times that it occurs. element_bytes: of a trained parameter."""
-    parameters = trained = experts = largest = dequantised = small = hidden = 0
+    parameters = trained = experts = largest = dequantised = small = hidden = multiplied = 0
     all_bytes = base_bytes = blocks_bytes = block_bytes = adafactor = 0.0
     shapes = set[tuple[int, int]]()
     for layer, times in runs:
@@ -69,6 +70,8 @@ def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str, element_bytes
         base_bytes += times * (layer.frozen_bytes or 0.0)
         passes = (operator.weights for operator in layer.operators if isinstance(operator, WeightPass))
         dequantised = max(dequantised, max(passes, default=0))
+        is_multiplied = any(isinstance(operator, Matmul | Convolution) for operator in layer.operators)
+        multiplied += times * layer.full_parameters * is_multiplied
         trained += times * layer.trained_parameters
         experts += times * layer.expert_parameters
         largest = max(largest, max(layer.tensors, default=0))
@@ -86,7 +89,9 @@ def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str, element_bytes
     states = OPTIMIZER_STATES[optimizer] * trained + adafactor + (trained - hidden if optimizer == "muon" else 0)
     in_products = sum(columns * inner for columns, inner in shapes)
     blocks = all_bytes - blocks_bytes, blocks_bytes, block_bytes
-    return StageElements(parameters, trained, experts, states, small, largest, *blocks, in_products, base_bytes, dequantised)
+    return StageElements(
+        parameters, trained, experts, states, small, largest, *blocks, in_products, base_bytes, dequantised, multiplied
+    )
 
 
 def states(layers: Iterable[Layer], training: Training, replicas: int = 1) -> States:
@@ -195,7 +200,7 @@ class StaticMemory:
     def _cast_bytes(self) -> float:
         """Bytes of the copies of parameters in the precision of activations, which autocast keeps until the backward pass."""
         inputs = self.inputs
-        return inputs.size * self.part.parameters if inputs.size < inputs.parameter_size else 0.0
+        return inputs.size * self.part.multiplied if inputs.size < inputs.parameter_size else 0.0
 
     @property
     def _updates(self) -> bool:
@@ -235,10 +240,11 @@ class StaticMemory:
         elif inputs.reduced_size != inputs.gradient_size:
             # gradients are reduced as a copy in another precision
             copied = two if inputs.plan.overlap else whole
-        buckets = np.where(zero == 2, two, copied * (zero < 2))
-        return inputs.plan.averages * (
-            buckets + min(software.reduce_elements, parameters) * inputs.parameter_size * np.minimum(1, zero)
-        )
+        if not software.reduce_elements:
+            return inputs.plan.averages * np.where(zero == 2, two, copied * (zero < 2))
+        # DeepSpeed's are allocated whole, on one device too; one is filled while the other is reduced with stage 2
+        reducing = software.reduce_elements * inputs.size * (np.minimum(1, zero) + (zero == 2) * inputs.plan.overlap)
+        return inputs.plan.averages * copied * (zero < 2) + reducing
 
     @property
     def _gathered_bytes(self) -> Amount:

@@ -81,7 +81,7 @@ class FineTuning(NamedTuple):
     def casts(self) -> int:
         """Casts of what a product of an adapter reads: to its precision, and by autocast back to that of activations."""
         is_wider = self.trained_bytes > self.element_bytes and not self.wide
-        return is_wider + self.autocast
+        return is_wider + (self.autocast and self.trained_bytes > self.element_bytes)
 
     @property
     def copies(self) -> bool:

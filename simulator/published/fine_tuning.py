@@ -92,7 +92,7 @@ def fine_tuning_run(row: Row, named: bool = True) -> FineTuningRun:
 
 def _with_defaults(training: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """With what the row's software does where the row says nothing; of adapters only where there are some."""
-    found = {**usual, **training}
+    found = {"autocast": False, **usual, **training}
     if "adapters" in training:
         found["adapters"] = {**usual.get("adapters", {}), **training["adapters"]}
     else:
@@ -159,10 +159,12 @@ def _training(row: Row, is_gated: bool) -> dict[str, Any]:
     mixed = "mixed" in precision or (name == "fp16" and not is_narrow)
     deepspeed = "deepspeed" in row["software"].lower()
     found: dict[str, Any] = {
-        "precision": name, "optimizer": _OPTIMIZERS[optimizer], "autocast": mixed,
+        "precision": name, "optimizer": _OPTIMIZERS[optimizer],
         "master": mixed or deepspeed or name == "fp16",
         "recompute": "full" if row["activation_checkpointing"] in ("full", "yes") else "none",
     }  # fmt: skip
+    if mixed:
+        found["autocast"] = True
     if "8-bit" in row["optimizer"].lower() or "8bit" in row["optimizer"].lower():
         found["state_bits"] = 8
     sharded = re.search(r"fsdp|zero[- ]?(\d)?", row["strategy"].lower())

@@ -316,7 +316,7 @@ class Job:
         """The device as the framework uses it."""
         work = TrainingWork(
             self.precision, self.optimizer, self.recompute, self.recipe, self.pipelined_ranks, self.splits_backward,
-            self.autocast, self.master, self.state_bits, self.ema, self.clips,
+            self.autocast, self.master, self.state_bits, self.ema, self.clips, self.zero,
         )  # fmt: skip
         return execution_of(self.cluster.device, self.framework, work)
 

@@ -97,7 +97,8 @@ def _of_python(words: Sequence[str]) -> ScriptCommand:
 
 def _of_launcher(launcher: Launcher, words: Sequence[str]) -> ScriptCommand:
     """The script that a launcher of the table starts, or the launcher itself where ranks run it."""
-    at = program_at(words)
+    scripts = (at for at, word in enumerate(words) if word.endswith(".py"))
+    at = next(scripts, None) if launcher.is_played else program_at(words)
     own = words[:at]
     numbers = numbers_of(launcher, own)
     if launcher.is_played:

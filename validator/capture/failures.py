@@ -49,13 +49,14 @@ def sentence(script: str, failure: dict[str, Any], hint: str = "--log DIR keeps 
         return f"{where}: {text}"
     module = _MODULE.search(text)
     package = module[1].partition(".")[0] if module else ""
+    spelled = {name: name.replace("_", "[_ -]?").replace("attn", "att(n|ention)") for name in STAND_INS}
+    optional = next((name for name, pattern in spelled.items() if re.search(pattern, text, re.IGNORECASE)), "")
+    if "ImportError" in kinds and optional:
+        return f"{where}: the script needs {optional}, which is not installed here ({text}); capture with --with {optional}"
     is_import = "ImportError" in kinds and (package in _CUDA_PACKAGES or bool(_CUDA_LIBRARY.search(text)))
     if is_import or "CUDA_HOME" in text:
         what = f"imports {package}" if package else f"loads an extension for CUDA ({text})"
         return f"{where}: the script {what}, which needs a GPU or is not installed; capture it with PyTorch's own operators"
-    optional = next((name for name in STAND_INS if re.search(rf"\b{name}\b", text)), "")
-    if "ImportError" in kinds and optional:
-        return f"{where}: the script needs {optional}, which is not installed here ({text}); capture with --with {optional}"
     if package:
         return f"{where}: the script imports {package}, which is not installed here; pip install it into this environment"
     if any(kind in _NETWORK_ERRORS for kind in kinds) or _NETWORK_TEXT.search(text):
@@ -78,7 +79,10 @@ def failure_plain(error: BaseException, context: ScriptContext | None, rank: int
         error = error.__cause__.with_traceback(error.__traceback__)
     is_ours = isinstance(error, ScaleproofError | NoStepError | UnknownShapeError | NoValueError)
     said = str(error).strip() or _source(error)
-    text = said if is_ours else f"{type(error).__name__}: {said}".splitlines()[0].removesuffix(": ")
+    lines = f"{type(error).__name__}: {said}".splitlines()
+    # an error of another process ends with its own text
+    also = f" {lines[-1]}" if "Original Traceback" in said else ""
+    text = said if is_ours else f"{lines[0].removesuffix(': ')}{also}"
     missing = missing_words(text)
     line = _own_line(error, context)
     return {"line": line, "text": missing or text, "kind": _kind(error), "rank": rank, "ours": is_ours or bool(missing)}

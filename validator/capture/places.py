@@ -23,7 +23,7 @@ _DUMP: Final = "Stack (most recent call first):"
 _WAITS: Final = (Mailbox.get.__code__, Mailbox.shared.__code__)
 
 
-class RankPlace(NamedTuple):
+class ReportedPlace(NamedTuple):
     """Where a rank is. line: of the script, '' if none is known. does: what it waits for or is in, '' for the line itself.
     steps: training steps so far, None if the rank could not say."""
 
@@ -59,7 +59,7 @@ class PlaceReporter:
         faulthandler.register(REQUEST, self._stack, all_threads=False, chain=True)
 
     def _report(self, _: int, frame: FrameType | None) -> None:
-        plain = RankPlace(self._rank, self._line(), _does(frame), self._steps())
+        plain = ReportedPlace(self._rank, self._line(), _does(frame), self._steps())
         write_atomically(self._folder / _PLACE.format(self._rank), json.dumps(plain).encode())
 
 
@@ -79,23 +79,23 @@ def _in(path: str, line: int, name: str) -> str:
 
 
 def forget(folder: Path) -> None:
-    """Removes earlier reports, so that new ones can be told from them."""
+    """Removes earlier reports, so that those of before do not count."""
     for path in folder.glob(_PLACE.format("*")):
         path.unlink()
 
 
-def read_places(folder: Path, is_own: Callable[[str], bool]) -> Iterator[RankPlace]:
+def read_places(folder: Path, is_own: Callable[[str], bool]) -> Iterator[ReportedPlace]:
     """Reports since the last call of `forget`. is_own: whether a file is the script's."""
     for stack in sorted(folder.glob(_STACK.format("*"))):
         rank = int(stack.stem.rpartition("-")[2])
         with contextlib.suppress(OSError, ValueError):
             place = folder / _PLACE.format(rank)
             if place.exists():
-                yield RankPlace(*json.loads(place.read_bytes()))
+                yield ReportedPlace(*json.loads(place.read_bytes()))
                 continue
             _, found, dump = stack.read_text(encoding="utf-8").rpartition(_DUMP)
             frames = _FRAME.findall(dump)
             if found and frames:
                 own = next((f"{Path(path).name}:{line}" for path, line, _ in frames if is_own(path)), "")
                 path, line, name = frames[0]
-                yield RankPlace(rank, own, _in(path, int(line), name), None)
+                yield ReportedPlace(rank, own, _in(path, int(line), name), None)

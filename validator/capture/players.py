@@ -23,7 +23,7 @@ from scaleproof.simulator.common.errors import RunError
 from scaleproof.validator.capture.communication.mailbox import requested
 from scaleproof.validator.capture.context import ScriptContext
 from scaleproof.validator.capture.job import CaptureJob
-from scaleproof.validator.capture.places import REQUEST, RankPlace, forget, read_places
+from scaleproof.validator.capture.places import REQUEST, ReportedPlace, forget, read_places
 from scaleproof.validator.capture.player import folder_of
 from scaleproof.validator.launch.child import Child, end_with, line
 from scaleproof.validator.launch.fork_server import Exit
@@ -91,7 +91,7 @@ class Players:
         """The exit code of a rank that has ended, −n after signal n."""
         return self._ended[rank]
 
-    def places(self) -> list[RankPlace]:
+    def places(self) -> list[ReportedPlace]:
         """Where the scripts of the ranks that still run are."""
         forget(self._folder)
         self._server.send({"where": True})
@@ -116,7 +116,7 @@ def serve(descriptor: int, folder: str) -> None:
     import importlib
 
     from scaleproof.validator.capture.compiled.regions import prepare_compiler
-    from scaleproof.validator.capture.torchvision_operators import declare_vision
+    from scaleproof.validator.capture.replaced.vision import declare_vision
 
     for module in _PRELOAD:
         importlib.import_module(module)

@@ -48,6 +48,8 @@ class Steps:
     def __init__(self, trace: RankTrace, arena: Arena, wanted: int, finish: Callable[[], None]) -> None:
         self._trace, self._arena, self._wanted, self._finish = trace, arena, wanted, finish
         self._marks: list[Mark] = []
+        # marks from before the first step that trains
+        self._forgotten: int | None = None
         self._names: dict[int, str] = {}
         self._made: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.parameters: dict[int, torch.Tensor] = {}
@@ -84,6 +86,13 @@ class Steps:
         self._arena.collect()
         self._categorise(optimizer)
         self._names[id(optimizer)] = type(optimizer).__name__
+        trains = self._trace.trains(self._marks[-1].row if self._marks else 0)
+        if self._marks and not trains and self._marks[-1].optimizer == id(optimizer):
+            # an optimizer that is called for one group of parameters after another, or to make its states
+            return
+        if trains and self._forgotten is None:
+            self._forgotten = len(self._marks)
+            self._marks.clear()
         self._marks.append(Mark(id(optimizer), self._trace.mark(), _merged(context.inputs)))
         context.begin_step()
 
@@ -96,7 +105,7 @@ class Steps:
 
     def _is_enough(self) -> bool:
         period = self._period()
-        if not period or len(self._marks) < self._wanted * period:
+        if not period or self._forgotten is None or len(self._marks) < self._wanted * period:
             return False
         stepped = {mark.optimizer for mark in self._marks}
         waits = any(id(optimizer) not in stepped for optimizer in self._made)
@@ -121,7 +130,8 @@ class Steps:
         inputs = _merged(one for mark in self._marks[-period:] for one in mark.inputs)
         optimizers = tuple(UsedOptimizer(self._names[one], used.count(one)) for one in dict.fromkeys(used))
         steady = count > 2 and self._digest(2 * period, period) == self._digest(period, 0)
-        return KeptStep(begin, end, count - 1, count, inputs, optimizers, steady, len(self._marks) - period)
+        first = len(self._marks) - period + (self._forgotten or 0)
+        return KeptStep(begin, end, count - 1, count, inputs, optimizers, steady, first)
 
     def _digest(self, begin: int, end: int) -> str:
         """A hash of the events between two marks, counted from the last one."""

@@ -49,7 +49,7 @@ class RankTrace:
         self._calls: dict[int, Any] = {}
         self._compared: dict[int, tuple[Any, ...]] = {}
         self._decisions: dict[tuple[str, str, str], int] = {}
-        self._answers: Counter[tuple[str, str, str]] = Counter()
+        self._decided_here: Counter[tuple[str, str, str]] = Counter()
         self._works = 0
         self._peaks: list[int] = []
         self._live = 0
@@ -123,8 +123,8 @@ class RankTrace:
         """Counts a value that a policy decides. Returns the number of those of this line in this step."""
         key = operator, policy, self.context.line()
         self._decisions[key] = self._decisions.get(key, 0) + 1
-        self._answers[key] += 1
-        return self._answers[key]
+        self._decided_here[key] += 1
+        return self._decided_here[key]
 
     def note(self, what: str) -> None:
         """Keeps a sentence for users, which begins with the line where the script is, once."""
@@ -138,9 +138,17 @@ class RankTrace:
             PolicyDecision(operator, policy, count, line) for (operator, policy, line), count in self._decisions.items()
         )
 
+    def trains(self, since: int) -> bool:
+        """Whether a row after another one belongs to a backward pass, or is a product outside of optimizers."""
+        phases, flops = (self.events.columns[name][since:] for name in ("phase", "flops"))
+        return any(
+            phase == TrainingPass.BACKWARD or (count > 0 and phase != TrainingPass.OPTIMIZER)
+            for phase, count in zip(phases, flops, strict=True)
+        )
+
     def mark(self) -> int:
         """The row where a step may begin; its highest number of allocated bytes so far begins again."""
-        self._answers.clear()
+        self._decided_here.clear()
         self._peaks.append(self._highest)
         self._highest = self._live
         return len(self.events)

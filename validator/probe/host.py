@@ -30,8 +30,9 @@ def copies(sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
 
     def one_round(budget_s: float) -> Iterator[Point]:
         for size_bytes in sizes_bytes:
-            host = torch.ones(size_bytes // 4, pin_memory=device.type == "cuda")
-            own = torch.ones(size_bytes // 4, device=device)
+            # memory that was never written is read from one page of zeros
+            host = torch.zeros(size_bytes // 4, pin_memory=device.type == "cuda").fill_(1.0)
+            own = torch.zeros(size_bytes // 4, device=device)
             for what, target, source in (("host to device", own, host), ("device to host", host, own)):
                 step = averaged(partial(target.copy_, source, non_blocking=True))
                 yield rank_point("host_copy", what, float(size_bytes), "bytes", repeat(step, budget_s / (2 * len(sizes_bytes))))

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.arrangements import arrangements
 from scaleproof.simulator.analysis.planner.candidates import Candidates, Part
-from scaleproof.simulator.analysis.planner.estimate import MixedConfigurations, StepTimes, every, every_mixed
+from scaleproof.simulator.analysis.planner.estimate import MixedConfigurations, StepTimes, by_lengths, every, every_mixed
 from scaleproof.simulator.analysis.planner.estimate.parameter_servers import valid_server_configurations
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import CLOSED, FOLLOWED
 from scaleproof.simulator.analysis.planner.methods import ALL_PARAMETERS, own_method, trained_by, trained_words
@@ -350,7 +350,10 @@ def candidates_of(
     hybrids = [one for one in spaces(scenario, ranks, schedules, frameworks) if one.zero]
     hybrids = hybrids if "hybrid" in kinds else [replace(one, ranks=()) for one in hybrids[:1]]
     served = server_space(scenario, ranks, servers if "parameter_server" in kinds else 0, frameworks)
-    return Candidates((*map(every, hybrids), valid_server_configurations(served)))
+    parts = map(every, hybrids)
+    if scenario.batch.lengths is not None:
+        parts = (one for part in parts if len(part) for one in by_lengths(part))
+    return Candidates((*parts, valid_server_configurations(served)))
 
 
 def _promising(candidates: Candidates, memory: float | None, wanted: float) -> tuple[Candidates, float]:
@@ -392,8 +395,8 @@ def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection
     if scenario.unevenness.wants_mean:
         message = "plans need ranks and links that do not change over time; leave noise, throttled, tail and tenants out"
         raise FieldError(("unevenness",), message)
-    if (lengths := scenario.batch.lengths) is not None and lengths.batches != "packed":
-        message = "plans are made for samples of one length, or packed ones, since padding depends on the microbatch"
+    if scenario.batch.lengths is not None and scenario.cluster.kinds:
+        message = "plans for nodes of different kinds are made for samples of one length"
         raise FieldError(("batch", "lengths"), f"{message}; leave it out, and predict what is planned with it")
     if scenario.cluster.kinds and "parameter_server" in kinds:
         raise InputError(

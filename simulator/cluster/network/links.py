@@ -73,6 +73,9 @@ class Link(Spec):
     transport: str | None = Field(
         None, description="how NCCL sends messages over a network: an entry of scenarios/collectives/transports.yaml"
     )
+    connection_Bps: PositiveBytesPerSecond | None = Field(
+        None, alias="connection", description="largest rate of one TCP connection, where the network's provider limits it"
+    )
     peer_to_peer: bool = Field(
         True,
         description="whether devices of a node reach each other's memory, else messages pass the host's; of GeForce "

@@ -192,3 +192,19 @@ def test_the_command_prints_the_score(capsys: pytest.CaptureFixture[str], tmp_pa
     out = capsys.readouterr().out
     assert "nvidia_dle" in out
     assert f"skipped: {BASE} (1 rows)" in out
+
+
+def test_a_rows_nodes_are_those_that_it_has() -> None:
+    """Two GPUs of two nodes synchronise over the network, which is slower than two GPUs of one node."""
+    where = {"cluster": "somewhere", "gpu": "T4", "gpus_per_node": "4", "inter_node": "50 Gbit/s"}
+    base = at(1, **where, precision="fp32", samples_per_s="10")
+    together, separate, slow = (
+        predicted(base | {"gpus": "2", "nodes": nodes, "inter_node": rate}, base)
+        for nodes, rate in (("1", "50 Gbit/s"), ("2", "50 Gbit/s"), ("2", "10 Gbit/s"))
+    )
+    assert slow < separate < together
+
+
+def test_a_run_on_one_gpu_is_the_base_of_software_that_adds_synchronisation() -> None:
+    base = at(1, method="single GPU", software="TensorFlow 2017, tf_cnn_benchmarks")
+    assert predicted(at(16, method="allreduce", software="TensorFlow 2017, tf_cnn_benchmarks, Horovod"), base) > 0

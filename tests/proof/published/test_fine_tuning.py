@@ -58,6 +58,9 @@ def test_a_row_is_a_scenario_that_says_what_is_trained() -> None:
     assert training.adapters.targets == ("q", "v")
     assert (training.base_precision, training.double_quantization, training.autocast) == ("nf4", True, False)
     assert (run.passes, run.reported, run.lengths) == (128, "allocated_bytes", True)
+    # Qwen's script has autocast, where the row's software does not go through DeepSpeed
+    assert fine_tuning_run(row("ft-qwen-001")).scenario.training.autocast
+    assert not fine_tuning_run(row("ft-qwen-019")).scenario.training.autocast
     assert load("published:ft-litgpt-013").training == training
 
 

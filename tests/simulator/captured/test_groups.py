@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.simulator.captured.groups import Replicas
+from scaleproof.simulator.captured.groups import GroupRoles, Replicas, replicas_of
+from scaleproof.simulator.captured.record import EventKind, ProcessGroup
 from scaleproof.simulator.common.errors import FieldError
+from tests.simulator.captured.records import Step, capture, rank_class
 
 
 def test_the_axis_of_the_replicas_follows_from_their_groups() -> None:
@@ -43,3 +45,9 @@ def test_ranks_that_differ_stay_single_and_the_others_grow() -> None:
 def test_fewer_workers_than_ranks_that_differ_need_another_capture() -> None:
     with pytest.raises(FieldError, match="too few"):
         Replicas(8).resized_classes([(0,), range(1, 8)], Replicas(1))
+
+
+def test_groups_that_are_made_again_or_contain_others_count_once() -> None:
+    names = {"tp": (0, 1), "mesh_tp": (0, 1), "pipeline": (0, 4), "tensor and pipeline": (0, 1, 4, 5), "mesh_dp": (0, 2)}
+    one = rank_class(Step().add(EventKind.STEP), range(8), [ProcessGroup(name, ranks, name) for name, ranks in names.items()])
+    assert replicas_of(capture(one), [GroupRoles.from_ranks(one)]).count == 2

@@ -88,6 +88,8 @@ def test_each_mechanism_changes_some_scenario(mechanism: str) -> None:
             "cluster.nodes=1",
             "strategy={kind: hybrid, tensor: 4, workers: 2, overlap: true}",
         ),
+        "hooks": ("framework=hf-trainer-deepspeed", "training.zero=3", "model.hidden=512"),
+        "connections": ("framework=adaptdl", "cluster=aws-g4dn", "strategy.workers=8", "training.precision=fp16"),
         "tcp": ("framework=tensorflow-2-mirrored", "cluster=dlperf-v100", "strategy.workers=16", "training.precision=fp16"),
     }
     overlapped = "framework=pytorch-fsdp2", "training.zero=3", "cluster=eos-h100"

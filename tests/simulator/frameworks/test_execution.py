@@ -54,6 +54,20 @@ def test_small_layers_are_host_bound_and_large_ones_are_not() -> None:
     assert Execution(device(), MEGATRON, WORK).layer_s(large, 4) == pytest.approx(kernels_alone_s(MEGATRON, large, 4), rel=1e-3)
 
 
+def test_hooks_of_modules_need_stage_3_and_those_of_gradients_any_stage() -> None:
+    tiny, framework = block(16, sequence=16), shipped("hf-trainer-deepspeed")
+    kernels = device().kernels
+    assert kernels is not None
+    hooks = framework.hooks
+    without, *stages = (Execution(device(), framework, WORK._replace(zero=zero)).layer_s(tiny, 1) for zero in range(4))
+    modules_s, gradients_s = hooks.modules * hooks.module_s, len(tiny.tensors) * hooks.gradient_s
+    for stage, passes in enumerate(stages, 1):
+        added = (passes[0] - without[0]) / kernels.host_slowdown, (passes[1] - without[1]) / kernels.host_slowdown
+        assert added == pytest.approx((modules_s * (stage == 3), gradients_s + modules_s * (stage == 3)), rel=0.02)
+    trained = Execution(device(), framework.ablated("hooks"), WORK._replace(zero=3)).layer_s(tiny, 1)
+    assert trained == without
+
+
 def test_a_pass_is_never_faster_than_host_or_device() -> None:
     """Host and device overlap: a pass takes at least the maximum and at most the sum of their times."""
     host = MEGATRON.host

@@ -1,4 +1,4 @@
-"""TensorFlow 2: one process drives the devices of a node, and sums of gradients go over TCP."""
+"""TensorFlow 2: one process drives the devices of a node, and sums of gradients go over TCP. Connections in containers."""
 
 from __future__ import annotations
 
@@ -50,3 +50,19 @@ def test_tcp_is_not_faster_than_the_network() -> None:
     alone = cluster.model_copy(update={"network": None})
     assert TENSORFLOW.reached(alone) is alone
     assert shipped("pytorch-ddp").reached(cluster) is cluster
+
+
+def test_connections_limit_collectives_over_tcp_where_the_network_limits_each() -> None:
+    pods = shipped("adaptdl")
+    cluster = scenario("cluster=aws-g4dn", "strategy.workers=8", "training.precision=fp16").cluster
+    limited, several = (pods.model_copy(update={"connections": number}).reached(cluster).network for number in (1, 3))
+    assert cluster.network is not None
+    assert limited is not None
+    assert several is not None
+    assert (limited.bandwidth_Bps, several.bandwidth_Bps) == (cluster.network.connection_Bps, 3 * limited.bandwidth_Bps)
+    enough = pods.model_copy(update={"connections": 100})
+    assert enough.reached(cluster) is cluster
+    free = cluster.model_copy(update={"network": cluster.network.model_copy(update={"connection_Bps": None})})
+    assert pods.reached(free) is free
+    over_rdma = cluster.model_copy(update={"network": cluster.network.model_copy(update={"transport": "roce"})})
+    assert pods.reached(over_rdma) is over_rdma

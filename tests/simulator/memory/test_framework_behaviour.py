@@ -66,3 +66,26 @@ def test_norms_with_frozen_weights_keep_what_gradients_of_inputs_read(small: Mak
     kept = [sum(map(one.framework.memory.copies_bytes, one.layers(WHOLE))) for one in (full, tuned)]
     norms = 8 * 2 + 1
     assert kept[0] - kept[1] == pytest.approx(2 * norms * 512 * 256)
+
+
+def test_deepspeed_allocates_whole_reduction_buffers_on_one_device_too(small: Make) -> None:
+    adapters = {"kind": "lora", "rank": 8}
+    allocated = []
+    for zero in (0, 1, 2):
+        fields = training(precision="bf16", zero=zero, adapters=adapters)
+        one = small(
+            LLAMA, *ON, fields, "batch.total=4", hybrid(workers=1), trained_by("hf-trainer-deepspeed", reduce_elements=1e6)
+        )
+        allocated.append(memory(one).worst.holders_bytes["communication"])
+    # stage 2 fills one while the other is reduced
+    assert allocated == [0.0, 2e6, 4e6]
+
+
+def test_autocast_casts_what_products_read_alone(small: Make) -> None:
+    working = []
+    for vocabulary in (8192, 16384):
+        model = LLAMA.replace("8192", str(vocabulary))
+        one = small(model, *ON, training(precision="bf16", autocast=True, recompute="full"), "batch.total=1", hybrid(workers=1))
+        working.append(memory(one).worst.holders_bytes["working"])
+    # of the head's weights, and not of the embedding's table
+    assert working[1] - working[0] == 2 * 8192 * 512

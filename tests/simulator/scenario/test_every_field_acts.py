@@ -143,6 +143,7 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "Lengths.file": ("lengths-file", SHORT_LENGTHS),
     "VisionLanguage.position_rows": ("vision", 1024, {"positions": "learned"}),
     "Link.peer_to_peer": ("geforce", True),
+    "Link.connection_Bps": "connections",
     "Kernels.tensor_rate": ("geforce", 0.25),
     "BridgedPairs.bridge_Bps": ("geforce", 1e9),
     "NodeKind.nodes": ("mixed", (2, 3)),

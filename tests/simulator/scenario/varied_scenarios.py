@@ -436,6 +436,10 @@ VARIED: Final[Mapping[str, Fields]] = {
     "stalls-replicas": _hybrid(_LLAMA, workers=32, framework=_STALLS),
     "torchtitan": _hybrid(_LLAMA, workers=16, tensor=2, training={"zero": 3}, framework="torchtitan"),
     "internevo": _hybrid(_LLAMA, workers=16, tensor=2, training={"zero": 1}, framework="internevo"),
+    "hooks": _hybrid(_LLAMA, workers=16, training={"zero": 3}, framework="hf-trainer-deepspeed"),
+    "connections": {
+        **_hybrid("gpt2-small", workers=8, training={"precision": "fp16"}, framework="adaptdl"), "cluster": "aws-g4dn",
+    },
 }  # fmt: skip
 # Shipped ones with parts that the others lack.
 SHIPPED: Final = (

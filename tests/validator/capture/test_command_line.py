@@ -73,6 +73,8 @@ def test_launchers_read_the_file_with_their_settings(tmp_path: Path, monkeypatch
     install("accelerate", tmp_path, monkeypatch, "")
     started = parse(["accelerate", "launch", "--config_file", "settings.yaml", "train.py", "--num-processes", "3"])
     assert started[1:3] == (16, 8)
+    install("litgpt", tmp_path, monkeypatch, "")
+    assert parse(["litgpt", "finetune_lora", "models/litgpt", "--devices", "8"]).ranks == 8
 
 
 def test_each_device_of_the_cluster_is_a_rank_where_torchrun_takes_all() -> None:
@@ -117,7 +119,7 @@ def test_some_launchers_give_the_script_its_rank_on_the_node(command: str, argum
 def install(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Makes a console command of this Python."""
     command = folder / "bin" / name
-    command.parent.mkdir()
+    command.parent.mkdir(exist_ok=True)
     command.write_text(f"#!{sys.executable}\n{text}")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", str(command.parent), prepend=os.pathsep)

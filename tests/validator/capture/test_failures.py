@@ -10,7 +10,7 @@ from scaleproof.validator.capture.failures import failure_plain, sentence
 @pytest.mark.parametrize(
     ("text", "kind", "expected"),
     [
-        ("ModuleNotFoundError: No module named 'flash_attn'", "ImportError", "imports flash_attn, which"),
+        ("ModuleNotFoundError: No module named 'flash_attn'", "ImportError", "capture with --with flash_attn"),
         ("ModuleNotFoundError: No module named 'numpyro'", "ImportError", "pip install it"),
         ("ImportError: libcudart.so.12: cannot open shared object file", "ImportError", "loads an extension for CUDA"),
         ("OSError: CUDA_HOME environment variable is not set", "OSError", "loads an extension for CUDA"),

@@ -188,5 +188,12 @@ def test_inputs_by_keywords_show_samples_and_silu_has_one_kernel_in_each_pass() 
 
 def test_ranks_compare_numbers_with_rank_0_and_leave_parameters_unused() -> None:
     (one,) = captured(SCRIPTS / "compared_ranks.py", ranks=4).classes
-    # gradients, and which parameters were used
-    assert collectives(one).count("all_reduce") == 2
+    # statistics of gradients, gradients, and which parameters were used
+    assert (collectives(one).count("all_reduce"), collectives(one).count("all_gather")) == (3, 1)
+
+
+def test_an_optimizer_may_be_called_for_one_parameter_after_another() -> None:
+    (one,) = captured(SCRIPTS / "group_by_group.py", ranks=1).classes
+    updates = [row for row in one.rows(EventKind.OPERATOR).tolist() if "adam" in one.text("name", row)]
+    # the gradient of the input is not needed
+    assert (len(updates), flops(one)) == (3, (3 * 3 - 1) * 2 * 2 * 64**2)

@@ -124,6 +124,7 @@ def install(trace: RankTrace, arena: Arena, device: DeviceProperties, index: int
     replace_functions(
         torch._C, _get_accelerator=lambda check=None: torch.device("cuda"), _set_linalg_preferred_backend=_always(None),
         _set_blas_preferred_backend=_always(None), _cuda_getCurrentRawStream=lambda device: trace.context.stream,
+        _show_config=_always("PyTorch built with:\n  - CUDA Runtime"),
     )  # fmt: skip
     legacy_types.install()
     _install_profiler()
@@ -234,7 +235,9 @@ class _CudaGenerator(_Generator):  # type: ignore[misc]
 
     def get_state(self) -> torch.Tensor:
         """Seed and offset as bytes."""
-        return torch.tensor([self.initial_seed(), self._offset], dtype=torch.int64).view(torch.uint8)
+        # seeds have no sign, and 64 bits
+        seed = (self.initial_seed() + (1 << 63)) % (1 << 64) - (1 << 63)
+        return torch.tensor([seed, self._offset], dtype=torch.int64).view(torch.uint8)
 
     def set_state(self, new_state: torch.Tensor) -> _CudaGenerator:
         """Takes a seed and an offset."""

@@ -17,7 +17,7 @@ COMPUTED_FLOATS: Final = 1 << 14
 COMPUTED_INTEGERS: Final = 1 << 26
 INVENTED_FLOATS: Final = 1 << 10
 INVENTED_VALUE: Final = 1.0
-# An invented value that a line reads again and again in a step is another one after so many times: small, large, negative.
+# An invented value that a line reads this often in a step is another one from then on: small, large, negative.
 _REPEATED: Final = 256
 _OTHER_VALUES: Final = (1e-9, 500.0, -500.0)
 _RANDOM: Final = {"aten::normal_", "aten::uniform_", "aten::bernoulli_", "aten::exponential_", "aten::log_normal_"}

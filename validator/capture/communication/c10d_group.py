@@ -112,7 +112,7 @@ class C10dGroup(_ProcessGroup):  # type: ignore[misc]
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
-        self._own, self._size = rank, size
+        self._own, self._size, self._name = rank, size, ""
 
     @abstractmethod
     def collective(self, call: CollectiveCall) -> Any:
@@ -120,8 +120,9 @@ class C10dGroup(_ProcessGroup):  # type: ignore[misc]
 
     @property
     def group_name(self) -> str:
-        """The name that PyTorch gave it."""
-        return distributed_c10d._world.pg_names[self]
+        """The name that PyTorch gave it, and forgets before it destroys the group."""
+        self._name = distributed_c10d._world.pg_names.get(self, self._name)
+        return self._name
 
     pg_name = group_name
 

@@ -16,6 +16,7 @@ from scaleproof.validator.capture.packages.functions import (
     elementwise,
     norm,
     norm_type,
+    not_captured,
     rotated,
     seen,
     sizes_of_lengths,
@@ -185,14 +186,18 @@ class PackedSwiGLU(nn.Module):
         return self.w3(elementwise("xformers::silu_mul", *self.w12(x).chunk(2, -1)))
 
 
-_ATTENTION: Final = {
+_VARLEN: Final[Any] = flash_attn_varlen_func
+_ATTENTION: Final[dict[str, Any]] = {
     "flash_attn_func": flash_attn_func, "flash_attn_varlen_func": flash_attn_varlen_func,
     "flash_attn_qkvpacked_func": _second(flash_attn_func, 2, 0), "flash_attn_kvpacked_func": _second(flash_attn_func, 2, 1),
-    "flash_attn_varlen_qkvpacked_func": lambda qkv, ends, most, *given, **keywords: flash_attn_varlen_func(
+    "flash_attn_varlen_qkvpacked_func": lambda qkv, ends, most, *given, **keywords: _VARLEN(
         *qkv.unbind(1), ends, ends, most, most, *given, **keywords
     ),
     "flash_attn_varlen_kvpacked_func": _second(flash_attn_varlen_func, 1, 1),
 }  # fmt: skip
+_OTHERS: Final = ("flash_attn_with_kvcache", "_flash_attn_forward", "_flash_attn_backward", "_flash_attn_varlen_forward",
+                  "_flash_attn_varlen_backward")  # fmt: skip
+_ATTENTION.update({name: not_captured(f"flash_attn.{name}") for name in _OTHERS})
 _RMS: Final = norm_type("RMSNorm", "flash_attn::rms_norm")
 _NORMS: Final = {"layer_norm_fn": _normed, "rms_norm_fn": _normed, "RMSNorm": _RMS}
 _BIASES: Final = {
@@ -216,7 +221,10 @@ MODULES: Final[Mapping[str, Mapping[str, Any]]] = {
     "flash_attn.ops.triton.layer_norm": _NORMS, "flash_attn.ops.triton.rotary": {"apply_rotary": apply_rotary_emb},
     "flash_attn.ops.activations": {"swiglu": swiglu},
     "flash_attn.losses.cross_entropy": {"CrossEntropyLoss": FlashCrossEntropyLoss},
-    "flash_attn_interface": {"flash_attn_func": _third, "flash_attn_varlen_func": _third_varlen},
+    "flash_attn_interface": {
+        "flash_attn_func": _third, "flash_attn_varlen_func": _third_varlen,
+        "flash_attn_with_kvcache": _ATTENTION["flash_attn_with_kvcache"],
+    },
     "xformers": {}, "xformers.ops": {
         **_FMHA, "SwiGLU": PackedSwiGLU, "rms_norm": lambda x, weight, *_: norm("xformers::rms_norm", x, weight),
     },

@@ -44,7 +44,7 @@ class Params4bit(nn.Parameter):
         made.quant_type, made.quant_storage, made.bnb_quantized = quant_type, quant_storage, quant_state is not None
         return made
 
-    def cuda(self, device: Any = None, non_blocking: bool = False, **_: Any) -> Any:
+    def cuda(self, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
         """See torch."""
         return self.to("cuda" if device is None else device)
 

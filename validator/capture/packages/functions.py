@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from scaleproof.simulator.captured.known_kernels import attention_work
+from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.model.operators import Product
 from scaleproof.simulator.model.torch_operators import Work
 from scaleproof.validator.capture.packages.operator import Call, Result, integers, launch_with_gradients, like, update
@@ -200,3 +201,12 @@ class LossModule(nn.Module):
     def forward(self, logits: Any, labels: Any, *_: Any) -> Any:
         """The loss."""
         return cross_entropy(self.kernel, logits, labels, self.reduction)
+
+
+def not_captured(name: str) -> Callable[..., Any]:
+    """A function that scripts import, and that is refused where it is called."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RunError(f"{name} is not captured, as for inference; use the package's function for training")
+
+    return refuse

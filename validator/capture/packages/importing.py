@@ -54,7 +54,10 @@ class PackageFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             is_ours = package in self._modules or (package in self._named and package in STAND_INS)
             return types.SimpleNamespace(version=_VERSION, metadata={"Name": name}) if is_ours else real(name)
 
-        importlib.metadata.distribution = distribution
+        setattr(importlib.metadata, "distribution", distribution)  # noqa: B010
+        owners = importlib.metadata.packages_distributions
+        ours = {name: [name.replace("_", "-")] for name in self._named}
+        setattr(importlib.metadata, "packages_distributions", lambda: {**owners(), **ours})  # noqa: B010
         setattr(importlib.metadata, "version", lambda name: str(distribution(name).version))  # noqa: B010
         for name in STAND_INS:
             if name in sys.modules:
@@ -69,7 +72,8 @@ class PackageFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return ModuleSpec(name, self, is_package=True) if self._has(name) else None
         if name != package:
             return None
-        real = PathFinder.find_spec(name)
+        # Triton itself is better than its stand-in: launches are recorded either way
+        real = PathFinder.find_spec(name) if package not in self._named or package == "triton" else None
         if real is not None and real.loader is not None:
             real.loader = _RealOrStandIn(real.loader, self)
             return real
@@ -174,7 +178,8 @@ def _catches(file: str, line: int) -> bool:
     at = [one for one in ast.walk(tree) if isinstance(one, ast.stmt) and one.lineno <= line <= (one.end_lineno or one.lineno)]
     imports = any(isinstance(one, ast.Import | ast.ImportFrom) for one in at)
     tries = [one for one in at if isinstance(one, ast.Try) and one.body[0].lineno <= line <= (one.body[-1].end_lineno or 0)]
-    caught = {ast.unparse(handler.type) if handler.type else "Exception" for one in tries for handler in one.handlers}
+    handlers = [handler for one in tries for handler in one.handlers if not isinstance(handler.body[-1], ast.Raise)]
+    caught = [ast.unparse(handler.type) if handler.type else "Exception" for handler in handlers]
     return any(name in kinds for kinds in caught for name in _GUARDS) or (
         "find_spec" in linecache.getline(file, line) and not imports
     )

@@ -81,7 +81,7 @@ def _applied(family: str) -> Callable[..., None]:
     def apply(*_: Any, rope: bool = True, cross_entropy: bool = False, fused_linear_cross_entropy: bool = True,
               model: Any = None, **chosen: Any) -> None:  # fmt: skip
         of: Any = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
-        classes = {name.lower(): value for name, value in vars(of).items() if isinstance(value, type)}
+        classes: dict[str, Any] = {name.lower(): value for name, value in vars(of).items() if isinstance(value, type)}
         forwards = {"RMSNorm": lambda this, x: norm(_NORM, x, this.weight), "MLP": _gated}
         for option, part in _PARTS.items():
             if chosen.get(option, True) and (found := classes.get(f"{family.replace('_', '')}{part.lower()}")):

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
+from torch.nn import functional
 
 from scaleproof.simulator.model.operators import Product
 from scaleproof.simulator.model.torch_operators import Work
-from scaleproof.validator.capture.packages.functions import Norm, elementwise, norm
+from scaleproof.validator.capture.packages.functions import Norm, elementwise, norm, not_captured
 from scaleproof.validator.capture.packages.operator import Call, launch_with_gradients, like
 
 # A scan computes more than it moves, in units that have no measured rate.
@@ -55,6 +56,39 @@ def mamba_chunk_scan_combined(
     return (made, last) if return_final_states else made
 
 
+def mamba_inner_fn(
+    xz: Any, conv1d_weight: Any, conv1d_bias: Any, x_proj_weight: Any, delta_proj_weight: Any, out_proj_weight: Any,
+    out_proj_bias: Any, A: Any, B: Any = None, C: Any = None, D: Any = None, *_: Any, **__: Any,
+) -> Any:  # fmt: skip
+    """A block of Mamba after its first product, of tensors with shape (samples, channels, sequence)."""
+    values, z = xz.chunk(2, 1)
+    values = causal_conv1d_fn(values, conv1d_weight.flatten(1), conv1d_bias)
+    steps, left, right = functional.linear(values.mT, x_proj_weight).split(
+        [delta_proj_weight.shape[1], A.shape[1], A.shape[1]], -1
+    )
+    scanned = selective_scan_fn(values, functional.linear(steps, delta_proj_weight).mT, A, left.mT, right.mT, D, z)
+    return functional.linear(scanned.mT, out_proj_weight, out_proj_bias)
+
+
+def mamba_split_conv1d_scan_combined(
+    zxbcdt: Any, conv1d_weight: Any, conv1d_bias: Any, dt_bias: Any, A: Any, D: Any, chunk_size: int, *_: Any,
+    rmsnorm_weight: Any = None, outproj_weight: Any = None, outproj_bias: Any = None, ngroups: int = 1,
+    return_final_states: bool = False, **__: Any,
+) -> Any:  # fmt: skip
+    """A block of Mamba-2 after its first product, of tensors with shape (samples, sequence, channels)."""
+    heads, convolved = A.shape[0], conv1d_weight.shape[0]
+    width = zxbcdt.shape[-1] - convolved - heads
+    z, mixed, steps = zxbcdt.split([width, convolved, heads], -1)
+    mixed = causal_conv1d_fn(mixed.mT, conv1d_weight, conv1d_bias).mT
+    values, left, right = mixed.split([width, (convolved - width) // 2, (convolved - width) // 2], -1)
+    parts = values.unflatten(-1, (heads, -1)), steps, A, left.unflatten(-1, (ngroups, -1)), right.unflatten(-1, (ngroups, -1))
+    made, last = mamba_chunk_scan_combined(*parts, chunk_size, D, None, dt_bias, return_final_states=True)
+    made = elementwise("mamba_ssm::silu_mul", made.flatten(2), z)
+    made = norm("mamba_ssm::rms_norm", made, rmsnorm_weight) if rmsnorm_weight is not None else made
+    made = functional.linear(made, outproj_weight, outproj_bias) if outproj_weight is not None else made
+    return (made, last) if return_final_states else made
+
+
 class GatedNorm(Norm):
     """`mamba_ssm.ops.triton.layernorm_gated.RMSNorm`, whose input may be multiplied with another one before."""
 
@@ -66,9 +100,17 @@ class GatedNorm(Norm):
 
 
 MODULES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "causal_conv1d": {"causal_conv1d_fn": causal_conv1d_fn, "causal_conv1d_update": None}, "mamba_ssm": {},
-    "mamba_ssm.ops.selective_scan_interface": {"selective_scan_fn": selective_scan_fn},
-    "mamba_ssm.ops.triton.ssd_combined": {"mamba_chunk_scan_combined": mamba_chunk_scan_combined},
-    "mamba_ssm.ops.triton.selective_state_update": {"selective_state_update": None},
+    "causal_conv1d": {"causal_conv1d_fn": causal_conv1d_fn, "causal_conv1d_update": not_captured("causal_conv1d_update")},
+    "mamba_ssm": {},
+    "mamba_ssm.ops.selective_scan_interface": {
+        "selective_scan_fn": selective_scan_fn, "mamba_inner_fn": mamba_inner_fn,
+    },
+    "mamba_ssm.ops.triton.ssd_combined": {
+        "mamba_chunk_scan_combined": mamba_chunk_scan_combined,
+        "mamba_split_conv1d_scan_combined": mamba_split_conv1d_scan_combined,
+    },
+    "mamba_ssm.ops.triton.selective_state_update": {
+        "selective_state_update": not_captured("selective_state_update")
+    },
     "mamba_ssm.ops.triton.layernorm_gated": {"RMSNorm": GatedNorm}, "mamba_ssm.ops.triton.layer_norm": {"RMSNorm": GatedNorm},
 }  # fmt: skip

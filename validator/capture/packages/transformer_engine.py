@@ -195,7 +195,7 @@ class _Module(nn.Module):
 
     def normed(self, values: torch.Tensor) -> torch.Tensor:
         """The norm."""
-        tensors = [one for one in (self.layer_norm_weight, self.layer_norm_bias) if one is not None]
+        tensors: list[Any] = [one for one in (self.layer_norm_weight, self.layer_norm_bias) if one is not None]
         kept = [((values.numel() // values.shape[-1], len(tensors)), torch.float32)]
         return launch_with_gradients(Call(self.kernel, (like(values),), kept=kept), values, *tensors)[0]
 
@@ -230,7 +230,7 @@ class TELinear(_Module):
     def forward(self, inp: Any, is_first_microbatch: Any = None, **_: Any) -> Any:
         """The product; and the bias, and the norm, where the script wants them."""
         values = self.normed(inp) if self.has_norm else inp
-        result = [self.multiplied(values, "", self.mode, is_first_microbatch)]
+        result: list[Any] = [self.multiplied(values, "", self.mode, is_first_microbatch)]
         result += [self.bias] if self.settings.get("return_bias") else []
         result += [values] if self.settings.get("return_layernorm_output") else []
         return result[0] if len(result) == 1 else tuple(result)

@@ -99,7 +99,7 @@ class Heuristics(KernelInterface):
         self.base_fn = getattr(fn, "base_fn", fn)
         self.__name__ = self.base_fn.__name__
 
-    def run(self, *arguments: Any, **keywords: Any) -> Any:  # type: ignore[override]
+    def run(self, *arguments: Any, **keywords: Any) -> Any:
         """Launches it."""
         for name, of in self.values.items():
             keywords[name] = of({**dict(zip(self.arg_names, arguments, strict=False)), **keywords})

@@ -328,6 +328,25 @@ def every(space: Space) -> Configurations:
     return Configurations(space, *np.ascontiguousarray(np.concatenate(blocks).T))
 
 
+def by_lengths(c: Configurations) -> Iterator[Configurations]:
+    """Yields the configurations whose microbatches of samples of different lengths have the same number of samples, as padding
+    depends on it, and whose workers wait for each other as often: each with a scenario that has these numbers."""
+    base = c.space.scenario
+    own = base.strategy if isinstance(base.strategy, Hybrid) else Hybrid()
+    batched = distinct(c.workers, c.microbatches, c.samples, c.context, np.minimum(c.stages, 2), c.zero // 3)
+    for number, values in enumerate(c.values(batched.first)):
+        numbers: dict[str, Any] = {name: values[name] for name in ("workers", "microbatches", "context")}
+        numbers |= {"stages": min(values["stages"], 2), "context_by": c.space.kept.get("context_by", "ring")}
+        scenario = base.model_copy(
+            update={
+                "strategy": own.model_copy(update=numbers | {"micro_batch_size": None}),
+                "training": base.training.model_copy(update={"zero": values["zero"] // 3 * 3}),
+                "batch": base.batch.with_total(base.total_samples),
+            }
+        )
+        yield replace(c.take(np.flatnonzero(batched.code == number)), space=replace(c.space, scenario=scenario))
+
+
 def suits(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], rests: Numbers) -> NDArray[np.bool_]:
     """Which rows of the other choices are compatible with some degrees, shape (rows,)."""
     zero, recompute, bucket, order, _ = rests

@@ -17,7 +17,7 @@ from scaleproof.simulator.analysis.planner.estimate.pipeline_times import CLOSED
 from scaleproof.simulator.analysis.planner.record import record_of
 from scaleproof.simulator.analysis.planner.search import candidates_of, plan
 from scaleproof.simulator.analysis.planner.sizes import plan_sizes
-from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import predict, timed
 from scaleproof.simulator.scenario.load import load
@@ -173,9 +173,12 @@ def test_nodes_without_others_have_their_own_link_and_network() -> None:
     assert [one.kinds[0].nodes for one in (both, turned)] == [(2,), (0,)]
 
 
-def test_servers_need_equal_nodes() -> None:
+def test_servers_and_samples_of_different_lengths_need_equal_nodes() -> None:
     with pytest.raises(InputError, match="parameter servers need equal devices on all nodes"):
         plan(job([{"count": 1}, HALF_NODE]), 2, strategies=("hybrid", "parameter_server"))
+    lengths = {"total": 6, "lengths": {"distribution": "uniform", "mean": 200}}
+    with pytest.raises(FieldError, match="nodes of different kinds are made for samples of one length"):
+        plan(job([{"count": 1}, HALF_NODE], batch=lengths), 2)
 
 
 def test_a_plan_says_on_which_nodes_it_is() -> None:

@@ -348,3 +348,30 @@ def test_the_best_configurations_are_returned_as_a_table() -> None:
     table = planned().to_frame()
     assert table["step_time_s"].is_monotonic_increasing
     assert (table["workers"] * table["stages"] * table["tensor"] * table["context"] == 8).all()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("batches", ["padded", "grouped", "packed"])
+def test_the_best_plan_for_samples_of_different_lengths_is_the_best_of_all_predictions(batches: str) -> None:
+    """Padding depends on the samples of a microbatch, and so do estimates and their bounds."""
+    lengths = f"batch.lengths={{distribution: lognormal, mean: 700, batches: {batches}}}"
+    scenario = load(
+        "llama-3.2-1b",
+        (
+            "cluster=workstation-2x4090",
+            "batch=8",
+            "model.sequence=2048",
+            "framework=hf-trainer-fsdp",
+            lengths,
+            "training.adapters=lora",
+        ),
+    )
+    found = plan(scenario, 2, top=2)
+    candidates = found.configurations
+    fitting = np.flatnonzero(found.memory_bytes <= found.capacity_bytes)
+    seconds = np.array([timed(candidates.scenario(row)).step_time_s for row in fitting.tolist()])
+    times = candidates.times(fitting)
+    assert (times.least_s <= seconds * (1 + 1e-9)).all()
+    assert times.expected_s == pytest.approx(seconds, rel=0.1)
+    assert found.proved
+    assert found.best[0].value == pytest.approx(seconds.min(), rel=1e-9)

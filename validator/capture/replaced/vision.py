@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 # Libraries end with their objects.
-_KEPT: Final[list[torch.library.Library]] = []
+_KEPT: Final[list[Any]] = []
 
 
 def declare_vision() -> None:
@@ -19,10 +19,12 @@ def declare_vision() -> None:
     places = found.submodule_search_locations if found is not None else None
     if not places:
         return
+    operators: Any = torch.ops
+    untyped: Any = torch.library
     try:
-        torch.ops.load_library(str(Path(places[0]) / "_C.so"))
+        operators.load_library(str(Path(places[0]) / "_C.so"))
     except OSError:
-        library = torch.library.Library("torchvision", "DEF")
+        library: Any = untyped.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _KEPT.append(library)
