@@ -58,6 +58,8 @@ class Recorder:
         # called with the begin (of time.perf_counter) of each span of compute, before its end is recorded
         self.lengthen: Callable[[float], object] | None = None
         self._entered_s = 0.0
+        # the mark at the end of the last backward pass
+        self.passed: Any = 0.0
         self._sink = sink
         self._step = 0
         self._rows: list[tuple[Any, ...]] = []
@@ -114,6 +116,8 @@ class Recorder:
         match: int = -1,
     ) -> None:
         """Records a span whose times are marks. start_s: its arrival if None."""
+        if phase == Phase.BACKWARD:
+            self.passed = end_s
         if phase in _PASSES:
             for begins_s, ends_s in self._interruptions:
                 times_s = (arrival_s, arrival_s, begins_s)

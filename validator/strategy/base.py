@@ -158,8 +158,12 @@ class Context:
         if self.pace is not None:
             job = job_of_rank(self.scenario, self.rank)
             products_s = job.orthogonalising_s(job.layers[number] for number in self.built)
-            self.pace.slow_down(inner, updated, products_s * (1.0 if sharing is None else sharing.share))
-        if self.host_link is not None:
+            self.pace.slow_down(inner, elements, products_s * (1.0 if sharing is None else sharing.share))
+        if self.host_link is not None and isinstance(optimizer, MasterOptimizer) and training.delay_update:
+            # next to sums of gradients
+            master = optimizer
+            self.host_link.end_updates(optimizer, elements, lambda: max(self.recorder.passed, master.updated_s))
+        elif self.host_link is not None:
             self.host_link.end_updates(optimizer, elements)
         return optimizer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
@@ -79,7 +80,9 @@ class MasterOptimizer(torch.optim.Optimizer):
         self.inner = build([master for _, master in self._pairs])
         self._scaler = scaler
         self._thread = ThreadPoolExecutor(1, "update") if delays else None
-        self._under_way: Future[None] | None = None
+        self._under_way: Future[float] | None = None
+        # when the update whose results the parameters have was complete, of time.perf_counter, where updates are delayed
+        self.updated_s = 0.0
         # numbers of the steps that were left out, from 0
         self.skipped: list[int] = []
         self._steps = self._applied = 0
@@ -108,11 +111,11 @@ class MasterOptimizer(torch.optim.Optimizer):
     def finish(self) -> None:
         """Waits for a delayed update, and gives the parameters its results."""
         if self._under_way is not None:
-            self._under_way.result()
+            self.updated_s = self._under_way.result()
             self._under_way = None
             self.write()
 
-    def _update(self) -> None:
+    def _update(self) -> float:
         if self._scaler is None:
             self.inner.step()
         else:
@@ -123,6 +126,7 @@ class MasterOptimizer(torch.optim.Optimizer):
                 self.skipped.append(self._steps)
         self._steps += 1
         self.inner.zero_grad()
+        return time.perf_counter()
 
     def load(self, values: Iterable[Tensor]) -> None:
         """Gives the copies, and with them the parameters, values that others have computed."""

@@ -102,5 +102,5 @@ def orthogonal(matrix: Tensor) -> Tensor:
     for _ in range(ITERATIONS):
         square = x @ x.mT
         x = first * x + (third * square + fifth * square @ square) @ x
-    scale: float = max(1.0, rows / columns) ** 0.5
-    return scale * (x.mT if rows > columns else x)
+    result: Tensor = max(1.0, rows / columns) ** 0.5 * (x.mT if rows > columns else x)
+    return result

@@ -255,7 +255,8 @@ class _ShardCollective:
 
     def gather(self, output: Tensor, own: Tensor) -> dist.Work:
         """Starts to gather; the pass is blocked from when it waits until the result has arrived."""
-        late_s = self._link.fetch_shards(own.nbytes) if self._link is not None and self._link.fetches_shards else 0.0
+        link = self._link if self._link is not None and self._link.fetches_shards else None
+        begin_s, fetched_s = time.perf_counter(), 0.0 if link is None else link.fetch_shards(own.nbytes)
         end, ended_s = self.shard.begin(output), list[float]()
         work = self.shard.begin_gather(output, own)
 
@@ -266,11 +267,13 @@ class _ShardCollective:
         noted = work.get_future().then(note)
 
         def wait() -> None:
+            if link is not None:
+                link.note_wait()
             work.wait()
             # its span belongs to this step
             noted.wait()
-            # an emulated copy to the device delays the gather
-            time.sleep(max(0.0, ended_s[0] + late_s - time.perf_counter()) if late_s else 0.0)
+            if link is not None:
+                time.sleep(max(0.0, link.gathered_s(begin_s, ended_s[0], fetched_s) - time.perf_counter()))
 
         return _RecordedWork(wait, self)
 
