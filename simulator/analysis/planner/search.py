@@ -361,7 +361,8 @@ def _promising(candidates: Candidates, memory: float | None, wanted: float) -> t
     assert candidates.cluster is not None
     room = MemoryRoom.of(1.0, candidates.scenario(0), memory, wanted, candidates.cluster.device.capacity_bytes)
     staged = [one for one in candidates.parts if isinstance(one, MixedConfigurations) and one.by_stage]
-    others = replace(candidates, parts=tuple(one for one in candidates.parts if one not in staged))
+    rest = (one for one in candidates.parts if one not in staged)
+    others = replace(candidates, parts=tuple(one.evaluated() if isinstance(one, MixedConfigurations) else one for one in rest))
     fits = np.flatnonzero(others.memory_bytes() <= room.limit_bytes)
     best_s, least_s = float(others.times(fits).expected_s.min(initial=np.inf)), np.inf
     kept: list[MixedConfigurations] = []

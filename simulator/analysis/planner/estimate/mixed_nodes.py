@@ -44,12 +44,14 @@ class MixedConfigurations:
     """Configurations of a space, in which either workers or stages are on nodes of one kind each.
 
     table: the configurations, as if all nodes were of the first kind. most: samples of a microbatch of the workers on each kind
-    of nodes; of several, some may have one less. shape (configurations, kinds). by_stage: whether kinds have stages.
+    of nodes; of several, some may have one less. shape (configurations, kinds). by_stage: whether kinds have stages. known:
+    what `memory_bytes` and `step_times` return, where that was computed.
     """
 
     table: Configurations
     most: Numbers
     by_stage: bool
+    known: NDArray[np.float64] | None = None
 
     @property
     def space(self) -> Space:
@@ -66,12 +68,17 @@ class MixedConfigurations:
 
     def take(self, rows: Any) -> MixedConfigurations:
         """The configurations in some rows."""
-        return replace(self, table=self.table.take(rows), most=self.most[rows])
+        known = None if self.known is None else self.known[:, rows]
+        return replace(self, table=self.table.take(rows), most=self.most[rows], known=known)
+
+    def evaluated(self) -> MixedConfigurations:
+        """The configurations with their memory and step times."""
+        return replace(self, known=np.array([self.memory_bytes(), *self.step_times()]))
 
     def on(self, cluster: Cluster) -> MixedConfigurations:
         """The same configurations on another cluster."""
         scenario = self.space.scenario.model_copy(update={"cluster": cluster})
-        return replace(self, table=replace(self.table, space=replace(self.space, scenario=scenario)))
+        return replace(self, table=replace(self.table, space=replace(self.space, scenario=scenario)), known=None)
 
     def row(self, row: int) -> dict[str, Any]:
         """One configuration, with the names and values of scenario fields. samples, shares: by kind of nodes."""
@@ -121,6 +128,8 @@ class MixedConfigurations:
     def memory_bytes(self) -> NDArray[np.float64]:
         """Bytes of the rank that needs the largest share of its device, in each configuration, if all devices had the capacity
         of the cluster's first kind."""
+        if self.known is not None:
+            return self.known[0].copy()
         result = np.zeros(len(self))
         for kind in self._kinds:
             own = self.cluster.with_device_of(kind)
@@ -143,6 +152,8 @@ class MixedConfigurations:
 
     def step_times(self) -> StepTimes:
         """Expected and least seconds of a step in each configuration."""
+        if self.known is not None:
+            return StepTimes(*self.known[1:])
         if self.by_stage:
             return step_times(self.table)
         by_kind = [step_times(self._as_if(kind)) for kind in self._kinds]
@@ -153,14 +164,15 @@ class MixedConfigurations:
         shortest time of the slowest stage of the others. limit_bytes: that a rank may need, in terms of `memory_bytes`. best_s:
         estimate of the best other configuration."""
         work_s = self._slowest_stages_s()
-        ordered, kept = np.argsort(work_s, kind="stable"), 0
+        ordered, kept, known = np.argsort(work_s, kind="stable"), 0, [np.empty((3, 0))]
         while kept < len(ordered) and work_s[ordered[kept]] < _MARGIN * best_s:
-            some = self.take(ordered[kept : kept + _AT_ONCE])
-            kept += len(some)
-            fits = np.flatnonzero(some.memory_bytes() <= limit_bytes)
-            best_s = min([best_s, *some.take(fits).step_times().expected_s.tolist()]) if len(fits) else best_s
+            some = self.take(ordered[kept : kept + _AT_ONCE]).evaluated()
+            assert some.known is not None
+            kept, known = kept + len(some), [*known, some.known]
+            own_bytes, expected_s, _ = some.known
+            best_s = min(best_s, float(expected_s[own_bytes <= limit_bytes].min(initial=np.inf)))
         left_s = float(work_s[ordered[kept]]) if kept < len(ordered) else np.inf
-        return self.take(np.sort(ordered[:kept])), left_s
+        return replace(self.take(ordered[:kept]), known=np.concatenate(known, axis=1)), left_s
 
     def _slowest_stages_s(self) -> NDArray[np.float64]:
         """Seconds of all passes over the blocks of the slowest stage."""
