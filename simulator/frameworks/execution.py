@@ -342,7 +342,9 @@ class Execution:
         """Kernels that the framework launches for a layer in both passes."""
         host, names = self.framework.host, {operator.name for operator in layer.operators}
         if any(isinstance(operator, Attention) for operator in layer.operators):
-            launches = host.block + host.mixture if "router" in names else host.block
+            launches = self._block_launches(layer)
+            if "router" in names:
+                launches = launches + host.mixture
             if self.work.autocast:
                 launches = launches + self.framework.autocast.block
         elif names & _ENDS:
@@ -355,6 +357,17 @@ class Execution:
         backward = max(0.0, launches.backward - sum(_missing_gradients(o) for o in layer.operators if not is_added(o)))
         more = [host.described * count for count in kernel_count(added)] if added else (0.0, 0.0)
         return PerPass(forward=launches.forward + more[0], backward=backward + more[1] if layer.has_backward else 0.0)
+
+    def _block_launches(self, layer: Layer) -> PerPass:
+        """Kernels of a transformer block in both passes: the framework's count, or those that the model describes and what the
+        framework launches in addition."""
+        host = self.framework.host
+        if host.block is not None:
+            return host.block
+        own = tuple(operator for operator in layer.operators if not is_added(operator))
+        result = PerPass(**dict(zip(("forward", "backward"), (host.described * n for n in kernel_count(own)), strict=True)))
+        names = ["block", *["tensor"] * len(layer.tensors), *(operator.name for operator in own)]
+        return sum((host.launches[name] for name in names if name in host.launches), result)
 
     def _passed_s(self, kernels_s: float, host_s: float) -> float:
         """Seconds of a pass that the device and the host work on at the same time."""

@@ -54,14 +54,20 @@ class Host(Spec):
     """Work of the host process in each step.
 
     The kernel counts are launches per layer and pass. Layers without attention that are not the ends of a transformer launch as
-    many kernels as the model describes, times `described`.
+    many kernels as the model describes, times `described`; so do transformer blocks without a count of their own, and those of
+    `launches` in addition.
     """
 
     kernel_s: Seconds = Field(0.0, alias="kernel", description="host time per kernel launch")
     collective_s: Seconds = Field(0.0, alias="collective", description="host time per collective inside a layer")
     microbatch_s: Seconds = Field(0.0, alias="microbatch", description="time per microbatch in addition to its kernels")
     blocking: bool = Field(False, description="the host waits for each kernel (CUDA_LAUNCH_BLOCKING)")
-    block: PerPass = Field(PerPass(), description="kernels of a transformer block")
+    block: PerPass | None = Field(None, description="kernels of a transformer block; as the model describes them if absent")
+    launches: dict[str, PerPass] = Field(
+        {},
+        description="kernels of a block without a count, in addition to those that the model describes: of an operator by its "
+        "name, of each of its tensors of parameters (`tensor`), and of the block (`block`)",
+    )
     ends: PerPass = Field(PerPass(), description="kernels of the embedding, and of the output head with the loss")
     mixture: PerPass = Field(PerPass(), description="kernels of a mixture-of-experts block in addition to those of a block")
     checkpoint: PerPass = Field(PerPass(), description="additional launches of a block that is recomputed")
@@ -223,8 +229,10 @@ class MemoryBehaviour(Spec):
     )
     copies_buckets: bool = Field(True, description="gradients are copied into buckets that stay allocated")
     narrow_buckets: bool = Field(False, description="these have the training precision, and exist without ZeRO only")
-    keeps_gathered: bool = Field(
-        False, description="inputs gathered for tensor-parallel products stay until the backward pass if there is one stage"
+    keeps_gathered: Literal["never", "without stages", "always"] = Field(
+        "never",
+        description="when inputs gathered for tensor-parallel products stay until the backward pass; those that always do are "
+        "not gathered again",
     )
     master_bytes: int = Field(4, ge=0, le=16, description="of a parameter's copy in the optimizer's precision")
     main_gradients: bool = Field(False, description="16-bit gradients are copied to 32 bits for the optimizer's step")
@@ -277,6 +285,11 @@ class Defaults(Spec):
     """Values of strategy fields that a scenario leaves out. first_bucket: unless the scenario gives `bucket`."""
 
     keeps_in_pipelines: bool = Field(False, description="ZeRO 3 keeps gathered parameters for the step under pipelines")
+    keeps_ends: bool = Field(
+        False,
+        description="ZeRO 3 keeps gathered parameters of the embedding and the head, FSDP's root, until the backward pass has "
+        "used them",
+    )
     bucket_parameters: float | None = Field(None, gt=0, description="parameters per gradient bucket, in place of its bytes")
     bucket_parameters_per_rank: float = Field(0.0, ge=0, description="lower bound per data-parallel rank")
 
@@ -290,6 +303,9 @@ class ZeroOne(Spec):
     )
     owns_tensors: bool = Field(
         False, description="each rank owns whole tensors: gradients are summed whole, and owners broadcast tensors"
+    )
+    broadcasts: Literal["owners", "tensors"] = Field(
+        "owners", description="what has a broadcast of its own: all tensors of an owner together, or each tensor"
     )
     broadcast_s: Seconds = Field(
         0.0, alias="broadcast", description="per tensor and rank, where each tensor is gathered by broadcasts of its owners"

@@ -78,7 +78,7 @@ def added_bytes(layer: Layer, inputs: MemoryInputs) -> float:
     other ranks own."""
     software, plan = inputs.software, inputs.plan
     copies_bytes = software.copies_bytes(layer)
-    if software.keeps_gathered and plan.stages == 1:
+    if software.keeps_gathered == "always" or (software.keeps_gathered == "without stages" and plan.stages == 1):
         gathers = (one for one in layer.exchanges if (one.op, one.axis, one.backward) == ("all_gather", "tensor", False))
         # whole inputs in place of a rank's own part
         copies_bytes += inputs.size * (1 - 1 / plan.tensor) * sum(gather.elements for gather in gathers)

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.captured.record import EventKind
+from scaleproof.simulator.captured.record import NONE, EventKind
 from scaleproof.simulator.captured.script import CapturedClass
 from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.common.allocations import Allocation, Free
@@ -131,8 +131,8 @@ def _outside_bytes(scenario: Scenario, one: CapturedClass) -> dict[str, float]:
     """Bytes of the context and of libraries by holder; none where ranks compute on processors."""
     if not is_gpu(scenario.cluster.device):
         return {}
-    collectives = one.events.rows(EventKind.COLLECTIVE)
-    groups = {row: one.groups[one.events.group[row]] for row in collectives}
+    communicates = one.events.rows(EventKind.COLLECTIVE, EventKind.SEND, EventKind.RECEIVE)
+    groups = {row: one.groups[one.events.group[row]] for row in communicates if one.events.group[row] != NONE}
     spans = {group.name: max(group.ranks) - min(group.ranks) + 1 for group in groups.values() if len(group.ranks) > 1}
     exchanging = max((len(group.ranks) for row, group in groups.items() if one.events.op[row] == "alltoall"), default=1)
     return {

@@ -26,7 +26,8 @@ class Shard(NamedTuple):
     ranks that share the tokens of every sample, balanced for causal attention. context_by: keys and values pass around a ring
     while attention computes (arXiv 2310.01889), or are gathered before it, or tokens are exchanged for heads before attention
     and back after it (DeepSpeed-Ulysses, arXiv 2309.14509). expert_tensor: number of tensor-parallel ranks that share each
-    expert's matrices, if not all do.
+    expert's matrices, if not all do. regathers: whether the backward pass gathers sequences again that the forward
+    pass gathered.
     """
 
     tensor: int = 1
@@ -35,6 +36,7 @@ class Shard(NamedTuple):
     context: int = 1
     context_by: ContextBy = "ring"
     expert_tensor: int | None = None
+    regathers: bool = True
 
 
 WHOLE: Final = Shard()

@@ -33,6 +33,16 @@ _BOOKKEEPING: Final = re.compile(
 # Operators that read as many elements of their first tensor as they write, and those that read rows for all indices and write
 # sums of groups of them.
 _LOOK_UPS: Final = frozenset({"embedding", "index", "index_select", "gather"})
+# How often operators read their tensors, in the order of arguments, where not once. Gradients of a norm's weights come from a
+# kernel that reads the output's gradient and the input again (layer_norm_kernel.cu); a loss reads one score of each row, and
+# its gradient none; rows of a softmax that are longer than what its threads keep are read twice (SoftMax.cu).
+_READS: Final[Mapping[str, tuple[int, ...]]] = {
+    "native_layer_norm_backward": (2, 2), "_fused_rms_norm_backward": (2, 2), "nll_loss_forward": (0,),
+    "nll_loss_backward": (1, 0), "_log_softmax": (2,), "_softmax": (2,),
+}  # fmt: skip
+# Operators that do not read what they write in place.
+_ONLY_WRITE: Final = re.compile(r"(_foreach_)?(zero|fill|copy)|random|normal|uniform|bernoulli|exponential")
+_ROW_IN_REGISTERS: Final = 1024
 _BAGS: Final = frozenset({"embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"})
 # Operators whose time is that of the bytes which they read and write.
 _BANDWIDTH: Final = re.compile(
@@ -124,6 +134,19 @@ def is_view(name: str) -> bool:
 def looks_up(name: str) -> bool:
     """Whether an operator reads only as much of its first tensor as it writes, by its base name."""
     return name in _LOOK_UPS
+
+
+def only_writes(name: str) -> bool:
+    """Whether an operator does not read the tensors that it writes in place, by its base name."""
+    return _ONLY_WRITE.fullmatch(name) is not None
+
+
+def times_read(name: str, last_sides: Sequence[int], outputs: int) -> list[int]:
+    """How often an operator reads each of its tensors, by its base name. last_sides: last dimensions of the tensors, or 1;
+    outputs: number of tensors that it writes."""
+    times = [*_READS.get(name, ()), *[1] * len(last_sides)][: len(last_sides)]
+    is_short = name.endswith("softmax") and last_sides[0] <= _ROW_IN_REGISTERS
+    return [1] * len(times) if is_short or (name.endswith("norm_backward") and outputs < 2) else times
 
 
 def looks_up_bags(name: str) -> bool:

@@ -28,8 +28,9 @@ def with_capture_facts(run: Run, strategy: CapturedStrategy, scenario: Scenario)
     fullest = max(classes_memory(scenario), key=lambda one: one.served.reserved_bytes).live.peak
     facts = CaptureFacts(
         known.measured, known.extrapolated, known.unknown, known.unknown_names,
-        *(dict(list(sizes.items())[:_MOST]) for sizes in (fullest.modules_bytes, fullest.lines_bytes)),
-        strategy.script.samples_known or strategy.samples_ is not None,
+        modules_bytes=dict(list(fullest.modules_bytes.items())[:_MOST]),
+        lines_bytes=dict(list(fullest.lines_bytes.items())[:_MOST]),
+        samples_known=strategy.script.samples_known or strategy.samples_ is not None,
     )  # fmt: skip
     compute_s = run.breakdown_s["compute"] + run.breakdown_s["slowest_rank"]
     unknown = known.unknown * compute_s / run.step_time_s if run.step_time_s else 0.0
@@ -47,7 +48,7 @@ def with_capture_facts(run: Run, strategy: CapturedStrategy, scenario: Scenario)
     warnings += strategy.script.warnings
     if not facts.samples_known:
         warnings.append(f"samples of a step are not known, since {strategy.script.samples_rule}")
-        run = replace(run, **{name: _without_samples(getattr(run, name)) for name in ("energy_J", "cost_USD")})
+        run = replace(run, energy_J=_without_samples(run.energy_J), cost_USD=_without_samples(run.cost_USD))
     return replace(run, capture=facts, prediction_interval_s=interval_s).warned(*warnings)
 
 

@@ -173,6 +173,8 @@ class Scenario(Spec):
             whole = shard.context * (shard.tensor if shard.sequence else 1)
             tokens = math.ceil(found.padded / whole) * whole
             model, keys = model.model_copy(update={"sequence": tokens}), round(found.keys / tokens, 4)
+        if shard.sequence and self.framework.memory.keeps_gathered == "always":
+            shard = shard._replace(regathers=False)
         return _layers(model, shard, self.training.has_wide_stream, self.tuning, keys)
 
     @property

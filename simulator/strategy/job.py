@@ -144,6 +144,11 @@ class Job:
         """Whether gradients are scattered after each microbatch."""
         return self.zero >= 2 and self.scatter == "microbatch"
 
+    def is_gathered_again(self, layer: Layer) -> bool:
+        """Whether ZeRO's stage 3 gathers a layer's parameters again for its backward pass, if it frees any after the forward
+        pass: layers below the first trained one are not passed backward, and a framework may keep those at the ends."""
+        return layer.has_backward and not (layer.pinned_to_end and self.framework.defaults.keeps_ends)
+
     @property
     def waits_for_scatters(self) -> bool:
         """Whether ranks wait for each reduce-scatter of ZeRO's stage 3 before their next pass."""
@@ -166,7 +171,8 @@ class Job:
 
     def broadcasts(self, layers: Sequence[Layer], ranks: int) -> int:
         """Number of broadcasts of these layers' parameters from the ranks that own a tensor, if ranks own whole tensors."""
-        return min(ranks, sum(len(layer.tensors) for layer in layers))
+        tensors = sum(len(layer.tensors) for layer in layers)
+        return tensors if self.framework.zero_1.broadcasts == "tensors" else min(ranks, tensors)
 
     @property
     def gathered_bytes(self) -> int:

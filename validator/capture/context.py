@@ -47,8 +47,8 @@ class Place(NamedTuple):
 
 
 class _OfThread(threading.local):
-    """What each thread has of its own: its current stream, its modules, those that own sharded parameters which it handles, and
-    lines and modules by number of autograd's node."""
+    """What each thread has of its own: its current stream, its modules, those that own sharded parameters which it handles,
+    lines and modules by number of autograd's node, and compiled regions, those that run and by number of autograd's node."""
 
     def __init__(self) -> None:
         self.stream = 0
@@ -56,6 +56,8 @@ class _OfThread(threading.local):
         self.owners: list[str] = []
         self.is_nested = False
         self.own: dict[int, tuple[str, str]] = {}
+        self.regions: list[str] = []
+        self.own_regions: dict[int, str] = {}
 
 
 class ScriptContext:
@@ -69,6 +71,7 @@ class ScriptContext:
         self.follow(folder)
         self._names: dict[int, str] = {}
         self._forward: dict[int, tuple[str, str]] = {}
+        self._regions: dict[int, str] = {}
         self._lines: dict[str, str] = {}
         self._root_names: set[str] = set()
         self._optimizing = 0
@@ -111,7 +114,27 @@ class ScriptContext:
     def begin_step(self) -> None:
         """Forgets nodes of the step before, and its inputs."""
         self._forward.clear()
+        self._regions.clear()
         self.inputs.clear()
+
+    @contextlib.contextmanager
+    def within_region(self, module: nn.Module) -> Iterator[None]:
+        """What happens within belongs to the compiled region of a module."""
+        regions = self._of_thread.regions
+        regions.append(self.path_of(module))
+        try:
+            yield
+        finally:
+            regions.pop()
+
+    def region(self) -> str:
+        """The path of the module whose compiled graph runs, or whose gradients it computes; '' where there is none."""
+        own, node = self._of_thread, _current_node()
+        if own.regions:
+            (self._regions if node is None else own.own_regions)[_next_number() - 1] = own.regions[-1]
+            return own.regions[-1]
+        number = -1 if node is None else node._sequence_nr()
+        return own.own_regions.get(number) or self._regions.get(number, "")
 
     def owned_by(self, module: nn.Module) -> contextlib.AbstractContextManager[None]:
         """See `within`: the path of a module."""

@@ -118,11 +118,13 @@ class _Search:
         """The classes where only the first or the last rank differs, as the one that prints does; empty otherwise."""
         if self._world <= 2:
             return [EquivalentRanks((rank,), rank, "") for rank in range(self._world)]
-        first, last, middle = 0, self._world - 1, self._world // 2
-        hashes = self._play([middle, 1, last - 1])
-        if hashes[1] == hashes[middle] == hashes[last]:
+        first, last = 0, self._world - 1
+        # ranks of an axis may differ alternately, replicas do not
+        middle = [] if [axis.name for axis in self._axes] == [_REST] else [self._world // 2]
+        hashes = self._play([1, last - 1, *middle])
+        if {hashes[rank] for rank in (1, *middle)} == {hashes[last]}:
             return self._without(first, last)
-        if hashes[last - 1] == hashes[middle] == hashes[first]:
+        if {hashes[rank] for rank in (last - 1, *middle)} == {hashes[first]}:
             return self._without(last, first)
         return []
 

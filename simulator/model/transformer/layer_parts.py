@@ -148,11 +148,11 @@ def input_collectives(stream: ActivationStream, axis: Axis = "tensor") -> Layer:
     if stream.shard.tensor == 1:
         return Layer()
     if stream.shard.sequence:
-        # the weight gradients need all tokens again; their gathering overlaps the input gradient (arXiv 2205.05198, 4.2.2)
-        regather = Exchange("all_gather", stream.full_elements, True, hidden=True, axis=axis)
         passes = (("all_gather", False), ("reduce_scatter", True))
-        exchanges = (Exchange(op, stream.full_elements, backward, axis=axis) for op, backward in passes)
-        return Layer(exchanges=(*exchanges, regather))
+        exchanges = tuple(Exchange(op, stream.full_elements, backward, axis=axis) for op, backward in passes)
+        # the weight gradients need all tokens again; their gathering overlaps the input gradient (arXiv 2205.05198, 4.2.2)
+        again = Exchange("all_gather", stream.full_elements, True, hidden=True, axis=axis)
+        return Layer(exchanges=(*exchanges, again) if stream.shard.regathers else exchanges)
     return Layer(exchanges=(Exchange("all_reduce", stream.full_elements, True, axis=axis),))
 
 

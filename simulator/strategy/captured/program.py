@@ -286,7 +286,8 @@ class RankTasks:
         self._host_row = self._builder.compute(
             self._rank, events.phase[row], self._host.kernel_s, [self._host_row], stream=HOST_STREAM
         )
-        chain.rows = [self._communicate(row, [*chain.rows, self._host_row])]
+        after = self._announced(chain, self._stream(events.stream[row]))
+        chain.rows = [self._communicate(row, [*after, self._host_row])]
         chain.communicates = Phase.SEND if events.dimension[row] == Dimension.TO_HOST else Phase.RECEIVE
 
     def _wait(self, row: int) -> None:

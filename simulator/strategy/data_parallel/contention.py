@@ -159,7 +159,7 @@ class Contention:
         if not collectives:
             nothing = np.zeros((2, len(job.layers)))
             return _Moved(np.zeros((2, 2, len(job.layers))), nothing, nothing)
-        columns = job.of_layers(lambda layer: self._moved_by_layer(layer, collectives))
+        columns = job.of_layers(lambda layer: self._moved_by_layer(layer, collectives, job))
         return _Moved(columns[:4].reshape(2, 2, -1), columns[4:6], columns[6:])
 
     def _collectives(self, job: Job, forward: bool, backward: bool, passes: int) -> list[_Collective]:
@@ -186,7 +186,7 @@ class Contention:
                 )  # fmt: skip
         return result
 
-    def _moved_by_layer(self, layer: Layer, collectives: Sequence[_Collective]) -> Sequence[float]:
+    def _moved_by_layer(self, layer: Layer, collectives: Sequence[_Collective], job: Job) -> Sequence[float]:
         """Seconds by links, bytes of memory and joules of a layer's collectives, each by pass; eight numbers."""
         experts = 0 if self.experts is None else layer.expert_parameters
         trained = layer.trained_parameters - experts, experts
@@ -195,7 +195,8 @@ class Contention:
             parameters = trained[collective.of_experts]
             if collective.moves_frozen:
                 parameters += layer.gathered_elements(collective.element_bytes) - layer.trained_parameters
-            if not parameters or (collective.direction and not layer.has_backward):
+            passes_back = job.is_gathered_again(layer) if collective.moves_frozen else layer.has_backward
+            if not parameters or (collective.direction and not passes_back):
                 continue
             size_bytes = float(parameters * collective.element_bytes)
             moved_s[collective.place] += collective.seconds(size_bytes) / collective.passes

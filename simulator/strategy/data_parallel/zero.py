@@ -47,9 +47,8 @@ def layer_needs(context: CompileContext, rank: int) -> Iterator[tuple[int, int]]
     rank_tasks = np.flatnonzero(schedule.rank == rank)
     kinds = (Pass.FORWARD, Pass.BACKWARD, Pass.INPUT) if gathering == "every pass" else (Pass.FORWARD,)
     tasks = rank_tasks[np.isin(schedule.kind[rank_tasks], kinds)]
-    # layers below the first trained one are not passed backward
-    has_backward = np.array([layer.has_backward for layer in context.rank_layers.layers])
-    tasks = tasks[(schedule.kind[tasks] == Pass.FORWARD) | has_backward[schedule.begin[tasks]]]
+    again = np.array(list(map(context.job.is_gathered_again, context.rank_layers.layers)))
+    tasks = tasks[(schedule.kind[tasks] == Pass.FORWARD) | again[schedule.begin[tasks]]]
     if gathering == "once a step":
         tasks = tasks[schedule.microbatch[tasks] == _first_microbatch(context, tasks)]
     for number, task in enumerate(tasks.tolist()):

@@ -43,7 +43,7 @@ def test_buckets_of_16_bits_exist_without_zero_only(small: Make) -> None:
 def test_gathered_inputs_stay_whole_where_they_are_kept(small: Make) -> None:
     tensor, samples, blocks = 4, 2, 8
     degrees = {"workers": 1, "tensor": tensor, "sequence_parallel": "true", "microbatches": 16}
-    kept, not_kept = (first_bytes(small, degrees, "activations", keeps_gathered=value) for value in (True, False))
+    kept, not_kept = (first_bytes(small, degrees, "activations", keeps_gathered=value) for value in ("always", "never"))
     whole_bytes = 2 * 512 * 256 * samples
     # inputs of queries, keys and values, of the MLP, and of the output head, in place of a quarter of them
     assert kept - not_kept == pytest.approx((2 * blocks + 1) * whole_bytes * (1 - 1 / tensor))
@@ -51,7 +51,7 @@ def test_gathered_inputs_stay_whole_where_they_are_kept(small: Make) -> None:
 
 def test_pipelines_gather_inputs_again(small: Make) -> None:
     degrees = {"workers": 1, "tensor": 2, "stages": 2, "sequence_parallel": "true", "microbatches": 16}
-    kept, not_kept = (first_bytes(small, degrees, "activations", keeps_gathered=value) for value in (True, False))
+    kept, not_kept = (first_bytes(small, degrees, "activations", keeps_gathered=value) for value in ("without stages", "never"))
     assert kept == not_kept
 
 

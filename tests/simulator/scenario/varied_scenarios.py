@@ -419,7 +419,6 @@ VARIED: Final[Mapping[str, Fields]] = {
         batch=32, training={"zero": 3},
         strategy={
             "kind": "data_parallel", "workers": 8, "microbatches": 2, "prefetch": 2, "scatter": "step", "shard_over": 4,
-            "reshard": False,
         },
     ),
     "shares": _job(strategy={"kind": "data_parallel", "workers": 4, "shares": [2, 2, 4, 8]}),

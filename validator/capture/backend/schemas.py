@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from scaleproof.simulator.captured.record import ALLOW_TF32, Signature
-from scaleproof.simulator.model.torch_operators import base_name, looks_up, looks_up_bags
+from scaleproof.simulator.model.torch_operators import base_name, looks_up, looks_up_bags, only_writes, times_read
 
 # Operators that write without reading what was there.
 FILLS: Final = {"aten::zero_", "aten::fill_", "aten::random_", "aten::copy_"}
@@ -38,10 +38,12 @@ class OperatorSchema(NamedTuple):
     formula_arguments: int
 
     def writes(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
-        """The arguments that the operator writes, tensors or lists of them."""
+        """The arguments that the operator writes, tensors or lists of them. Fused optimizers write gradients only where they
+        unscale them."""
         values = [
             keywords[name] if name in keywords else arguments[place] if place < len(arguments) else None
             for place, name in self.written
+            if name != "grads" or keywords.get("grad_scale") is not None
         ]
         return [value for value in values if value is not None]
 
@@ -115,8 +117,12 @@ def _is_plain(value: Any) -> bool:
 
 def moved_bytes(name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> tuple[int, int]:
     """Bytes that an operator reads and writes; elements that a stride of zero repeats count once."""
-    read, written = [_bytes(tensor) for tensor in inputs], sum(_bytes(tensor) for tensor in outputs)
-    base = _base_name(name)
+    if only_writes(base := _base_name(name)):
+        own = {id(tensor) for tensor in outputs}
+        inputs = [tensor for tensor in inputs if id(tensor) not in own]
+    written = sum(_bytes(tensor) for tensor in outputs)
+    times = times_read(base, [tensor.shape[-1] if tensor.dim() else 1 for tensor in inputs], len(outputs))
+    read = [number * _bytes(tensor) for number, tensor in zip(times, inputs, strict=True)]
     if looks_up(base) and read:
         read[0] = min(read[0], written)
     elif looks_up_bags(base):

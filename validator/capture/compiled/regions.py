@@ -43,6 +43,8 @@ class CompiledRegions:
     def __init__(self, trace: RankTrace, arena: Arena) -> None:
         self._trace, self._arena = trace, arena
         self._compile = torch.compile
+        # one object, since Dynamo compiles again for another one
+        self._backend = self._compiled_graph
 
     def install(self) -> None:
         """Replaces `torch.compile`, which `Module.compile` calls too."""
@@ -54,10 +56,26 @@ class CompiledRegions:
         if model is None:
             return lambda of: self._compiled(of, **options)
         plain = {name: value for name, value in options.items() if name not in _IGNORED}
-        root = model if isinstance(model, nn.Module) else getattr(model, "__self__", None)
-        return self._compile(model, backend=functools.partial(self._backend, root), **plain)
+        made: Any = self._compile(model, backend=self._backend, **plain)
+        if isinstance(model, nn.Module):
+            made.forward = self._within(model, made.forward)
+            return made
+        root = getattr(model, "__self__", None)
+        return self._within(root, made) if isinstance(root, nn.Module) else made
 
-    def _backend(self, root: Any, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def _within(self, root: nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call of a compiled module, whose code equal modules share."""
+
+        @functools.wraps(call)
+        def called(*arguments: Any, **keywords: Any) -> Any:
+            if torch.compiler.is_dynamo_compiling():
+                return call(*arguments, **keywords)
+            with self._trace.context.within_region(root):
+                return call(*arguments, **keywords)
+
+        return called
+
+    def _compiled_graph(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         from torch._dynamo.backends.common import aot_autograd
         from torch._functorch import partitioners
         from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -66,7 +84,7 @@ class CompiledRegions:
         self._trace.note(_NOTE)
 
         def compiled(of: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
-            return _RunsKernels(of, self._trace, self._arena, root if isinstance(root, nn.Module) else None)
+            return _RunsKernels(of, self._trace, self._arena)
 
         made: Callable[..., Any] = aot_autograd(
             fw_compiler=compiled, decompositions=select_decomp_table(), partition_fn=min_cut_rematerialization_partition
@@ -79,8 +97,9 @@ class CompiledRegions:
 class _RunsKernels:
     """A graph as the kernels that it is compiled to. Called with a list of its inputs, which it clears."""
 
-    def __init__(self, graph: fx.GraphModule, trace: RankTrace, arena: Arena, root: nn.Module | None) -> None:
-        self._graph, self._trace, self._arena, self._root = graph, trace, arena, root
+    def __init__(self, graph: fx.GraphModule, trace: RankTrace, arena: Arena) -> None:
+        self._graph, self._trace, self._arena = graph, trace, arena
+        self._root = ""
         # what wraps this callable copies its own attributes
         self._boxed_call = True
         nodes = list(graph.graph.nodes)
@@ -93,6 +112,7 @@ class _RunsKernels:
         interpreter: Any = fx.Interpreter(self._graph, garbage_collect_values=False)
         values = interpreter.env = dict(zip(self._inputs, inputs, strict=True))
         inputs.clear()
+        self._root = self._trace.context.region()
         for kernel, last in zip(self._kernels, self._last, strict=True):
             if kernel.is_fused:
                 self._fused(kernel, interpreter)
@@ -139,9 +159,8 @@ class _RunsKernels:
 
     def _path(self, kernel: Kernel) -> str:
         """The path of the module of a kernel's first operator that has one."""
-        outer = self._trace.context.path_of(self._root) if self._root is not None else ""
         inner = next(filter(None, map(_module_of, kernel.nodes)), "")
-        return ".".join(filter(None, (outer, inner)))
+        return ".".join(filter(None, (self._root, inner)))
 
 
 def _last_uses(kernels: Sequence[Kernel], output: fx.Node) -> list[list[fx.Node]]:

@@ -168,7 +168,11 @@ def _pattern(rank_layers: RankLayers, plan: Plan, job: Job, stage: range) -> _Pa
     found, size = rank_layers.units(stage, plan, job)[::-1], job.reduced_bytes
     units = found if job.zero == 3 else []
     gathered = [rank_layers.parameters(unit.layers) for unit in units]
-    regathered = [rank_layers.parameters(unit.layers) for unit in units if rank_layers.has_backward(unit.layers)]
+    regathered = [
+        rank_layers.parameters(unit.layers)
+        for unit in units
+        if any(job.is_gathered_again(rank_layers.layers[i]) for i in unit.layers)
+    ]
     trained = rank_layers.trained(stage)
     sums = _summed(rank_layers, found, size)
     last = sums if len(found) == 1 else _summed(rank_layers, found[-1:], size)

@@ -661,9 +661,9 @@ class StageSteps:
             collectives_s = [share[0] * one_s for share, one_s in zip(longer, collectives_s, strict=True)]
         own, gathered_bytes = self.layers.base.layers, self.layers.base.gathered_bytes
         gathered = np.array([layer.gathered_elements(gathered_bytes) for layer in own], dtype=np.float64)
-        again = gathered * [layer.has_backward for layer in own]
+        again = gathered * list(map(self.layers.base.is_gathered_again, own))
         trained = np.array([layer.trained_parameters for layer in own], dtype=np.float64)
-        parts = [one / one.sum() for one in (gathered, again, trained)]
+        parts = [one / max(1.0, one.sum()) for one in (gathered, again, trained)]
         moved_s = [part[:, None] * one_s for part, one_s in zip(parts, collectives_s, strict=True)]
         return one_rank_s(layers_s, moved_s, passes.microbatches, self.framework.waits_for_scatters)
 

@@ -1,0 +1,83 @@
+"""What captures record is what scenarios describe: bytes of kernels and of collectives, and code of compiled blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+
+from scaleproof.simulator.captured.record import EventKind, RecordedRanks
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.load import load
+from scaleproof.validator.capture.backend.schemas import moved_bytes, schema_of
+from tests.validator.capture.test_capture import captured
+
+SCRIPTS: Final = Path(__file__).parent / "scripts"
+PARAMETERS: Final = 1024 * 1024 + 1024 * 2048
+MIB: Final = 2**20
+
+
+def moved(name: str, inputs: list[Any], outputs: list[Any]) -> int:
+    """Bytes that an operator reads and writes."""
+    return sum(moved_bytes(f"aten::{name}", inputs, outputs))
+
+
+def test_kernels_move_what_they_read_and_write() -> None:
+    rows, short = torch.empty(8, 4096), torch.empty(8, 512)
+    size, targets, scalar = 4 * rows.numel(), torch.empty(8, dtype=torch.int64), torch.empty(())
+    # a loss reads one score of each row, and its gradient writes all of them
+    assert moved("nll_loss_forward", [rows, targets], [scalar, scalar]) < size / 100
+    assert moved("nll_loss_backward", [scalar, rows, targets], [rows]) == pytest.approx(size, rel=0.01)
+    # long rows of a softmax are read twice, short ones stay in registers
+    assert moved("_log_softmax", [rows], [rows]) == 3 * size
+    assert moved("_log_softmax", [short], [short]) == 2 * 4 * short.numel()
+    # gradients of a norm's weights read the gradient and the input again
+    weights = torch.empty(4096)
+    assert moved("native_layer_norm_backward", [rows, rows], [rows, weights, weights]) == pytest.approx(5 * size, rel=0.3)
+    assert moved("native_layer_norm_backward", [rows, rows], [rows]) == 3 * size
+    # what is only written is not read
+    assert moved("_foreach_copy_", [rows, short], [rows]) == size + 4 * short.numel()
+
+
+def test_fused_optimizers_write_gradients_only_to_unscale_them() -> None:
+    adam = schema_of(torch.ops.aten._fused_adamw_.default)
+    lists = [["weights"], ["gradients"], ["averages"], ["squares"], [], []]
+    assert adam.writes(lists, {}) == [["weights"], ["averages"], ["squares"], []]
+    assert ["gradients"] in adam.writes(lists, {"grad_scale": 1.0})
+
+
+def sent_bytes(one: RecordedRanks, name: str) -> int:
+    """Bytes of a class's collectives of a kind in its step."""
+    return sum(
+        int(one.columns["bytes_written"][row]) for row in one.rows(EventKind.COLLECTIVE) if one.text("name", row) == name
+    )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("buffer", [0, MIB])
+def test_zero_1_broadcasts_parameters_and_ddp_broadcasts_buffers(buffer: int, tmp_path: Path) -> None:
+    capture = captured(SCRIPTS / "zero_redundancy.py", str(buffer), ranks=4)
+    for one in capture.classes:
+        assert sent_bytes(one, "all_reduce") == 4 * PARAMETERS
+        # DistributedDataParallel broadcasts the buffers of its module in each forward pass
+        assert sent_bytes(one, "broadcast") == 4 * (PARAMETERS + buffer)
+    capture.write(tmp_path / "zero.zip")
+    parts = {
+        one.label: one for one in predict(load(tmp_path / "zero.zip", {"cluster": "dgx-h100"}), interval=False).communication
+    }
+    broadcast = parts["DP broadcast"]
+    assert broadcast.size_bytes == 4 * (PARAMETERS + buffer)
+    # waiting for them counts as communication, not as a bubble
+    assert broadcast.exposed_s > 0
+
+
+@pytest.mark.nightly
+def test_equal_compiled_blocks_share_their_code() -> None:
+    script = Path(__file__).parents[3] / "benchmarks" / "scripts" / "torchtitan_llama.py"
+    sizes = ("--width", "128", "--heads", "2", "--key-heads", "2", "--hidden", "256", "--vocabulary", "512", "--length", "64")
+    # more blocks than Dynamo compiles a function for
+    (one,) = captured(script, "--layers", "10", *sizes, "--compile", ranks=2).classes
+    modules = {one.text("module", row) for row in one.rows(EventKind.OPERATOR)}
+    assert {f"layers.{number}.feed_forward.w2" for number in range(10)} <= modules
