@@ -111,8 +111,9 @@ CASES: Final[dict[str, Case]] = {
     ),
     "torchtitan 0.3": Case(
         "torchtitan",
-        f"{_RUN} -m torchtitan.train --module llama3 --config llama3_debugmodel --hf_assets_path $ASSETS/tokenizer "
-        "--dataloader.dataset_path $ASSETS/lines --validator.no-enable --checkpoint.no-enable",
+        f"{_RUN} -m torchtitan.train --module llama3 --config llama3_debugmodel --dump_folder $ASSETS/outputs "
+        "--hf_assets_path $ASSETS/tokenizer --dataloader.dataset_path $ASSETS/lines --validator.no-enable "
+        "--checkpoint.no-enable",
         version="0.3", fails=True,
     ),
     "litgpt, LoRA": Case("litgpt", "litgpt finetune_lora $ASSETS/litgpt --data JSON --data.json_path $ASSETS/instructions.json "
