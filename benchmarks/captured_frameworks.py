@@ -37,12 +37,14 @@ TOKENS: Final = LENGTH * BATCH
 
 
 class Case(NamedTuple):
-    """A command. flops: of a rank, by hand; None where it was not counted. packages: that count as installed."""
+    """A command. flops: of a rank, by hand; None where it was not counted. version: that the package's begins with. fails:
+    whether it cannot be captured yet."""
 
     package: str
     command: str
     flops: float | None = None
-    packages: str = ""
+    version: str = ""
+    fails: bool = False
 
 
 def decoder(
@@ -76,7 +78,7 @@ CASES: Final[dict[str, Case]] = {
     "Trainer, FSDP2": Case("transformers", f"{_RUN} hugging_face.py trainer --fsdp 2", LLAMA),
     "Trainer, ZeRO-3": Case("deepspeed", "deepspeed --num_gpus 8 hugging_face.py trainer --deepspeed zero.json", LLAMA),
     "LoRA": Case("peft", f"{_RUN} hugging_face.py trainer --adapters lora", FROZEN),
-    "QLoRA": Case("bitsandbytes", f"{_RUN} hugging_face.py trainer --adapters qlora", FROZEN),
+    "QLoRA": Case("bitsandbytes", f"{_RUN} hugging_face.py trainer --adapters qlora", FROZEN, fails=True),
     "TRL SFT": Case("trl", f"{_RUN} hugging_face.py sft", LLAMA),
     "TRL DPO": Case("trl", f"{_RUN} hugging_face.py dpo"),
     "TRL GRPO": Case("trl", f"{_RUN} hugging_face.py grpo"),
@@ -105,11 +107,14 @@ CASES: Final[dict[str, Case]] = {
         f"{_RUN} -m torchtitan.train --model.name llama3 --model.flavor debugmodel --model.hf_assets_path $ASSETS/tokenizer "
         "--training.dataset c4_test --training.dataset_path $ASSETS/lines --training.seq_len 512 --training.local_batch_size 2 "
         "--training.steps 6 --parallelism.tensor_parallel_degree 2",
+        version="0.2",
     ),
     "torchtitan 0.3": Case(
         "torchtitan",
-        f"{_RUN} -m torchtitan.train --module llama3 --config llama3_debugmodel --hf_assets_path $ASSETS/tokenizer "
-        "--dataloader.dataset_path $ASSETS/lines --validator.no-enable --checkpoint.no-enable",
+        f"{_RUN} -m torchtitan.train --module llama3 --config llama3_debugmodel --dump_folder $ASSETS/outputs "
+        "--hf_assets_path $ASSETS/tokenizer --dataloader.dataset_path $ASSETS/lines --validator.no-enable "
+        "--checkpoint.no-enable",
+        version="0.3", fails=True,
     ),
     "litgpt, LoRA": Case("litgpt", "litgpt finetune_lora $ASSETS/litgpt --data JSON --data.json_path $ASSETS/instructions.json "
         "--data.val_split_fraction 0.1 --devices 8 --train.global_batch_size 16 --train.micro_batch_size 2 "
@@ -151,6 +156,8 @@ def row(name: str) -> str:
     package = CASES[name].package
     try:
         version = importlib.metadata.version(package)
+        if not version.startswith(CASES[name].version):
+            raise importlib.metadata.PackageNotFoundError
         return f"| {name} | {package} {version} | {captured(CASES[name])} |"
     except importlib.metadata.PackageNotFoundError:
         return f"- {name}: {package} is not installed"
@@ -187,7 +194,7 @@ def prepared() -> Iterator[None]:
 def captured(case: Case) -> str:
     """Columns of a case. Raises ScaleproofError where it cannot be captured."""
     started = parse(shlex.split(os.path.expandvars(case.command)))
-    job, device = job_of(started, None, None, CLUSTER, packages=case.packages)
+    job, device = job_of(started, None, None, CLUSTER)
     found, costs = capture(job, CaptureOptions(device, CLUSTER, timeout_s=900), lambda _: None)
     flops = max(float(np.sum(one.columns["flops"][one.rows(EventKind.OPERATOR)])) for one in found.classes)
     with tempfile.TemporaryDirectory() as folder:

@@ -87,8 +87,7 @@ def test_tables_name_every_field_with_its_default(kind: str) -> None:
     fields = {field.alias or name: field.default for name, field in strategy.model_fields.items() if name != "kind"}
     redraw = rows(kind)
     if kind == "hybrid":
-        others = rows("data_parallel") | rows("pipeline") | {"overlap": False}
-        redraw |= {name: value for name, value in others.items() if name != "shares"}
+        redraw |= rows("data_parallel") | rows("pipeline") | {"overlap": False}
     assert redraw == {name: list(default) if isinstance(default, tuple) else default for name, default in fields.items()}
 
 

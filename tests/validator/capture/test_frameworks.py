@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,12 +40,14 @@ def test_a_file_keeps_the_rows_of_other_cases(tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", CASES)
 def test_training_by_frameworks_is_captured(name: str) -> None:
-    try:
-        importlib.metadata.version(CASES[name].package)
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip(f"{CASES[name].package} is not installed")
     command = [sys.executable, str(_PATH), name]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip().splitlines()[-1]
+    if said.endswith("is not installed"):
+        pytest.skip(said)
+    if CASES[name].fails:
+        # with a line, a sentence, and what to do
+        assert re.search(r": \S+\.py:\d+: .*; ", said), said
+        return
     assert said.startswith(f"| {name} |"), said
     _, _, _, _, _, flops, by_hand, *_ = (column.strip() for column in said.split("|"))
     if by_hand != "-":

@@ -120,7 +120,7 @@ class FlashCrossEntropyLoss(LossModule):
     kernel = "flash_attn::cross_entropy"
 
 
-class _Mask:
+class _AttentionMask:
     """A mask of xformers. causal: whether keys after a query are masked. lengths: ends of packed sequences, if any."""
 
     causal = False
@@ -152,7 +152,7 @@ class _Mask:
     make_local_attention_from_bottomright = make_local_attention
 
 
-class LowerTriangularMask(_Mask):
+class LowerTriangularMask(_AttentionMask):
     """The causal mask."""
 
     causal = True
@@ -162,7 +162,7 @@ def memory_efficient_attention(query: Any, key: Any, value: Any, attn_bias: Any 
     """Attention of tensors with shape (samples, sequence, heads, width), or with groups of heads before the heads."""
     samples, queries, width = query.shape[0], query.shape[1], query.shape[-1]
     count, key_count = (one.shape[2:-1].numel() for one in (query, key))
-    is_mask = isinstance(attn_bias, _Mask)
+    is_mask = isinstance(attn_bias, _AttentionMask)
     ends = attn_bias.ends if is_mask else None
     sizes = sizes_of_lengths(ends[0], ends[1], queries, key.shape[1]) if ends else Sizes(samples, queries, key.shape[1])
     tensors = [query, key, value, *([attn_bias] if isinstance(attn_bias, torch.Tensor) else [])]
@@ -201,7 +201,7 @@ _ATTENTION.update({name: not_captured(f"flash_attn.{name}") for name in _OTHERS}
 _RMS: Final = norm_type("RMSNorm", "flash_attn::rms_norm")
 _NORMS: Final = {"layer_norm_fn": _normed, "rms_norm_fn": _normed, "RMSNorm": _RMS}
 _BIASES: Final = {
-    "AttentionBias": _Mask, "LowerTriangularMask": LowerTriangularMask, "BlockDiagonalMask": _Mask,
+    "AttentionBias": _AttentionMask, "LowerTriangularMask": LowerTriangularMask, "BlockDiagonalMask": _AttentionMask,
     "BlockDiagonalCausalMask": LowerTriangularMask, "LowerTriangularFromBottomRightMask": LowerTriangularMask,
 }  # fmt: skip
 _FMHA: Final = {"memory_efficient_attention": memory_efficient_attention, **_BIASES}
