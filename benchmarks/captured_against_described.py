@@ -35,7 +35,7 @@ _GPT: Final = {
     "kind": "gpt", "layers": 16, "hidden": 2048, "heads": 16, "vocabulary": 50304, "sequence": 1024, "flash": True,
 }  # fmt: skip
 # 1.1 billion parameters: the model, and the arguments of torchtitan_llama.py.
-_LLAMA: Final = {
+_LLAMA: Final[dict[str, Any]] = {
     "kind": "llama", "layers": 16, "hidden": 2048, "heads": 16, "key_heads": 16, "feedforward": 8192, "vocabulary": 32000,
     "sequence": 4096, "flash": True,
 }  # fmt: skip
@@ -43,7 +43,7 @@ _TITAN: Final = (
     "--layers 16 --width 2048 --heads 16 --key-heads 16 --hidden 8192 --vocabulary 32000 --length 4096 --batch 2 "
     "--recompute none"
 )
-_ADAM: Final = {"optimizer": "adam", "clip_gradients": False}
+_ADAM: Final[dict[str, Any]] = {"optimizer": "adam", "clip_gradients": False}
 
 
 class Pair(NamedTuple):
@@ -58,17 +58,17 @@ class Pair(NamedTuple):
     notes: str = ""
 
 
-def _gpt(arguments: str, ranks: int, precision: str, scenario: Mapping[str, Any]) -> tuple[Path, str, int, dict[str, Any]]:
+def _gpt(arguments: str, ranks: int, precision: str, scenario: dict[str, Any]) -> tuple[Path, str, int, dict[str, Any]]:
     """The parts of a pair of `scripts/gpt.py`."""
-    usual = {
+    usual: dict[str, Any] = {
         "model": _GPT, "cluster": "dgx-h100", "strategy": {"kind": "data_parallel", "workers": ranks},
         "batch": {"per_worker": 8}, "training": {"precision": precision, **_ADAM},
     }  # fmt: skip
-    training = usual["training"] | scenario.get("training", {})  # type: ignore[operator]
+    training = usual["training"] | scenario.get("training", {})
     return _FOLDER / "scripts" / "gpt.py", arguments, ranks, usual | scenario | {"training": training}
 
 
-def _llama(workers: int, strategy: Mapping[str, Any], framework: str) -> dict[str, Any]:
+def _llama(workers: int, strategy: dict[str, Any], framework: str) -> dict[str, Any]:
     """The scenario of a Llama."""
     return {
         "model": _LLAMA, "cluster": "dgx-h100", "framework": framework, "batch": {"per_worker": 2},
@@ -78,7 +78,7 @@ def _llama(workers: int, strategy: Mapping[str, Any], framework: str) -> dict[st
 
 
 _TITAN_SCRIPT: Final = _FOLDER / "scripts" / "torchtitan_llama.py"
-_PIPELINE: Final = {"kind": "pipeline", "stages": 4, "microbatches": 16}
+_PIPELINE: Final[dict[str, Any]] = {"kind": "pipeline", "stages": 4, "microbatches": 16}
 _NO_AUTOCAST: Final = {"base": "pytorch-ddp", "autocast": {"usual": False}}
 
 PAIRS: Final = (
@@ -180,7 +180,7 @@ def rows(pair: Pair, folder: Path) -> Iterator[tuple[str, str, str, float]]:
         yield name, written(captured), written(described), captured / described if described else float("inf")
 
 
-def _collectives_bytes(run: Run) -> Mapping[str, float]:
+def _collectives_bytes(run: Run) -> dict[str, float]:
     """Bytes of large collectives, and of messages, in a step and rank by their names."""
     result: defaultdict[str, float] = defaultdict(float)
     for part in run.communication:
