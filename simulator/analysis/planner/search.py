@@ -18,7 +18,7 @@ import heapq
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -27,7 +27,14 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.arrangements import arrangements
 from scaleproof.simulator.analysis.planner.candidates import Candidates, Part
-from scaleproof.simulator.analysis.planner.estimate import MixedConfigurations, StepTimes, by_lengths, every, every_mixed
+from scaleproof.simulator.analysis.planner.estimate import (
+    Configurations,
+    MixedConfigurations,
+    StepTimes,
+    by_lengths,
+    every,
+    every_mixed,
+)
 from scaleproof.simulator.analysis.planner.estimate.parameter_servers import valid_server_configurations
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import CLOSED, FOLLOWED
 from scaleproof.simulator.analysis.planner.methods import ALL_PARAMETERS, own_method, trained_by, trained_words
@@ -350,7 +357,7 @@ def candidates_of(
     hybrids = [one for one in spaces(scenario, ranks, schedules, frameworks) if one.zero]
     hybrids = hybrids if "hybrid" in kinds else [replace(one, ranks=()) for one in hybrids[:1]]
     served = server_space(scenario, ranks, servers if "parameter_server" in kinds else 0, frameworks)
-    parts = map(every, hybrids)
+    parts: Iterable[Configurations] = map(every, hybrids)
     if scenario.batch.lengths is not None:
         parts = (one for part in parts if len(part) for one in by_lengths(part))
     return Candidates((*parts, valid_server_configurations(served)))

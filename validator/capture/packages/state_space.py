@@ -64,7 +64,7 @@ def mamba_inner_fn(
     values, z = xz.chunk(2, 1)
     values = causal_conv1d_fn(values, conv1d_weight.flatten(1), conv1d_bias)
     mixed: Any = functional.linear(values.mT, x_proj_weight)
-    steps, left, right = mixed.split([delta_proj_weight.shape[1], A.shape[1], A.shape[1]], -1)
+    steps, left, right = torch.split(mixed, [delta_proj_weight.shape[1], A.shape[1], A.shape[1]], -1)
     scanned = selective_scan_fn(values, functional.linear(steps, delta_proj_weight).mT, A, left.mT, right.mT, D, z)
     return functional.linear(scanned.mT, out_proj_weight, out_proj_bias)
 

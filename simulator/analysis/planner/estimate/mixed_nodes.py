@@ -129,7 +129,8 @@ class MixedConfigurations:
         """Bytes of the rank that needs the largest share of its device, in each configuration, if all devices had the capacity
         of the cluster's first kind."""
         if self.known is not None:
-            return self.known[0].copy()
+            known: NDArray[np.float64] = self.known[0].copy()
+            return known
         result = np.zeros(len(self))
         for kind in self._kinds:
             own = self.cluster.with_device_of(kind)
