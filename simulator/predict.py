@@ -109,7 +109,7 @@ def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
         samples=scenario.total_samples,
         mean=scenario.unevenness.wants_mean,
         program_steps=scenario.strategy.program_steps,
-        slowest=costs.slowest,
+        slowest=(costs.slowest_pass, costs.slowest),
         scenario=scenario.name,
         strategy=scenario.strategy.kind,
         framework=scenario.framework.name,
@@ -127,12 +127,17 @@ def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
 
 
 def predicted_run(
-    *timelines: Timeline, samples: int, mean: bool = False, program_steps: int = 1, slowest: float = 1.0, **fields: Any
+    *timelines: Timeline,
+    samples: int,
+    mean: bool = False,
+    program_steps: int = 1,
+    slowest: tuple[float, float] = (1.0, 1.0),
+    **fields: Any,
 ) -> Run:
     """A predicted Run of the steps of a timeline after the first, or of several timelines of one asynchronous program.
 
     samples: per training step, including those that backup workers drop. mean: see `from_spans`. program_steps: training steps
-    in a step of the program. slowest: see `StepBreakdown.with_slowest`. fields: fields that a timeline does not have, such as
+    in a step of the program. slowest: of passes and updates, see `StepBreakdown.with_slowest`. fields: fields that a timeline does not have, such as
     the scenario.
     """
     program = timelines[0].program
@@ -141,7 +146,7 @@ def predicted_run(
     else:
         times, samples = asynchronous_times(timelines), counted_samples(program, samples)
     return Run(
-        **vars(times.divided(program_steps).with_slowest(slowest)),
+        **vars(times.divided(program_steps).with_slowest(*slowest)),
         origin="predicted",
         rank_names=program.ranks.names,
         samples=samples,

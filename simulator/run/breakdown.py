@@ -72,13 +72,16 @@ class StepBreakdown:
             communication=communication,
         )  # fmt: skip
 
-    def with_slowest(self, slowest: float) -> StepBreakdown:
+    def with_slowest(self, slowest_pass: float, slowest_update: float) -> StepBreakdown:
         """The times with "compute" split into its mean over the ranks and the waiting for the slowest rank.
 
-        slowest: compute time of the slowest rank, as a multiple of the mean.
+        slowest_pass, slowest_update: times of the passes and of the optimizer's step on the slowest rank, as multiples of the
+        means.
         """
         compute_s = self.breakdown_s["compute"]
-        parts = {**self.breakdown_s, "compute": compute_s / slowest, "slowest_rank": compute_s - compute_s / slowest}
+        update_s = min(self.phase_s.get("optimizer", 0.0), compute_s)
+        mean_s = (compute_s - update_s) / slowest_pass + update_s / slowest_update
+        parts = {**self.breakdown_s, "compute": mean_s, "slowest_rank": compute_s - mean_s}
         return replace(self, breakdown_s={name: parts[name] for name in BREAKDOWN})
 
 

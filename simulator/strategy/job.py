@@ -213,7 +213,7 @@ class Job:
         forward_s, backward_s = self._layers_s(samples)
         if self.recompute.kind != "none":
             backward_s = backward_s + self.where_recomputed(self._executed(Execution.again_s, samples))
-        result: NDArray[np.float64] = np.stack([forward_s, backward_s]) * (self._scale() * self.slowest)
+        result: NDArray[np.float64] = np.stack([forward_s, backward_s]) * (self._scale() * self.slowest_pass)
         return result
 
     def least_s(self, samples: float) -> NDArray[np.float64]:
@@ -224,11 +224,17 @@ class Job:
 
     @property
     def slowest(self) -> float:
-        """Time of the slowest of the ranks that wait for each other, relative to the mean; 1 unless samples differ in length or
-        device times come from a model of a GPU's kernels."""
+        """Time of the slowest device of the ranks that wait for each other, relative to the mean; 1 unless device times come
+        from a model of a GPU's kernels."""
         device = self.cluster.device
         is_described = device.kernels is not None and device.kernels.generation != "cpu" and device.efficiency is None
-        return self.imbalance * (slowest(self.framework.scale, self.ranks, self.group) if is_described else 1.0)
+        return slowest(self.framework.scale, self.ranks, self.group) if is_described else 1.0
+
+    @property
+    def slowest_pass(self) -> float:
+        """Time of a pass of the slowest of the ranks that wait for each other, relative to the mean: of the slowest device,
+        with the longest samples."""
+        return self.imbalance * self.slowest
 
     def within_passes_s(self, samples: float) -> NDArray[np.float64]:
         """Seconds of each layer's collectives, and those of them that are exposed, by the links that limit them: in the forward
@@ -270,7 +276,7 @@ class Job:
     def weights_s(self, microbatches: int = 1) -> NDArray[np.float64]:
         """Seconds of weight gradients in each layer's backward pass, shape (layers,)."""
         weights_s = self._executed(Execution.weights_s, self.samples_per_worker / microbatches) + self._accumulation_s()
-        result: NDArray[np.float64] = weights_s * (self._scale() * self.slowest)
+        result: NDArray[np.float64] = weights_s * (self._scale() * self.slowest_pass)
         return result
 
     def weights_share(self) -> float:

@@ -125,6 +125,14 @@ def test_time_follows_the_mean_and_memory_the_longest() -> None:
     assert predict(packed).step_time_s < predict(whole).step_time_s * 1.05
 
 
+def test_updates_do_not_wait_for_long_samples() -> None:
+    """The optimizer's step is that of samples of one length."""
+    equal, padded = predict(scenario(), interval=False), predict(scenario(UNIFORM.format("padded")), interval=False)
+    assert padded.phase_s["optimizer"] == pytest.approx(equal.phase_s["optimizer"])
+    assert padded.breakdown_s["slowest_rank"] > 5 * equal.breakdown_s["slowest_rank"]
+    assert sum(padded.breakdown_s.values()) == pytest.approx(padded.step_time_s)
+
+
 def test_attention_computes_squares_of_lengths() -> None:
     """Padded to the longest of four uniform lengths, whose mean square is 4 / 6 of the longest's."""
     own = scenario(UNIFORM.format("padded"))

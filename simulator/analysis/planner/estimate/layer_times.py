@@ -216,16 +216,16 @@ class LayerTimes:
         if computing not in known:
             # compute is cached for one rank, and multiplied for the slowest of several
             one = replace(job, samples_per_worker=samples)
-            weights_s = one.weights_s() / job.slowest if self._splits else np.zeros(len(job.layers))
-            known[computing] = job.computing_s(samples) / job.slowest, weights_s, job.mean_memory_share(samples)
+            weights_s = one.weights_s() / job.slowest_pass if self._splits else np.zeros(len(job.layers))
+            known[computing] = job.computing_s(samples) / job.slowest_pass, weights_s, job.mean_memory_share(samples)
         computing_s, weights_s, bound = known[computing]
         if (moving := ("within", exchanging, samples, values["recompute"])) not in known:
             known[moving] = job.within_passes_s(samples)
         if (sent := ("sent", exchanging, samples)) not in known:
             known[sent] = self._sent(plan, job.boundary_bytes(samples))
         within_s, (sent_bytes, joining_s) = job.with_again(known[moving]), known[sent]
-        passes_s = computing_s * job.slowest + exposed_exchanges_s(within_s)
-        return np.maximum(passes_s, job.least_s(samples)), weights_s * job.slowest, within_s, sent_bytes, joining_s, bound
+        passes_s = computing_s * job.slowest_pass + exposed_exchanges_s(within_s)
+        return np.maximum(passes_s, job.least_s(samples)), weights_s * job.slowest_pass, within_s, sent_bytes, joining_s, bound
 
     def _sent(self, plan: Plan, output_bytes: Times) -> tuple[Times, Times]:
         """Bytes that each of a stage's ranks sends after each layer, and seconds to assemble them, if sent in parts."""
