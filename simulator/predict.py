@@ -168,7 +168,9 @@ def _notes(scenario: Scenario, layers: Sequence[Layer], timeline: Timeline) -> s
     notes = [] if trained == total else [f"{format_parameters(trained)} of {format_parameters(total)} parameters are trained"]
     ranks, of_node = scenario.strategy.training_ranks, scenario.cluster.node.devices
     if ranks == 1 < of_node and scenario.cluster.nodes == 1:
-        notes.append(f"1 of the {of_node} devices of {scenario.cluster.name} is used; for all, add --set gpus={of_node}")
+        notes.append(
+            f"1 of the {of_node} devices of {scenario.cluster.name or 'the cluster'} is used; for all, add --set gpus={of_node}"
+        )
     if (found := scenario.length_statistics) is not None and scenario.batch.lengths is not None:
         slower = (job_of(scenario).imbalance - 1) * 100
         notes.append(

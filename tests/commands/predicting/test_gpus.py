@@ -110,5 +110,5 @@ def test_a_precision_that_nobody_chose_is_noted(capsys: pytest.CaptureFixture[st
     chosen = ["predict", "llama-2-7b-fsdp-a100", "--json"]
     assert main(chosen) == 0
     assert "precision" not in capsys.readouterr().err
-    assert main([*chosen, "--set", "training={zero: 3, optimizer: adam}"]) == 0
+    assert main([*chosen, "--set", "training={zero: 3, optimizer: adam, recompute: full}"]) == 0
     assert "note: the scenario names no precision: fp32; for mixed precision, add" in capsys.readouterr().err

@@ -181,7 +181,7 @@ def test_each_probe_can_be_run_separately() -> None:
 
 def test_probes_of_gpus_include_communication_and_overlap() -> None:
     planned = tasks(ProbePlan([], budget_s=30.0, gpu=gpu_sizes.FULL), site(0, 0, 0, 0), None)
-    assert {task.name for task in planned} == DEVICE | {"message", "collective", "overlap"}
+    assert {task.name for task in planned} == DEVICE | {"message", "collective", "overlap", "host_copy", "host_adam"}
     [overlapped] = (task for task in planned if task.name == "overlap")
     assert overlapped.arguments == ([[0, 1, 2, 3]], 2**28, 4096, "bf16")
     assert sum(task.budget_s for task in planned) == pytest.approx(30.0)

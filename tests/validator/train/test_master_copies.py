@@ -13,9 +13,9 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.train import master_copies
 from scaleproof.validator.train.master_copies import MasterOptimizer, StaticScaler
-from scaleproof.validator.train.trained_model import RealModel
+from scaleproof.validator.train.trained_model import TrainedModel
 from tests.validator import faults
-from tests.validator.conftest import MakeScenario
+from tests.validator.conftest import CLUSTER, MakeScenario
 from tests.validator.verdicts import deviation, in_bulk
 
 WORKERS = {"kind": "data_parallel", "workers": 2}
@@ -137,6 +137,7 @@ def test_losses_in_16_bits_are_those_in_64_bits_up_to_rounding(
     [
         (WORKERS, {"offload": ["optimizer", "parameters"], "zero": 3, "optimizer": "adam"}),
         (WORKERS, {"offload": ["optimizer"], "zero": 1, "optimizer": "momentum"}),
+        (WORKERS, {"offload": ["activations"]}),
         *in_bulk(
             ({"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2}, {"offload": ["optimizer"], "zero": 1}),
             (SHARED, {"offload": ["optimizer"], "optimizer": "adam"}),
@@ -151,12 +152,20 @@ def test_offloaded_states_train_like_one_process(
     assert deviation(make_scenario(strategy, precision="fp64", **training)) < 1e-9
 
 
+# a host with drives
+NODE = CLUSTER["node"] | {"host": {"nvme": {"read": "6 GB/s", "write": "4 GB/s"}}}  # type: ignore[operator]
+
+
 @pytest.mark.parametrize(
     ("strategy", "training", "message"),
     [
         ({**WORKERS, "compression": {"kind": "top_k", "share": 0.1}}, {"precision": "fp16"}, "strategy.compression with"),
         (WORKERS, {"offload": ["optimizer"], "offload_to": "nvme"}, "training.offload_to: nvme .* give host to measure"),
-        (WORKERS, {"offload": ["activations"]}, "training.offload of activations"),
+        (
+            WORKERS,
+            {"offload": ["activations"], "recompute": "full"},
+            "training.offload of activations with training.recompute .* leave recompute out, or set compute=paced",
+        ),
         (WORKERS, {"offload": ["parameters"], "zero": 3}, r"training.offload of parameters alone.*\[optimizer, parameters\]"),
     ],
 )
@@ -164,7 +173,7 @@ def test_states_without_a_scale_or_an_optimizer_are_rejected(
     strategy: dict[str, Any], training: dict[str, Any], message: str, make_scenario: MakeScenario
 ) -> None:
     with pytest.raises(InputError, match=message):
-        measure(make_scenario(strategy, **training))
+        measure(make_scenario(strategy, cluster=CLUSTER | {"node": NODE}, **training))
 
 
 def test_shards_in_16_bits_are_not_verified(make_scenario: MakeScenario) -> None:
@@ -188,10 +197,12 @@ def test_verification_follows_steps_without_an_update(
 
 def test_bf16_is_updated_in_bf16(make_scenario: MakeScenario) -> None:
     # as training.master=false describes: parameters, gradients and states in 16 bits, and nothing in 32
-    model = RealModel(make_scenario(WORKERS).model, 0, torch.bfloat16, None)
+    device = {**CLUSTER["device"], "peak": {"bf16": "50 GFLOP/s"}}  # type: ignore[dict-item]
+    cluster = CLUSTER | {"device": device}
+    model = TrainedModel(make_scenario(WORKERS, cluster=cluster, precision="bf16", master=False, optimizer="adam"))
     (layer,) = model.build(range(1))
     layer.to(torch.bfloat16)
-    optimizer = model.optimizer("adam", layer.parameters(), 0.01)
+    optimizer = model.optimizer(layer.parameters())
     for parameter in layer.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()

@@ -153,7 +153,7 @@ def _has_few(tensor: torch.Tensor) -> bool:
     return tensor.numel() <= _MOST_KEPT and tensor.is_contiguous()
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle.Unpickler):  # written by ranks of the same capture
     """Makes tensors without values, or with those that were kept."""
 
     def __init__(self, file: IO[bytes], placed: Placing) -> None:

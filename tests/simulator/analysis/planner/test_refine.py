@@ -79,7 +79,8 @@ def test_only_recomputation_forms_of_the_framework_are_offered() -> None:
 
 
 def test_plans_with_finer_recomputation_are_faster_on_several_devices() -> None:
-    planned = plan(load("llama-2-7b-fsdp-a100", ("batch=64",)), 8, memory=24 * 2.0**30, top=3)
+    # the fastest degrees need 21 GiB with full recomputation, and 58 GiB without any
+    planned = plan(load("llama-2-7b-fsdp-a100", ("batch=64",)), 8, memory=32 * 2.0**30, top=3)
     assert planned.proved
     assert planned.best[0].scenario.training.recompute.layers
     rows = planned.configurations

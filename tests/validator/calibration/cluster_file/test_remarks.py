@@ -13,6 +13,7 @@ def _point(probe: str, what: str, size: float, seconds: float, **numbers: float)
     return Point(probe, what, "rank 0", (0, 1), "same node", size, "", (seconds,), "narrow", numbers=numbers)
 
 
+COPIED_Bps = {"host to device": 20e9, "device to host": 10e9, "device 0 to 1": 1e9}
 POINTS = [
     Point(
         "matmul",
@@ -33,6 +34,8 @@ POINTS = [
     _point("update", "sgd of 4 gradients", 1000, 1e-3, workers=4),
     _point("update", "sgd of 4 gradients", 1e6, 2e-3, workers=4),
     _point("loading", "gpt, random", 8, 3e-3),
+    *(_point("host_copy", what, size, size / rate) for what, rate in COPIED_Bps.items() for size in (2**28, 2**16)),
+    _point("host_adam", "adam", 2e7, 5e-3, cores=16),
     *(
         _point("message", what, size, seconds)
         for size in (4, 2**20)
@@ -61,6 +64,9 @@ def test_each_probe_result_is_shown_in_its_unit() -> None:
     assert reported["overlap"] == f"{products}, {sums}"
     assert reported["update"] == "sgd of 4 gradients 2 ns per parameter"  # of the largest alone
     assert reported["loading"] == "8 samples (gpt, random) 3.00 ms"
+    assert reported["host_copy"] == "host to device 20 GB/s, device to host 10 GB/s"  # not between devices
+    kernel = "by torch's fused kernel over 20 M parameters in fp32"
+    assert reported["host_adam"] == f"4 billion parameters/s on 16 cores, {kernel}"
 
 
 def test_the_slowdown_of_products_is_compared_with_the_predicted_one() -> None:

@@ -11,7 +11,7 @@ from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.model import Traced
 from scaleproof.validator.preflight.checks import check_trainable
 from scaleproof.validator.train.layer_graph import LayerGraph
-from scaleproof.validator.train.trained_model import RealModel
+from scaleproof.validator.train.trained_model import RealModel, TrainedModel
 from tests.validator.conftest import MakeScenario
 from tests.validator.verdicts import deviation, in_bulk, paced
 
@@ -98,9 +98,9 @@ def test_wrong_losses_are_refused(name: str, message: str, make_scenario: MakeSc
         make_scenario(WORKERS, model(name)).model.build_layers()
 
 
-def test_frozen_parameters_are_not_given_to_the_optimizer() -> None:
-    real = RealModel(Traced(**model("frozen")), 0, torch.float64, None)
-    (whole,) = real.build([0])
+def test_frozen_parameters_are_not_given_to_the_optimizer(make_scenario: MakeScenario) -> None:
+    trained_model = TrainedModel(make_scenario(WORKERS, model("frozen"), precision="fp64", optimizer="momentum"))
+    (whole,) = trained_model.build([0])
 
     trained = sum(parameter.numel() for parameter in whole.parameters())
     # a norm, a block's product and the head; the module without use is frozen as well
@@ -108,7 +108,9 @@ def test_frozen_parameters_are_not_given_to_the_optimizer() -> None:
     traced = Traced(**model("frozen")).build_layers()
     assert sum(layer.trained_parameters for layer in traced) == trained + 3 * 3 + 3
     before = {name: buffer.clone() for name, buffer in whole.named_buffers()}
-    optimizer = real.optimizer("momentum", whole.parameters(), 0.1)
+    optimizer = trained_model.optimizer(whole.parameters())
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert sum(parameter.numel() for group in optimizer.param_groups for parameter in group["params"]) == trained
     whole(torch.randn(4, 8, dtype=torch.float64)).backward()
     optimizer.step()
     assert before
