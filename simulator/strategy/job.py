@@ -147,7 +147,11 @@ class Job:
     def is_gathered_again(self, layer: Layer) -> bool:
         """Whether ZeRO's stage 3 gathers a layer's parameters again for its backward pass, if it frees any after the forward
         pass: layers below the first trained one are not passed backward, and a framework may keep those at the ends."""
-        return layer.has_backward and not (layer.pinned_to_end and self.framework.defaults.keeps_ends)
+        return layer.has_backward and not self.is_kept_between_passes(layer)
+
+    def is_kept_between_passes(self, layer: Layer) -> bool:
+        """Whether ZeRO's stage 3 keeps a layer's gathered parameters after the forward pass, whether or not it keeps others."""
+        return layer.pinned_to_end and self.framework.defaults.keeps_ends
 
     @property
     def waits_for_scatters(self) -> bool:

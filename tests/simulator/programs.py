@@ -31,6 +31,8 @@ ONLY_COMPUTE = (
     "cluster.node.link={bandwidth: 1 EB/s, latency: 0}",
     "cluster.device.memory_bandwidth=1 EB/s",
 )
+# FSDP whose root frees parameters after the forward pass, as all other layers do, so that every layer is gathered as often
+FREES_ENDS = "framework={base: torchtitan, defaults: {keeps_ends: false}}"
 # of 24 equal blocks; the head is a hundred-thousandth of one
 EVEN = "model={kind: gpt, layers: 24, hidden: 8192, heads: 4, vocabulary: 1, sequence: 8}"
 
@@ -48,6 +50,16 @@ def compiled(scenario: Scenario) -> Program:
 def size_bytes(scenario: Scenario) -> float:
     """Bytes of all parameters in 32 bits."""
     return 4.0 * scenario.model.parameters()
+
+
+def ends_bytes(scenario: Scenario) -> float:
+    """Bytes in 32 bits of the embedding and the head."""
+    return 4.0 * sum(layer.parameters for layer in job_of(scenario).layers if layer.pinned_to_end)
+
+
+def freeing_ends(zero: int) -> tuple[str, ...]:
+    """Overrides with which ZeRO's stage 3 gathers every layer equally often."""
+    return (FREES_ENDS,) if zero == 3 else ()
 
 
 def ring_bytes(ranks: int, size_bytes: float) -> float:

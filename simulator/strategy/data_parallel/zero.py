@@ -42,15 +42,16 @@ def gathers(context: CompileContext, rank: int) -> Iterator[Issued]:
 def layer_needs(context: CompileContext, rank: int) -> Iterator[tuple[int, int]]:
     """Tasks before which ZeRO's stage 3 brings the parameters of a layer to the device, and the task after which it begins to:
     forward passes, and backward passes if the parameters were freed; only the step's first pass if they are kept for the whole
-    step. `prefetch` layers are brought ahead."""
+    step, as pipelines keep all that forward passes do not free. `prefetch` layers are brought ahead."""
     plan, schedule, gathering = context.plan, context.schedule, context.plan.gathering(3)
     rank_tasks = np.flatnonzero(schedule.rank == rank)
     kinds = (Pass.FORWARD, Pass.BACKWARD, Pass.INPUT) if gathering == "every pass" else (Pass.FORWARD,)
     tasks = rank_tasks[np.isin(schedule.kind[rank_tasks], kinds)]
-    again = np.array(list(map(context.job.is_gathered_again, context.rank_layers.layers)))
+    job, layers = context.job, context.rank_layers.layers
+    again, kept = (np.array(list(map(of, layers))) for of in (job.is_gathered_again, job.is_kept_between_passes))
     tasks = tasks[(schedule.kind[tasks] == Pass.FORWARD) | again[schedule.begin[tasks]]]
-    if gathering == "once a step":
-        tasks = tasks[schedule.microbatch[tasks] == _first_microbatch(context, tasks)]
+    once = (gathering == "once a step") | (kept[schedule.begin[tasks]] & (plan.stages > 1))
+    tasks = tasks[~once | (schedule.microbatch[tasks] == _first_microbatch(context, tasks))]
     for number, task in enumerate(tasks.tolist()):
         ahead = number - 1 - plan.prefetch
         yield task, int(tasks[ahead]) if ahead >= 0 else int(rank_tasks[0])

@@ -16,7 +16,14 @@ Make = Callable[..., Scenario]
 
 # layers whose activations are large and whose parameters are few, and the other way round
 TALL = ("model={kind: mlp, layers: 8, inputs: 64, hidden: 64, outputs: 64}", "batch=65536")
-WIDE = ("model={kind: mlp, layers: 8, inputs: 512, hidden: 512, outputs: 512}", "batch=4", "training.optimizer=adam")
+NARROW, WIDE = (
+    (
+        f"model={{kind: mlp, layers: 8, inputs: {width}, hidden: {width}, outputs: {width}}}",
+        "batch=4",
+        "training.optimizer=adam",
+    )
+    for width in (512, 16384)
+)
 GPT = ("model={kind: gpt, layers: 8, hidden: 128, heads: 8, vocabulary: 64, sequence: 128, flash: false, dropout: true}",)
 
 
@@ -176,3 +183,10 @@ def test_predictions_contain_the_remedy(small: Make) -> None:
     enough, short = (predict(small(*WIDE, f"cluster.device.memory={size:.0f} B")) for size in (need + 1, need - 1))
     assert (enough.fits, enough.fit_by) == (True, "")
     assert (short.fits, short.fit_by) == (False, "training.zero=1")
+
+
+def test_stages_whose_buffers_need_more_than_they_save_are_not_suggested(small: Make) -> None:
+    """DeepSpeed allocates buffers of half a billion elements for reductions with stages 1 and 2, whatever the model's size."""
+    plain, one, two, three = (memory(small(*NARROW, f"training.zero={zero}")).worst.total_bytes for zero in range(4))
+    assert three < plain < one < two
+    assert reported(small, *NARROW, less_bytes=1) == "training.zero=3"

@@ -24,7 +24,7 @@ from scaleproof.simulator.scenario.load import build
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator import torch_models
 from tests.simulator.analysis.planner.estimate.predicted import check_against_predictions
-from tests.simulator.programs import compiled, moved_bytes, work_s
+from tests.simulator.programs import FREES_ENDS, compiled, moved_bytes, work_s
 
 LORA = "training.adapters={{kind: lora, rank: {rank}, targets: {targets}}}"
 ALL = LORA.format(rank=16, targets="all-linear")
@@ -246,10 +246,15 @@ def test_replicas_sum_and_gather_what_is_trained_and_stored() -> None:
     ring = 7 / 8
     assert moved_bytes(compiled(sums)) == pytest.approx(2 * ring * 2 * adapters)
     base = (PRODUCTS_7B * 0.5625 + 2 * (ENDS_7B + NORMS_7B)) * ring
-    sharded = scenario("llama-2-7b", ALL, "training.base_precision=nf4", "training.zero=3")
+    freeing, keeping = (
+        moved_bytes(compiled(scenario("llama-2-7b", ALL, "training.base_precision=nf4", "training.zero=3", *more)))
+        for more in ((FREES_ENDS,), ())
+    )
     # gathered for both passes, the embedding for one; gradients are scattered in 32 bits
     gathered = 2 * base - ENDS_7B * ring + 2 * 2 * adapters * ring
-    assert moved_bytes(compiled(sharded)) == pytest.approx(gathered + 4 * adapters * ring, rel=1e-6)
+    assert freeing == pytest.approx(gathered + 4 * adapters * ring, rel=1e-6)
+    # FSDP also keeps the head, with the last norm, between both passes
+    assert freeing - keeping == pytest.approx((ENDS_7B + 2 * 4096) * ring)
 
 
 def test_a_run_counts_the_flops_that_it_computes_and_says_what_is_trained() -> None:

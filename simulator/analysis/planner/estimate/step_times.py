@@ -132,13 +132,19 @@ def _copied_s(shape: Shape, c: Configurations, layers: LayerTimes, zero: int) ->
         return to_host
     stage = [job.layers[i] for i in shape.cut.ranges[0]]
     trained = float(sum(one.trained_parameters for one in stage))
-    frozen = sum(one.gathered_elements(job.gathered_bytes) for one in stage) - trained
     shards = workers if zero else np.ones(len(c))
     if "optimizer" in job.offload:
         to_host += trained / shards * job.accumulated_bytes * (c.microbatches if zero >= 2 else 1)
     if "parameters" in job.offload:
-        passes = 1 if shape.keeps else c.microbatches * (1 + shape.reshards)
-        from_host += (trained * job.shard_bytes + frozen * job.gathered_bytes) / shards * passes
+        copied_bytes = np.array([
+            one.trained_parameters * (job.shard_bytes - job.gathered_bytes)
+            + one.gathered_elements(job.gathered_bytes) * job.gathered_bytes
+            for one in stage
+        ], dtype=np.float64)  # fmt: skip
+        again, kept = (np.array(list(map(of, stage))) for of in (job.is_gathered_again, job.is_kept_between_passes))
+        once = shape.keeps | (kept & (shape.stages > 1))
+        passes = np.where(once[:, None], 1, (1 + shape.reshards * again)[:, None] * c.microbatches)
+        from_host += copied_bytes @ passes / shards
     if any(one.expert_parameters for one in stage):
         # experts have fewer replicas
         to_host, from_host = np.zeros((2, len(c)))
@@ -424,11 +430,13 @@ def _next_to_passes(
     step = (c.zero == 1) * float(shape.overlaps_gather)
     scatters = (c.zero > 1) | ((c.zero == 1) & (not job.framework.zero_1.owns_tensors))
     ranks = c.workers * c.context
+    gathered = np.array([one.gathered_elements(job.gathered_bytes) for one in job.layers], dtype=np.float64)
+    again = shape.reshards * gathered @ list(map(job.is_gathered_again, job.layers)) / max(1.0, gathered.sum())
 
     def moved(per_bus_byte: Mapping[Op, float]) -> Times:
         """Amount of all collectives, by the amount for each byte on the bus."""
         by_sum = np.where(scatters, per_bus_byte["reduce_scatter"], 2 * per_bus_byte["all_reduce"])
-        by_gather = per_bus_byte["all_gather"] * job.gathered_bytes * (gathers * (1 + shape.reshards) + step)
+        by_gather = per_bus_byte["all_gather"] * job.gathered_bytes * (gathers * (1 + again) + step)
         result: Times = parameters.sum(axis=0) * (ranks - 1) / ranks * (sums * by_sum * job.reduced_bytes + by_gather)
         return result
 

@@ -24,7 +24,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.model_parallel.expert import expected_visited
 from scaleproof.simulator.strategy.plan_costs import with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of
-from tests.simulator.programs import compiled, exchange_s
+from tests.simulator.programs import compiled, exchange_s, freeing_ends
 
 Make = Callable[..., Scenario]
 FIELDS = "kind: llama, layers: 4, hidden: 64, heads: 8, vocabulary: 256, sequence: 32"
@@ -129,7 +129,7 @@ def test_folded_gradients_are_summed_over_the_remaining_ranks(
     """tensor · context · workers / (expert · expert_tensor) ranks have the same experts, `workers` the same of all else."""
     scenario = hybrid(
         small, f"workers: {workers}, {FOLDED}, expert: {expert}, expert_tensor: {expert_tensor}",
-        f"training={{zero: {zero}}}", "cluster.collectives.library=gloo",
+        f"training={{zero: {zero}}}", "cluster.collectives.library=gloo", *freeing_ends(zero),
     )  # fmt: skip
     layers, program = job_of(scenario).layers, compiled(scenario)
     expert_bytes = 4 * sum(layer.expert_parameters for layer in layers)

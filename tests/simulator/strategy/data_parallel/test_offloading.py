@@ -15,6 +15,7 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.scenario_job import program_of
 from tests.simulator.frameworks.scenarios import scenario
+from tests.simulator.programs import FREES_ENDS, ends_bytes
 
 RATE, LINK = 4e9, 25e9
 HOST = f"cluster.node.host={{memory: 2 TB, link: 25 GB/s, adam_rate: {RATE}}}"
@@ -58,15 +59,18 @@ def test_a_delayed_update_overlaps_with_the_next_step() -> None:
 
 def test_fsdp_copies_parameters_before_each_pass() -> None:
     given = ("training.zero=3", "strategy.microbatches=2", BOTH)
-    run = timed(seven(*given, framework="pytorch-fsdp2"))
+    run, keeping = (timed(seven(*given, *more, framework="pytorch-fsdp2")) for more in ((FREES_ENDS,), ()))
     shard_bytes = 4 * seven().model.parameters() / 8
     # 32-bit shards before two passes of each microbatch, and 32-bit gradients of each
     assert copied(run, "from host")[0] == pytest.approx(2 * 2 * shard_bytes, rel=1e-6)
     assert copied(run, "to host")[0] == pytest.approx(2 * shard_bytes, rel=1e-6)
+    # those of its root, embedding and head, stay between both passes
+    again_bytes = 2 * shard_bytes - ends_bytes(seven()) / 8 * 2
+    assert copied(keeping, "from host")[0] == pytest.approx(2 * shard_bytes + again_bytes, rel=1e-6)
     kept = timed(seven(*given, "strategy.reshard=false", framework="pytorch-fsdp2"))
     assert copied(kept, "from host")[0] == pytest.approx(2 * shard_bytes, rel=1e-6)
     slow = timed(seven(*given, "cluster.node.host.link=1 GB/s", framework="pytorch-fsdp2"))
-    assert slow.step_time_s == pytest.approx(2 * 2 * shard_bytes / 1e9 + slow.phase_s["optimizer"], rel=0.06)
+    assert slow.step_time_s == pytest.approx((2 * shard_bytes + again_bytes) / 1e9 + slow.phase_s["optimizer"], rel=0.06)
 
 
 def test_one_gpu_needs_no_collectives_to_offload() -> None:

@@ -14,7 +14,17 @@ from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.plan_costs import stage_layers
 from scaleproof.simulator.strategy.scenario_job import job_of
-from tests.simulator.programs import compiled, moved_bytes, ring_bytes, separate_workers, step_s, work_s
+from tests.simulator.programs import (
+    FREES_ENDS,
+    compiled,
+    ends_bytes,
+    freeing_ends,
+    moved_bytes,
+    ring_bytes,
+    separate_workers,
+    step_s,
+    work_s,
+)
 
 Make = Callable[..., Scenario]
 MIXTURE = (
@@ -42,8 +52,24 @@ def test_sharding_states_moves_the_bytes_of_plain_averaging(small: Make, zero: i
 def test_sharding_parameters_moves_1_5_times_the_bytes(small: Make, workers: int, reshard: str, times: float) -> None:
     """Parameters are gathered for each pass, or once if they are kept between both: arXiv 1910.02054, section 7.2."""
     plain = averaged(small, f"workers: {workers}")
-    shared = averaged(small, f"workers: {workers}, reshard: {reshard}", "training={zero: 3}")
+    shared = averaged(small, f"workers: {workers}, reshard: {reshard}", "training={zero: 3}", FREES_ENDS)
     assert moved_bytes(shared) == pytest.approx(times * moved_bytes(plain))
+
+
+@pytest.mark.parametrize("context", [1, 2])
+@pytest.mark.parametrize("sharing", [2, 8])
+@pytest.mark.parametrize("microbatches", [1, 3])
+@pytest.mark.parametrize("scatter", ["microbatch", "step"])
+@pytest.mark.parametrize("model", ["model.layers=6", MIXTURE])
+def test_parameters_of_fsdp_s_root_are_gathered_once_a_microbatch(
+    small: Make, model: str, scatter: str, microbatches: int, sharing: int, context: int
+) -> None:
+    """FSDP does not free those of its root, embedding and head, after the forward pass (torch.distributed.fsdp)."""
+    numbers = f"workers: 8, context: {context}, shard_over: {sharing}, scatter: {scatter}, microbatches: {microbatches}"
+    given = model, "training={zero: 3}", "batch={per_worker: 12}", "cluster.nodes=16", "cluster.collectives.library=gloo"
+    freeing, keeping = (averaged(small, numbers, *given, *more) for more in ((FREES_ENDS,), ()))
+    again_bytes = ring_bytes(sharing * context, ends_bytes(small(*given)))
+    assert moved_bytes(freeing) - moved_bytes(keeping) == pytest.approx(microbatches * again_bytes)
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 3, 4])
@@ -54,7 +80,12 @@ def test_bytes_repeated_for_every_microbatch_equal_the_expected_ones(
     small: Make, microbatches: int, zero: int, reshard: str, ways: int
 ) -> None:
     """Rounds of the ring per step: of two, or three with resharding, some happen for each microbatch, the others once."""
-    program = averaged(small, f"workers: 4, reshard: {reshard}, microbatches: {microbatches}", f"training={{zero: {zero}}}")
+    program = averaged(
+        small,
+        f"workers: 4, reshard: {reshard}, microbatches: {microbatches}",
+        f"training={{zero: {zero}}}",
+        *freeing_ends(zero),
+    )
     once = max(0, 2 - ways)
     size_bytes = 4 * small().model.parameters()
     assert moved_bytes(program) == pytest.approx((once + microbatches * ways) * ring_bytes(4, size_bytes))
@@ -65,7 +96,7 @@ def test_gradients_can_have_more_bytes_than_gathered_parameters(small: Make, zer
     """ways: bytes per element times rounds of the ring."""
     program = averaged(
         small, "workers: 4", f"training={{zero: {zero}, precision: bf16, reduce_precision: fp32}}",
-        "cluster.device.peak={bf16: 1 TFLOP/s}",
+        "cluster.device.peak={bf16: 1 TFLOP/s}", *freeing_ends(zero),
     )  # fmt: skip
     assert moved_bytes(program) == pytest.approx(ways * ring_bytes(4, small().model.parameters()))
 
@@ -78,7 +109,7 @@ def test_hybrid_sharding_sums_shards_between_groups(small: Make, zero: int, shar
     workers = 8
     program = averaged(
         small, f"workers: {workers}, context: {context}, shard_over: {sharing}", f"training={{zero: {zero}}}",
-        "cluster.nodes=16", "cluster.collectives.library=gloo",
+        "cluster.nodes=16", "cluster.collectives.library=gloo", *freeing_ends(zero),
     )  # fmt: skip
     size_bytes = 4 * small().model.parameters()
     inside, groups = sharing * context, workers // sharing
@@ -90,7 +121,7 @@ def test_hybrid_sharding_sums_shards_between_groups(small: Make, zero: int, shar
 @pytest.mark.parametrize(("zero", "ways"), [(0, 2), (1, 2), (2, 2), (3, 3)])
 def test_context_parallel_ranks_synchronise_gradients_like_workers(small: Make, zero: int, ways: int) -> None:
     """Context ranks have the same parameters and gradients of different tokens."""
-    program = averaged(small, "workers: 1, context: 4", f"training={{zero: {zero}}}")
+    program = averaged(small, "workers: 1, context: 4", f"training={{zero: {zero}}}", *freeing_ends(zero))
     assert moved_bytes(program) == pytest.approx(ways * ring_bytes(4, 4 * small().model.parameters()))
 
 
@@ -121,7 +152,7 @@ def test_experts_are_averaged_over_the_workers_that_have_the_same(small: Make, z
     workers = 8
     scenario = small(
         MIXTURE, f"strategy={{kind: hybrid, workers: {workers}, expert: {expert}, bucket: {bucket}, overlap: true}}",
-        f"training={{zero: {zero}}}", "batch=8", "cluster.collectives.library=gloo",
+        f"training={{zero: {zero}}}", "batch=8", "cluster.collectives.library=gloo", *freeing_ends(zero),
     )  # fmt: skip
     layers = job_of(scenario).layers
     expert_bytes = 4 * sum(layer.expert_parameters for layer in layers)
