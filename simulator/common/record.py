@@ -18,7 +18,8 @@ class Record(BaseModel):
 
     derived: ClassVar[tuple[str, ...]] = ()
 
-    @model_serializer(mode="wrap")
+    # pydantic 2.10 looks for the names of an annotation in the module of each subclass
+    @model_serializer(mode="wrap", return_type=dict[str, Any])
     def _with_derived(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {**fields(self), **{name: getattr(self, name) for name in self.derived}}
 
