@@ -137,8 +137,8 @@ def predicted_run(
     """A predicted Run of the steps of a timeline after the first, or of several timelines of one asynchronous program.
 
     samples: per training step, including those that backup workers drop. mean: see `from_spans`. program_steps: training steps
-    in a step of the program. slowest: of passes and updates, see `StepBreakdown.with_slowest`. fields: fields that a timeline does not have, such as
-    the scenario.
+    in a step of the program. slowest: of passes and updates, see `StepBreakdown.with_slowest`. fields: fields that a timeline
+    does not have, such as the scenario.
     """
     program = timelines[0].program
     if program.is_static:
