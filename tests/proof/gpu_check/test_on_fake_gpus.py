@@ -77,13 +77,13 @@ def found(checked: Path, tmp_path_factory: pytest.TempPathFactory) -> Unpacked:
     return unpacked(archive, tmp_path_factory.mktemp("archive"))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_each_step_comes_to_its_end(found: Unpacked) -> None:
     assert list(found.steps) == STEPS
     assert set(found.steps.values()) == {"done"}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_cluster_has_what_the_gpus_have(found: Unpacked) -> None:
     cluster, points = found.cluster, of_probe(found.points)
     check_own_times(points)
@@ -103,7 +103,7 @@ def test_the_cluster_has_what_the_gpus_have(found: Unpacked) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_device_is_fitted_to_its_kernels(found: Unpacked) -> None:
     assert found.device is not None
     assert found.device.kernels is not None
@@ -113,7 +113,7 @@ def test_the_device_is_fitted_to_its_kernels(found: Unpacked) -> None:
     assert len(found.kernels) > 50
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_ranks_with_a_gpu_each_use_nccl_and_those_that_share_do_not(found: Unpacked) -> None:
     assert {run.provenance["backend"] for run in found.reconciled.values()} == {"nccl"}
     assert {run.provenance["backend"] for run in found.shared.values()} == {"staged"}
@@ -122,13 +122,13 @@ def test_ranks_with_a_gpu_each_use_nccl_and_those_that_share_do_not(found: Unpac
     assert found.provenance["devices"] == "2 × NVIDIA H100 80GB HBM3, 79.1 GiB each"
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_parameters_are_those_of_one_process(found: Unpacked) -> None:
     assert {name.partition(" ")[0] for name in found.shared} == {f"{name}-4" for name in SOME}
     assert all(run.verified is not None and run.verified.is_right for run in found.shared.values())
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_runs_have_memory_and_spans(found: Unpacked) -> None:
     assert {f"gpt-tiny-{name}-2" for name in SOME} < set(found.reconciled)
     for run in found.reconciled.values():
@@ -136,7 +136,7 @@ def test_runs_have_memory_and_spans(found: Unpacked) -> None:
         assert run.spans is not None
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_finished_check_measures_nothing_again(checked: Path) -> None:
     done = run(CHECK, "--out", checked, families=" ".join(SOME))
     assert done.returncode == 2

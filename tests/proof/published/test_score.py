@@ -168,7 +168,7 @@ def test_a_collective_called_from_pytorch_takes_longer_than_in_nccl_tests() -> N
     assert more_s == pytest.approx(pytorch_call_s())
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_leaving_out_sources_changes_rows_of_fitted_sources_only() -> None:
     predict_without = leaving_out(Options())
     a100 = ROW | {"gpu": "A100-80GB-SXM", "n_gpus": "8", "n_nodes": "1", "inter_node": "", "size_bytes": "512"}

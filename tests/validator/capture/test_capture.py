@@ -173,9 +173,9 @@ def test_a_script_that_never_steps_is_ended(tmp_path: Path) -> None:
     script = tmp_path / "bad.py"
     script.write_text(PREFIX + "while True:\n    x = x * 2\n")
     begin_s = time.monotonic()
-    with pytest.raises(RunError, match=r"bad\.py:[45]: no training step within 40 s on rank 0"):
-        captured(script, ranks=1, timeout_s=40)
-    assert time.monotonic() - begin_s < 90
+    with pytest.raises(RunError, match=r"bad\.py:[45]: no training step within 20 s on rank 0"):
+        captured(script, ranks=1, timeout_s=20)
+    assert time.monotonic() - begin_s < 70
 
 
 @pytest.mark.full

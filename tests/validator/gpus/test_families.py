@@ -27,7 +27,7 @@ from tests.validator.gpus.fake_nccl import LoggedGroup
 from tests.validator.gpus.families import FAMILIES, QUICK, Family
 from tests.validator.gpus.player import Job, Phases, phases_on_gloo, play
 from tests.validator.gpus.replay import faults
-from tests.validator.verdicts import in_bulk
+from tests.validator.verdicts import at_night, in_bulk
 
 # Number of the stream of computation.
 _COMPUTATION = 0
@@ -35,8 +35,10 @@ _COMPUTATION = 0
 # for these sums; that of computation waits for all of them together at the end of a backward pass.
 _SUMMED_IN_A_STREAM = {"fsdp of groups": {(Stream.MAIN, phase) for phase in (Phase.BACKWARD, Phase.SYNCHRONISE)}}
 
+OTHERS = [name for name in FAMILIES if name not in QUICK]
 
-@pytest.mark.parametrize("name", [*QUICK, *in_bulk(*(name for name in FAMILIES if name not in QUICK))])
+
+@pytest.mark.parametrize("name", [*QUICK, *in_bulk(*OTHERS[::2]), *at_night(*OTHERS[1::2])])
 def test_ranks_train_on_gpus_as_on_cpus(name: str, tmp_path: Path) -> None:
     scenario = FAMILIES[name].scenario()
 
@@ -66,7 +68,7 @@ def test_ranks_that_see_one_gpu_each_use_nccl_if_these_differ(own: bool, backend
     assert {rank.backend for rank in play(job, tmp_path)} == {backend}
 
 
-@pytest.mark.parametrize("name", ["fsdp", *in_bulk("fsdp of microbatches", "fsdp of groups", "hybrid with fsdp")])
+@pytest.mark.parametrize("name", ["fsdp", *in_bulk("hybrid with fsdp"), *at_night("fsdp of microbatches", "fsdp of groups")])
 def test_interruptions_are_waits_of_the_stream_of_computation(name: str, tmp_path: Path) -> None:
     ranks = play(Job(FAMILIES[name].scenario(), checked_waits), tmp_path)
 
@@ -131,7 +133,9 @@ def test_a_gpu_never_has_more_than_its_part_of_the_model_and_a_layer(
         assert 0 <= rank.built_bytes - part * sum(sizes_bytes) < margin_bytes
 
 
-@pytest.mark.parametrize("name", [*in_bulk("fsdp", "hybrid", "overlapped servers", "scaled losses", "experts"), "ddp"])
+@pytest.mark.parametrize(
+    "name", [*at_night("fsdp", "overlapped servers", "scaled losses"), *in_bulk("hybrid", "experts"), "ddp"]
+)
 def test_ranks_train_on_gpus_of_amd(name: str, tmp_path: Path) -> None:
     """Builds for them have the same names, of RCCL too; their GPUs may lack an identifier."""
     ranks = play(Job(FAMILIES[name].scenario(), amd_gpus), tmp_path)
