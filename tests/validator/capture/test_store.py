@@ -34,7 +34,7 @@ def test_counters_count_all_ranks_and_waits_return(tmp_path: Path) -> None:
 
 
 def test_values_of_other_ranks_are_theirs_or_like_this_rank_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mailboxes, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(mailboxes, "PATIENCE_S", 0.01)
     notes: list[str] = []
     first, last = store_of(0, tmp_path, notes), store_of(RANKS - 1, tmp_path, notes)
     first.set("run", "name")

@@ -13,12 +13,11 @@ from scaleproof.validator.capture.backend import replace_functions
 from scaleproof.validator.capture.backend.values import Values
 from scaleproof.validator.capture.communication import nccl
 from scaleproof.validator.capture.communication.c10d_group import GroupsOfBackend
-from scaleproof.validator.capture.communication.mailbox import Mailbox
+from scaleproof.validator.capture.communication.mailbox import ALL, Mailbox
 from scaleproof.validator.capture.communication.process_group import RecordedGroup
 from scaleproof.validator.capture.communication.recording import Recording
 from scaleproof.validator.capture.communication.store import store_type
 
-_ALL: Final = -1
 _STORES: Final = ("TCPStore", "FileStore", "HashStore")
 
 
@@ -95,9 +94,9 @@ class DistributedApi(GroupsOfBackend):
     ) -> None:  # fmt: skip
         source = self._source(group, src, group_src)
         if source == self._recording.rank:
-            self._mailbox.put(self._channel(group), _ALL, list(object_list))
+            self._mailbox.put(self._channel(group), ALL, list(object_list))
         else:
-            object_list[:] = self._mailbox.get(self._channel(group), source, _ALL)
+            object_list[:] = self._mailbox.get(self._channel(group), source, ALL)
 
     def _scatter_object_list(
         self, scatter_object_output_list: list[Any], scatter_object_input_list: Sequence[Any] | None = None,
@@ -107,10 +106,10 @@ class DistributedApi(GroupsOfBackend):
         output, objects = scatter_object_output_list, scatter_object_input_list
         place = self._ranks(group).index(self._recording.rank)
         if source == self._recording.rank and objects is not None:
-            self._mailbox.put(self._channel(group), _ALL, list(objects))
+            self._mailbox.put(self._channel(group), ALL, list(objects))
             output[0] = objects[place]
         else:
-            output[0] = self._mailbox.get(self._channel(group), source, _ALL)[place]
+            output[0] = self._mailbox.get(self._channel(group), source, ALL)[place]
 
     def _send_object_list(
         self, object_list: list[Any], dst: int | None = None, group: Any = None, device: Any = None,

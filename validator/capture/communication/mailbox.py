@@ -6,6 +6,7 @@ writes a request, so that it is started.
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import time
@@ -13,11 +14,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+# The target of a value for all other ranks.
+ALL: Final = -1
 _POLL_S: Final = 0.002
 _REQUEST: Final = "needs-"
 _ENDED: Final = "ended-"
-# How long a value is waited for that no rank may set.
-_PATIENCE_S: Final = 20.0
+# How long a value or a file is waited for that no rank may write.
+PATIENCE_S: Final = 20.0
 
 
 class NoValueError(Exception):
@@ -32,18 +35,16 @@ class Mailbox:
         self._counts: Counter[tuple[str, int, int]] = Counter()
 
     def put(self, channel: str, target: int, value: Any) -> None:
-        """Leaves a value for a rank, or for all others with `target` −1."""
+        """Leaves a value for a rank, or for all others."""
         _write(self._path(channel, self._rank, target), value)
 
     def get(self, channel: str, source: int, target: int) -> Any:
         """Waits for the value that `source` leaves for `target`, or for all. Raises NoValueError if that rank has ended."""
         path = self._path(channel, source, target)
         self._request(path, source)
-        while not path.exists():
-            if has_ended(self._folder, source) and not path.exists():
-                raise NoValueError(f"rank {self._rank} waits for a value of rank {source}, which ended without sending it; "
-                                   "ranks that communicate must take the same steps")  # fmt: skip
-            time.sleep(_POLL_S)
+        if not wait_for(path, self._folder, source):
+            raise NoValueError(f"rank {self._rank} waits for a value of rank {source}, which ended without sending it; "
+                               "ranks that communicate must take the same steps")  # fmt: skip
         return _read(path)
 
     def share(self, name: str, value: Any) -> None:
@@ -53,13 +54,8 @@ class Mailbox:
     def shared(self, name: str, source: int) -> Any:
         """The value that a rank sets for all, perhaps `source`; None if nobody does within seconds."""
         path = self._folder / f"shared-{name}.value"
-        deadline_s = time.monotonic() + _PATIENCE_S * (source != self._rank)
         self._request(path, source)
-        while not path.exists():
-            if time.monotonic() >= deadline_s or (has_ended(self._folder, source) and not path.exists()):
-                return None
-            time.sleep(_POLL_S)
-        return _read(path)
+        return _read(path) if wait_for(path, self._folder, source, PATIENCE_S * (source != self._rank)) else None
 
     def end(self) -> None:
         """Notes that this rank sends nothing more."""
@@ -85,9 +81,15 @@ def _read(path: Path) -> Any:
     return pickle.loads(path.read_bytes())  # noqa: S301 - written by ranks of the same capture
 
 
-def has_ended(folder: Path, rank: int) -> bool:
-    """Whether a rank has recorded its step, and ended."""
-    return (folder / f"{_ENDED}{rank}").exists()
+def wait_for(path: str | os.PathLike[str], folder: Path, rank: int, patience_s: float = math.inf) -> bool:
+    """Waits for a file until a rank, which may write it, has recorded its step and ended; returns whether the file exists.
+    folder: of the capture."""
+    deadline_s = time.monotonic() + patience_s
+    while not os.path.exists(path):
+        if time.monotonic() >= deadline_s or (folder / f"{_ENDED}{rank}").exists():
+            return os.path.exists(path)
+        time.sleep(_POLL_S)
+    return True
 
 
 def requested(folder: Path) -> set[int]:

@@ -12,14 +12,14 @@ from scaleproof.simulator.captured.record import EventKind
 from scaleproof.validator.capture.backend.memory import Content
 from scaleproof.validator.capture.backend.values import Values
 from scaleproof.validator.capture.communication.c10d_group import C10dGroup, CollectiveCall, flat
-from scaleproof.validator.capture.communication.mailbox import Mailbox, NoValueError
+from scaleproof.validator.capture.communication.mailbox import ALL, Mailbox, NoValueError
 from scaleproof.validator.capture.communication.recording import RecordedWork, Recording
 
 # Most elements whose values other ranks return.
 _MOST: Final = 1 << 22
 # Ranks of a group of which each is played if the values that it sends are needed.
 _FEW: Final = 8
-_FIRST, _ALL = 0, -1
+_FIRST: Final = 0
 # Time between two of PyTorch's barriers is of no interest; what they send is a number.
 _BARRIER_ELEMENTS: Final = 1
 
@@ -77,10 +77,10 @@ class RecordedGroup(C10dGroup):
             channel = f"broadcast-{self.group_name}"
             if source == self._recording.rank:
                 known = self._is_known(tensor)
-                self._mailbox.put(channel, _ALL, self._on_host(tensor).clone() if known else None)
+                self._mailbox.put(channel, ALL, self._on_host(tensor).clone() if known else None)
                 continue
             try:
-                received = self._mailbox.get(channel, source, _ALL)
+                received = self._mailbox.get(channel, source, ALL)
             except NoValueError:
                 continue
             if received is not None and received.numel() == tensor.numel():

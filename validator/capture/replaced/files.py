@@ -13,7 +13,6 @@ import functools
 import io
 import os
 import pickle
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -22,15 +21,13 @@ from typing import IO, Any, Final
 import torch
 
 from scaleproof.validator.capture.backend import replace_functions
-from scaleproof.validator.capture.communication.mailbox import has_ended
+from scaleproof.validator.capture.communication.mailbox import PATIENCE_S, wait_for
 
 _MARK: Final = b"scaleproof capture, which writes no checkpoint: "
 _CONTENT: Final = "saved-{}.pickle"
 _WRITTEN: Final = "written-{}.txt"
 # Most elements of a tensor whose values are kept.
 _MOST_KEPT: Final = 1 << 10
-# How long a file is waited for that another rank may write.
-_PATIENCE_S, _POLL_S = 20.0, 0.01
 # How a tensor on a device is placed: None for its own.
 Placing = Callable[[torch.device], torch.device]
 
@@ -69,7 +66,9 @@ class SavedFiles:
         """What was saved in a file, with tensors where `placed` puts them; tensors without values but few. `NO_CONTENT` if the
         file is not one of a capture. source: its path, or the open file. Raises FileNotFoundError for one of an
         earlier capture."""
-        self._await(source)
+        if isinstance(source, (str, os.PathLike)):
+            # the first rank, for which no barrier waits, may write it
+            wait_for(source, self._folder, 0, PATIENCE_S * (self._rank != 0))
         mark = _first_bytes(source)
         path = self._folder / _CONTENT.format(mark[len(_MARK) :].strip().decode("ascii", "replace"))
         if not mark.startswith(_MARK):
@@ -78,14 +77,6 @@ class SavedFiles:
             raise FileNotFoundError(errno.ENOENT, "an earlier capture has not written", str(source))
         with path.open("rb") as file:
             return _Unpickler(file, placed).load()
-
-    def _await(self, source: Any) -> None:
-        """Gives the first rank, for which no barrier waits, time to write a file."""
-        deadline_s = time.monotonic() + _PATIENCE_S * (self._rank != 0)
-        while isinstance(source, (str, os.PathLike)) and not os.path.exists(source) and time.monotonic() < deadline_s:
-            if has_ended(self._folder, 0):
-                return
-            time.sleep(_POLL_S)
 
     def _is_own(self, path: Any) -> bool:
         return _first_bytes(path).startswith(_MARK)
