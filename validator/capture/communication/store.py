@@ -45,7 +45,7 @@ class SharedStore(_Store):  # type: ignore[misc]
 
     def set(self, key: str, value: str | bytes) -> None:
         """Sets a value, also for other ranks."""
-        self._own[key] = value.encode() if isinstance(value, str) else bytes(value)
+        self._own[key] = _bytes_of(value)
         self.mailbox.share(self._channel(key), self._own[key])
 
     def get(self, key: str) -> bytes:
@@ -78,9 +78,9 @@ class SharedStore(_Store):  # type: ignore[misc]
 
     def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
         """Sets a value if the present one is as expected; returns the value after that."""
-        expected, desired = (one.encode() if isinstance(one, str) else one for one in (expected_value, desired_value))
+        expected = _bytes_of(expected_value)
         if self._own.get(key, b"") == expected:
-            self.set(key, desired)
+            self.set(key, desired_value)
         return self._own.get(key, expected)
 
     def delete_key(self, key: str) -> bool:
@@ -100,7 +100,7 @@ class SharedStore(_Store):  # type: ignore[misc]
 
     def append(self, key: str, value: str | bytes) -> None:
         """Appends to a value."""
-        self.set(key, self._own.get(key, b"") + (value.encode() if isinstance(value, str) else value))
+        self.set(key, self._own.get(key, b"") + _bytes_of(value))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Values of keys."""
@@ -113,7 +113,7 @@ class SharedStore(_Store):  # type: ignore[misc]
 
     def queue_push(self, key: str, value: str | bytes) -> None:
         """Appends to a queue."""
-        self._queues[key].append(value.encode() if isinstance(value, str) else value)
+        self._queues[key].append(_bytes_of(value))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         """Takes the first of a queue; of an empty one, what a rank sets under its key."""
@@ -139,6 +139,10 @@ class SharedStore(_Store):  # type: ignore[misc]
 
     def _channel(self, key: str) -> str:
         return hashlib.sha256(f"{self._place} {key}".encode()).hexdigest()[:16]
+
+
+def _bytes_of(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
 
 
 def store_type(mailbox: Mailbox, rank: int, ranks: int, note: Callable[[str], None]) -> type[SharedStore]:
