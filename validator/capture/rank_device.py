@@ -17,6 +17,7 @@ from scaleproof.validator.capture.communication.mailbox import Mailbox
 from scaleproof.validator.capture.communication.recording import Recording
 from scaleproof.validator.capture.job import CaptureJob, set_environment
 from scaleproof.validator.capture.packages import operator
+from scaleproof.validator.capture.packages.apex import patch_deepspeed
 from scaleproof.validator.capture.packages.importing import PackageFinder
 from scaleproof.validator.capture.packages.launches import TritonLaunches
 from scaleproof.validator.capture.trace import HostClock, RankTrace
@@ -55,7 +56,7 @@ class RankDevice:
         trace.context.install()
         operator.install_custom_operators(trace.note)
         launches = TritonLaunches(kernels, trace, job.device, self.local)
-        PackageFinder(trace, job.packages, launches.install).install()
+        PackageFinder(trace, job.packages, {"triton": launches.install, "deepspeed": patch_deepspeed}).install()
 
 
 def _calibrate(host: HostClock) -> None:

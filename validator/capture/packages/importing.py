@@ -38,10 +38,12 @@ Names = Mapping[str, Any]
 
 class PackageFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds packages and their stand-ins. trace: gets notes for users. named: packages whose guarded imports succeed too.
-    loaded: called with each imported module of the first level."""
+    patches: functions that are called with the imported module of a package, by the package's name."""
 
-    def __init__(self, trace: RankTrace, named: Collection[str], loaded: Callable[[types.ModuleType], None]) -> None:
-        self._trace, self._named, self._loaded = trace, named, loaded
+    def __init__(
+        self, trace: RankTrace, named: Collection[str], patches: Mapping[str, Callable[[types.ModuleType], None]]
+    ) -> None:
+        self._trace, self._named, self._patches = trace, named, patches
         self._modules: dict[str, Names] = {}
 
     def install(self) -> None:
@@ -61,7 +63,7 @@ class PackageFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         setattr(importlib.metadata, "version", lambda name: str(distribution(name).version))  # noqa: B010
         for name in STAND_INS:
             if name in sys.modules:
-                self._loaded(sys.modules[name])
+                self._patch(sys.modules[name])
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
         """See importlib. None leaves a module to other finders."""
@@ -105,8 +107,7 @@ class PackageFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         known = self._modules.get(name) or next((names for one, names in self._modules.items() if fnmatch(name, one)), {})
         always = {"__version__": _VERSION, "__file__": f"<stand-in of {name}>", "__getattr__": missing}
         module.__dict__.update(always | dict(known))
-        if "." not in name:
-            self._loaded(module)
+        self._patch(module)
 
     def load(self, real: Any, module: types.ModuleType) -> None:
         """Loads a package that is installed, or its stand-in where that fails."""
@@ -120,7 +121,11 @@ class PackageFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             self.stand_in(name)
             self.exec_module(module)
         else:
-            self._loaded(module)
+            self._patch(module)
+
+    def _patch(self, module: types.ModuleType) -> None:
+        if (patch := self._patches.get(module.__name__)) is not None:
+            patch(module)
 
 
 def missing_words(text: str) -> str:

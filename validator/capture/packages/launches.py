@@ -15,7 +15,6 @@ import torch
 from scaleproof.simulator.captured.known_kernels import TENSORS, VALUES
 from scaleproof.validator.capture.backend.kernels import Kernels
 from scaleproof.validator.capture.job import DeviceProperties
-from scaleproof.validator.capture.packages.apex import patch_deepspeed
 from scaleproof.validator.capture.trace import RankTrace
 
 _TUNED: Final = "launches {}, whose configuration is tuned on a GPU; its first configuration counts"
@@ -31,11 +30,7 @@ class TritonLaunches:
         self._kernels, self._trace, self._device, self._index = kernels, trace, device, index
 
     def install(self, module: types.ModuleType) -> None:
-        """Makes an imported Triton, or what stands in for it, record its launches; and extensions of DeepSpeed."""
-        if module.__name__ == "deepspeed":
-            patch_deepspeed(module)
-        if module.__name__ != "triton":
-            return
+        """Makes an imported Triton, or what stands in for it, record its launches."""
         runtime: Any = module.runtime
         launches = self
         runtime.jit.JITFunction.run = lambda function, *arguments, **keywords: launches.launch(function, arguments, keywords)
