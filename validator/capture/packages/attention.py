@@ -98,15 +98,9 @@ def apply_rotary_emb(x: Any, cos: Any, sin: Any, *_: Any, **__: Any) -> Any:
 def _normed(x: Any, weight: Any, bias: Any = None, residual: Any = None, *_: Any, prenorm: bool = False, **__: Any) -> Any:
     """`layer_norm_fn` and `rms_norm_fn`."""
     result = norm("flash_attn::layer_norm_fn", x, weight, bias, residual)
-    return (
-        result
-        if residual is not None and prenorm
-        else (result, x)
-        if prenorm
-        else result[0]
-        if residual is not None
-        else result
-    )
+    if residual is None:
+        return (result, x) if prenorm else result
+    return result if prenorm else result[0]
 
 
 def swiglu(x: Any, y: Any) -> Any:

@@ -17,9 +17,8 @@ from scaleproof.validator.capture.packages.operator import integers, launch
 
 class _Grouped(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, left: Any, right: Any, sizes: Any, turned: bool) -> Any:
+    def forward(ctx: Any, left: Any, right: Any, turned: bool) -> Any:
         ctx.save_for_backward(left, right)
-        ctx.sizes, ctx.turned = sizes, turned
         return _multiplied(left, right, right.shape[1 if turned else 2])
 
     @staticmethod
@@ -30,7 +29,7 @@ class _Grouped(torch.autograd.Function):
         work = product(right.shape[1], right.shape[2], max(1, rows // groups), groups)
         wanted = [(right.shape, right.dtype)]
         of_right = launch("grouped_gemm::gmm", [left, gradient], wanted, work)[0] if ctx.needs_input_grad[1] else None
-        return of_left, of_right, None, None
+        return of_left, of_right, None
 
 
 def _multiplied(left: Any, right: Any, columns: int) -> Any:
@@ -44,7 +43,7 @@ _grouped: Final[Any] = _Grouped.apply
 
 def gmm(a: Any, b: Any, batch_sizes: Any, trans_b: bool = False) -> Any:
     """Products of groups of rows with a matrix each; groups count as equally large."""
-    return _grouped(a, b, batch_sizes, trans_b)
+    return _grouped(a, b, trans_b)
 
 
 class Buffer:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 KERNEL: Final = "scaleproof::kernel"
 # The work of a kernel whose time is that of the bytes which it moves.
 MOVES: Final = Work(boundness="bandwidth")
+# That of a kernel of which only the bytes are known.
+UNKNOWN: Final = Work(boundness="unknown")
 Result = tuple[Sequence[int], torch.dtype]
-_UNKNOWN: Final = Work(boundness="unknown")
 _library: Any = torch.library.Library("scaleproof", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define("kernel(str name, Tensor[] inputs, str results, str work) -> Tensor[]")
 _installed: list[Kernels] = []
@@ -124,7 +125,7 @@ def install_custom_operators(note: Callable[[str], None]) -> None:
             meta = torch.utils._pytree.tree_map_only(torch.Tensor, lambda one: one.to("meta"), (arguments, keywords))
             results, structure = torch.utils._pytree.tree_flatten(this._abstract_fn(*meta[0], **meta[1]))
             inputs = [one for one in torch.utils._pytree.tree_leaves((arguments, keywords)) if isinstance(one, torch.Tensor)]
-            made = launch(this._qualname, inputs, [like(one) for one in results], _UNKNOWN)
+            made = launch(this._qualname, inputs, [like(one) for one in results], UNKNOWN)
             return torch.utils._pytree.tree_unflatten(made, structure)
 
         return register(this, device_types, run)

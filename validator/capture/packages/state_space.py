@@ -11,10 +11,7 @@ from torch.nn import functional
 from scaleproof.simulator.model.operators import Product
 from scaleproof.simulator.model.torch_operators import Work
 from scaleproof.validator.capture.packages.functions import Norm, elementwise, norm, not_captured
-from scaleproof.validator.capture.packages.operator import Call, launch_with_gradients, like
-
-# A scan computes more than it moves, in units that have no measured rate.
-_UNKNOWN: Final = Work(boundness="unknown")
+from scaleproof.validator.capture.packages.operator import UNKNOWN, Call, launch_with_gradients, like
 
 
 def causal_conv1d_fn(x: Any, weight: Any, bias: Any = None, *_: Any, **__: Any) -> Any:
@@ -30,7 +27,8 @@ def selective_scan_fn(
     samples, channels, _ = u.shape
     tensors = [one for one in (u, delta, A, B, C, D, z, delta_bias) if one is not None]
     state = (samples, channels, A.shape[-1]), torch.float32
-    call = Call("mamba_ssm::selective_scan_fwd", (like(u), state), _UNKNOWN, _UNKNOWN)
+    # it computes more than it moves, in units that have no measured rate
+    call = Call("mamba_ssm::selective_scan_fwd", (like(u), state), UNKNOWN, UNKNOWN)
     made, last = launch_with_gradients(call, *tensors)
     return (made, last) if return_last_state else made
 

@@ -19,6 +19,7 @@ from scaleproof.validator.capture.packages.functions import (
     attention,
     elementwise,
     multi_tensor_kernel,
+    norm,
     norm_type,
     optimizer_type,
     product,
@@ -26,7 +27,7 @@ from scaleproof.validator.capture.packages.functions import (
     seen,
     sizes_of_lengths,
 )
-from scaleproof.validator.capture.packages.operator import Call, launch, launch_with_gradients, like, update
+from scaleproof.validator.capture.packages.operator import launch, like, update
 
 _PACKAGE: Final = "transformer_engine"
 _FP8, _GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
@@ -195,9 +196,8 @@ class _Module(nn.Module):
 
     def normed(self, values: torch.Tensor) -> torch.Tensor:
         """The norm."""
-        tensors: list[Any] = [one for one in (self.layer_norm_weight, self.layer_norm_bias) if one is not None]
-        kept = [((values.numel() // values.shape[-1], len(tensors)), torch.float32)]
-        return launch_with_gradients(Call(self.kernel, (like(values),), kept=kept), values, *tensors)[0]
+        result: torch.Tensor = norm(self.kernel, values, self.layer_norm_weight, self.layer_norm_bias)
+        return result
 
     def multiplied(self, values: torch.Tensor, name: str, mode: Any, first: Any) -> torch.Tensor:
         """A product with the weights of a name. mode: see `add`. first: whether this is the first microbatch, whose weights in
