@@ -147,8 +147,9 @@ class GroupRoles:
             for dimension, words in _WORDS.items()
             if words.search(group.description.lower())
         }
-        used = {index: Dimension.TENSOR for index in _of_activations(one) if index not in described}
-        dimensions = used | dict.fromkeys(_of_gradients(one), Dimension.DATA) | described
+        replicas = _of_gradients(one)
+        used = {index: Dimension.TENSOR for index in _of_activations(one) - replicas if index not in described}
+        dimensions = used | dict.fromkeys(replicas, Dimension.DATA) | described
         inner = (Dimension.TENSOR, Dimension.CONTEXT, Dimension.PIPELINE)
         inside = tuple(index for index, dimension in dimensions.items() if dimension in inner)
         messages = one.rows(EventKind.SEND, EventKind.RECEIVE)
@@ -191,7 +192,6 @@ def _of_activations(one: RecordedRanks) -> set[int]:
     operators = one.rows(EventKind.OPERATOR)
     if not len(operators):
         return set()
-    replicas = _of_gradients(one)
     main = int(max(set(streams := columns["stream"][operators].tolist()), key=streams.count))
     return {
         int(columns["group"][row])
@@ -200,7 +200,7 @@ def _of_activations(one: RecordedRanks) -> set[int]:
         and columns["stream"][row] == main
         and one.text("name", row) in _OF_ACTIVATIONS
         and columns["bytes_written"][row] > _SMALL_BYTES
-        and columns["group"][row] not in (NONE, *replicas)
+        and columns["group"][row] != NONE
     }
 
 
