@@ -60,15 +60,14 @@ class Checkpoints:
         replace_functions(functions, save_file=save_file, load_file=load_file)
         replace_functions(package, safe_open=safe_open)
 
-    def _saved(self, obj: Any, f: Any = None, *arguments: Any, **keywords: Any) -> None:
+    def _saved(self, obj: Any, f: Any, *arguments: Any, **keywords: Any) -> None:
         """`torch.save`; what goes to memory instead of a file is no checkpoint."""
-        target = f if f is not None else keywords.pop("filename", None)
-        if is_memory(target):
-            self._save(obj, target, *arguments, **keywords)
+        if is_memory(f):
+            self._save(obj, f, *arguments, **keywords)
             return
         self._to_host(obj)
         with self._trace.unrecorded():
-            self._files.write(target, obj)
+            self._files.write(f, obj)
 
     def _loaded(self, f: Any, map_location: Any = None, *arguments: Any, **keywords: Any) -> Any:
         """`torch.load`, of a file that stands for a checkpoint, or of a real one."""

@@ -30,6 +30,8 @@ _WRITTEN: Final = "written-{}.txt"
 _MOST_KEPT: Final = 1 << 10
 # How a tensor on a device is placed: None for its own.
 Placing = Callable[[torch.device], torch.device]
+# What `SavedFiles.read` returns for a file that is not one of a capture.
+NO_CONTENT: Final = object()
 
 
 class SavedFiles:
@@ -52,7 +54,7 @@ class SavedFiles:
         if hasattr(target, "write"):
             target.write(mark)
             self._note(getattr(target, "name", None))
-        elif not os.path.exists(target) or self._is_own(target):
+        elif not os.path.exists(target) or _is_marked(target):
             Path(target).write_bytes(mark)
             self._note(target)
 
@@ -70,16 +72,13 @@ class SavedFiles:
             # the first rank, for which no barrier waits, may write it
             wait_for(source, self._folder, 0, PATIENCE_S * (self._rank != 0))
         mark = _first_bytes(source)
-        path = self._folder / _CONTENT.format(mark[len(_MARK) :].strip().decode("ascii", "replace"))
         if not mark.startswith(_MARK):
             return NO_CONTENT
+        path = self._folder / _CONTENT.format(mark[len(_MARK) :].strip().decode("ascii", "replace"))
         if not path.exists():
             raise FileNotFoundError(errno.ENOENT, "an earlier capture has not written", str(source))
         with path.open("rb") as file:
             return _Unpickler(file, placed).load()
-
-    def _is_own(self, path: Any) -> bool:
-        return _first_bytes(path).startswith(_MARK)
 
     def _note(self, path: Any) -> None:
         if isinstance(path, (str, os.PathLike)):
@@ -87,15 +86,12 @@ class SavedFiles:
                 file.write(f"{os.path.abspath(path)}\n")
 
     def _renamed(self, rename: Callable[..., None], src: Any, dst: Any, **keywords: Any) -> None:
-        own = os.path.isfile(src) and self._is_own(src)
-        if own and os.path.exists(dst) and not self._is_own(dst):
+        own = os.path.isfile(src) and _is_marked(src)
+        if own and os.path.exists(dst) and not _is_marked(dst):
             os.unlink(src)
             return
         rename(src, dst, **keywords)
         self._note(dst if own or os.path.isdir(dst) else None)
-
-
-NO_CONTENT: Final = object()
 
 
 def remove_written(folder: Path) -> None:
@@ -105,11 +101,16 @@ def remove_written(folder: Path) -> None:
             within = sorted(path.rglob("*"), reverse=True) if path.is_dir() else []
             for one in (*within, path):
                 with contextlib.suppress(OSError):
-                    if one.is_file() and _first_bytes(one).startswith(_MARK):
+                    if one.is_file() and _is_marked(one):
                         one.unlink()
             if path.is_dir():
                 with contextlib.suppress(OSError):
                     path.rmdir()
+
+
+def _is_marked(path: Any) -> bool:
+    """Whether a file stands for a checkpoint of a capture."""
+    return _first_bytes(path).startswith(_MARK)
 
 
 def _first_bytes(source: Any) -> bytes:
