@@ -70,8 +70,9 @@ def _does(frame: FrameType | None) -> str:
         if frame.f_code in _WAITS:
             return f"waits for rank {frame.f_locals.get('source')}"
         frame = frame.f_back
-    code = innermost.f_code if innermost is not None else None
-    return "" if code is None or innermost is None else _in(code.co_filename, innermost.f_lineno, code.co_name)
+    if innermost is None:
+        return ""
+    return _in(innermost.f_code.co_filename, innermost.f_lineno, innermost.f_code.co_name)
 
 
 def _in(path: str, line: int, name: str) -> str:

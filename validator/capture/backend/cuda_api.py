@@ -17,7 +17,8 @@ from scaleproof.validator.capture.backend.streams import on_stream, stream_types
 from scaleproof.validator.capture.job import DeviceProperties
 from scaleproof.validator.capture.trace import RankTrace
 
-_NCCL: Final = (2, 27, 5)
+# Versions and states that scripts are given, as of a GPU in use: none is measured.
+NCCL_VERSION: Final = (2, 27, 5)
 _CUDA, _CUDNN = "12.8", 91_002
 _CELSIUS, _WATTS, _PERCENT = 50, 500, 100
 _GRAPH_POOL: Final = (0, 1)
@@ -108,7 +109,7 @@ def install(trace: RankTrace, arena: Arena, device: DeviceProperties, index: int
         range_end=_always(None),
     )  # fmt: skip
     types_of_data = {one for one in vars(torch).values() if isinstance(one, torch.dtype)}
-    replace_functions(torch.cuda.nccl, version=_always(_NCCL), is_available=_always(False))
+    replace_functions(torch.cuda.nccl, version=_always(NCCL_VERSION), is_available=_always(False))
     replace_functions(
         torch.accelerator, **shared, current_accelerator=_always(torch.device("cuda")), current_device_index=_always(index),
         current_device_idx=_always(index), set_device_index=_always(None), set_device_idx=_always(None),
@@ -169,7 +170,7 @@ def _memory(arena: Arena, device: DeviceProperties) -> dict[str, Callable[..., A
     def live(device: Any = None) -> int:
         return arena.live_bytes
 
-    def free(of: Any = None) -> tuple[int, int]:
+    def free_and_all() -> tuple[int, int]:
         return max(0, device.memory_bytes - arena.live_bytes), device.memory_bytes
 
     def allocate(size: int, device: Any = None, stream: Any = None) -> int:
@@ -186,7 +187,7 @@ def _memory(arena: Arena, device: DeviceProperties) -> dict[str, Callable[..., A
         "host_memory_stats": lambda: collections.defaultdict(int), "host_memory_stats_as_nested_dict": _nested,
         "reset_accumulated_host_memory_stats": _always(None), "reset_peak_host_memory_stats": _always(None),
         "memory_snapshot": _always([]), "reset_accumulated_memory_stats": _always(None),
-        "mem_get_info": lambda device=None: free(), "set_per_process_memory_fraction": _always(None),
+        "mem_get_info": lambda device=None: free_and_all(), "set_per_process_memory_fraction": _always(None),
         "get_per_process_memory_fraction": _always(1.0), "list_gpu_processes": _always(""),
         "get_allocator_backend": _always("native"), "caching_allocator_enable": _always(None),
         "caching_allocator_disabled": contextlib.nullcontext, "change_current_allocator": _always(None),

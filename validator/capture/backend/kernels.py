@@ -29,7 +29,6 @@ from scaleproof.validator.capture.trace import RankTrace
 
 Overload = torch._ops.OpOverload
 _META: Final = torch.device("meta")
-_NO_TENSORS: Final = Signature((), (), {})
 _FLASH, _EFFICIENT = 1, 2
 
 

@@ -15,7 +15,6 @@ from scaleproof.simulator.captured.groups import COLLECTIVES, whole_bytes
 from scaleproof.simulator.captured.record import NONE
 from scaleproof.validator.capture.backend import replace_functions
 
-NCCL_VERSION: Final = (2, 27, 5)
 # its methods have several signatures each, of which PyTorch calls one from C++
 _ProcessGroup: Any = dist.ProcessGroup
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-from scaleproof.validator.capture.communication.c10d_group import NCCL_VERSION, C10dGroup
+from scaleproof.validator.capture.backend.cuda_api import NCCL_VERSION
+from scaleproof.validator.capture.communication.c10d_group import C10dGroup
 
 _TIMEOUT: Final = timedelta(minutes=10)
 
