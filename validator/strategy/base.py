@@ -145,12 +145,12 @@ class Context:
             inner = optimizer = build(trained)
         else:
             device = torch.device("cpu") if is_offloaded else self.device
-            delays = training.delay_update
-            optimizer = MasterOptimizer(trained, build, self.updated_dtype, device, self.scaler, delays)
-            inner = optimizer.inner if delays else optimizer
+            optimizer = MasterOptimizer(trained, build, self.updated_dtype, device, self.scaler, training.delay_update)
+            inner = optimizer.inner
         if training.ema is not None:
             average = ParameterAverage(updated_by(optimizer, trained), DTYPES[training.ema])
             self.averages.append(average)
+            # not in steps that are left out
             inner.register_step_post_hook(lambda *_: average.add())
         elements = updated or sum(part_of(parameter).numel() for parameter in trained)
         if self.host_link is not None:
@@ -158,7 +158,8 @@ class Context:
         if self.pace is not None:
             job = job_of_rank(self.scenario, self.rank)
             products_s = job.orthogonalising_s(job.layers[number] for number in self.built)
-            self.pace.slow_down(inner, elements, products_s * (1.0 if sharing is None else sharing.share))
+            timed = inner if training.delay_update else optimizer
+            self.pace.slow_down(timed, elements, products_s * (1.0 if sharing is None else sharing.share))
         if self.host_link is not None and isinstance(optimizer, MasterOptimizer) and training.delay_update:
             # next to sums of gradients
             master = optimizer

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.preflight.checks import check_trainable
 from scaleproof.validator.verify.reference import full_batch
 from scaleproof.validator.verify.verify import check_verifiable
@@ -146,6 +147,14 @@ def test_what_is_not_run_is_refused_with_a_remedy(
 ) -> None:
     with pytest.raises(InputError, match=message):
         check_trainable(make_scenario(strategy, LONGER, batch=4, **fields))
+
+
+def test_steps_that_are_left_out_change_no_average(make_scenario: MakeScenario) -> None:
+    """Steps so long that losses grow until gradients in fp16 are infinite, after which the average would go on to move."""
+    scenario = make_scenario(WORKERS, STEEP, precision="fp16", ema="fp32", learning_rate=100.0)
+    run = measure(scenario, watch=MeasureOptions(verify=True))
+    assert run.verified is not None
+    assert run.verified.is_right
 
 
 def test_blocks_of_states_of_tensor_parallel_ranks_are_not_verified(make_scenario: MakeScenario) -> None:
