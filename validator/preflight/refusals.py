@@ -348,9 +348,9 @@ def _states(scenario: Scenario) -> Iterator[Refusal]:
          f"give one of {', '.join(OPTIMIZERS)}, leave tensor and expert out, or set compute=paced"),
         (is_muon and training.precision == "fp16", f"training.optimizer: muon with training.precision=fp16 is {_UNMEASURED}",
          "copies of parameters are not known to be matrices", "give another precision or optimizer"),
-        (is_muon and training.state_bits not in (None, 32),
+        (is_muon and training.state_bits is not None,
          f"training.state_bits: {training.state_bits} of muon is {_UNMEASURED}",
-         "its matrices are updated together, and narrow states one by one", "give 32, or another optimizer"),
+         "its matrices are updated together, and states of given bits one by one", "leave it out, or give another optimizer"),
         *((value and kind not in UPDATE_TOGETHER, f"training.{field} by the strategy {kind} is {_UNMEASURED}",
            "its workers exchange what is not a gradient over the whole batch", f"give one of {', '.join(UPDATE_TOGETHER)}")
           for field, value in (("ema", training.ema), ("clip_gradients", training.clip_gradients))),

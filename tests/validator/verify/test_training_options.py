@@ -135,7 +135,10 @@ def test_samples_of_different_lengths(
     ("strategy", "fields", "message"),
     [
         (TENSOR, {"optimizer": "muon"}, "training.optimizer: muon of divided layers .* leave tensor and expert out"),
-        (WORKERS, {"optimizer": "muon", "state_bits": 16}, "training.state_bits: 16 of muon .* give 32, or another optimizer"),
+        *(
+            (WORKERS, {"optimizer": "muon", "state_bits": bits}, f"training.state_bits: {bits} of muon .* leave it out")
+            for bits in (16, 32)
+        ),
         (WORKERS, {"precision": "fp16", "clip_gradients": True}, "training.clip_gradients with training.precision=fp16"),
         ({"kind": "local_sgd", "workers": 2, "period": 2}, {"ema": "fp32"}, "training.ema by the strategy local_sgd"),
         (STAGES, {"lengths": SHORTER}, "batch.lengths of hybrid .* batches: packed"),
