@@ -24,6 +24,7 @@ NO_BIASES = TINY_GPT | {"kind": "llama"}
 # few samples give larger gradients than norms are clipped to
 CLIPPED = {"clip_gradients": True, "batch": 4}
 STEEP = TINY_GPT | {"hidden": 64}
+MIXTURE = STEEP | {"experts": {"count": 4, "active": 2, "feedforward": 64}}
 # a matrix of each block has more elements than 8-bit states need
 WIDE = TINY_GPT | {"layers": 2, "hidden": 64}
 HOST = {"offload": ["optimizer"], "optimizer": "adam"}
@@ -46,7 +47,7 @@ CLOSE = 1e-9
             (STAGES, TINY_GPT, {"optimizer": "muon", "zero": 3}),
             (WORKERS, STEEP, CLIPPED),
             (WORKERS, STEEP, CLIPPED | {"zero": 3}),
-            (EXPERTS, STEEP | {"experts": {"count": 4, "active": 2, "feedforward": 64}}, CLIPPED),
+            (EXPERTS, MIXTURE, CLIPPED),
             ({"kind": "pipeline", "stages": 2, "microbatches": 4}, TINY_GPT | {"tied": True}, CLIPPED),
             (STAGES, WIDE, {"optimizer": "momentum", "state_bits": 8, "zero": 2}),
             (WORKERS, TINY_GPT, {"optimizer": "adam", "state_bits": 16, "zero": 2}),
@@ -150,6 +151,12 @@ def test_what_is_not_run_is_refused_with_a_remedy(
 ) -> None:
     with pytest.raises(InputError, match=message):
         check_trainable(make_scenario(strategy, LONGER, batch=4, **fields))
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+def test_muon_of_emulated_experts_is_not_sharded(zero: int, make_scenario: MakeScenario) -> None:
+    with pytest.raises(InputError, match=r"training.optimizer: muon of emulated experts .* or leave zero out"):
+        check_trainable(paced(make_scenario(EXPERTS, MIXTURE, optimizer="muon", zero=zero)))
 
 
 def test_steps_that_are_left_out_change_no_average(make_scenario: MakeScenario) -> None:
