@@ -238,11 +238,8 @@ class Trainer(ABC):
         """Prepares what concerns the optimizers of all ranks; to be called on all ranks together before the first step."""
         if self.context.scenario.training.clip_gradients:
             everybody = Collectives(self.recorder, Team.everybody())
-            sizes = {
-                f"{number}.{name}": value.numel()
-                for number, layer in zip(self.context.model.numbers, self.context.model.shapes(), strict=True)
-                for name, value in layer.named_parameters()
-            }
+            shapes = dict(zip(self.context.model.numbers, self.context.model.shapes(), strict=True))
+            sizes = {name: value.numel() for name, value in name_parameters(shapes).items()}
 
             def add(square: Tensor) -> None:
                 with self.recorder.waiting(self.recorder.now()):
