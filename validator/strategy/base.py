@@ -193,10 +193,12 @@ class Sharing(NamedTuple):
 class Trainer(ABC):
     """One rank's part in training by some strategy.
 
-    updates_parameters: whether the rank's optimizer updates its whole parameters; else it updates shards of them, or there is
-    none. Copies of whole parameters, which an optimizer may have, need not fit into a device then.
+    layers: those of the rank by number, of which it may have parts; servers have none. updates_parameters: whether the rank's
+    optimizer updates its whole parameters; else it updates shards of them, or there is none. Copies of whole parameters, which
+    an optimizer may have, need not fit into a device then.
     """
 
+    layers: dict[int, nn.Module]
     updates_parameters = True
 
     def __init__(self, context: Context) -> None:
@@ -252,12 +254,8 @@ class Trainer(ABC):
     def updated_parts(self) -> Iterable[Part]:
         """What this rank's optimizer updates, by parameter of the model; of parameters that layers share, by the owner's."""
         owners = {f"{tie.layer}.{tie.name}": f"{tie.owner}.{tie.owner_name}" for tie in self.context.model.ties}
-        named = {parameter: owners.get(name, name) for name, parameter in self.named_parameters().items()}
+        named = {parameter: owners.get(name, name) for name, parameter in name_parameters(self.layers).items()}
         return [Part(name, parameter, first_of(parameter)) for parameter, name in named.items() if parameter.requires_grad]
-
-    def named_parameters(self) -> dict[str, nn.Parameter]:
-        """The rank's own parameters, or its parts of them, by 'layer number.name'."""
-        return name_parameters(vars(self)["layers"])
 
     def complete(self) -> None:
         """Gives the parameters their final values, in the precision in which they are updated; to be called on all ranks
