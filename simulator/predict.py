@@ -12,10 +12,11 @@ from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster.host import assumptions
 from scaleproof.simulator.cluster.network.links import one_card_warning
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.simulator.common.units import format_parameters, format_time_s
+from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.engine import Timeline, simulate_steady
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import memory
+from scaleproof.simulator.model.fine_tuning import parameter_counts, trained_words
 from scaleproof.simulator.model.layers import Layer, Shard
 from scaleproof.simulator.model.operators import Convolution
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
@@ -169,8 +170,8 @@ def _notes(scenario: Scenario, layers: Sequence[Layer], timeline: Timeline) -> s
     differ; a line each."""
     recompute, framework, kernels = scenario.training.recompute, scenario.framework, scenario.cluster.device.kernels
     whole = layers if scenario.strategy.plan.shard == Shard() else scenario.layers(Shard())
-    trained, total = sum(one.trained_parameters for one in whole), sum(one.parameters for one in whole)
-    notes = [] if trained == total else [f"{format_parameters(trained)} of {format_parameters(total)} parameters are trained"]
+    trained, total = parameter_counts(whole)
+    notes = [] if trained == total else [f"{trained_words(whole)} are trained"]
     ranks, of_node = scenario.strategy.training_ranks, scenario.cluster.node.devices
     if ranks == 1 < of_node and scenario.cluster.nodes == 1:
         notes.append(

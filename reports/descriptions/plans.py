@@ -124,8 +124,7 @@ def _nodes(plans: Sequence[PlanRecord]) -> Iterator[Section]:
         *([Column("up to GPUs", [f"{plan.gpus:,}" for plan in sizes])] if len(plans) > 1 else []),
         Column("nodes, in the order of ranks", [row.configuration["nodes"] for row in rows], is_text=True),
         Column("GPUs", [f"{row.gpus:,}" for row in rows]),
-        Column("step", [format_time_s(row.step_time_s) for row in rows]),
-        Column("90 %", list(map(_between, rows)), is_text=True, under="step"),
+        *_step(rows),
         *_per_gpu(sizes, rows),
         *_fit(sizes, rows),
         Column("best plan", [layout(row.configuration | {"nodes": ""}) for row in rows], is_text=True),
@@ -147,9 +146,8 @@ def _methods(plans: Sequence[PlanRecord]) -> Iterator[Section]:
     columns = [
         *([Column("GPUs", [f"{plan.gpus:,}" for plan in sizes])] if len(plans) > 1 else []),
         Column("trains", [_method(one.method) for _, one, _ in found], is_text=True),
-        Column("parameters", [f"{format_parameters(one.trained_parameters)}" for _, one, _ in found]),
-        Column("step", [format_time_s(row.step_time_s) for row in rows]),
-        Column("90 %", list(map(_between, rows)), is_text=True, under="step"),
+        Column("parameters", [format_parameters(one.trained_parameters) for _, one, _ in found]),
+        *_step(rows),
         *_per_gpu(sizes, rows),
         *_fit(sizes, rows),
         Column("best plan", [layout(row.configuration) for row in rows], is_text=True),
@@ -268,8 +266,7 @@ def _ranking(plan: PlanRecord) -> tuple[list[Column], str, list[str], list[tuple
     columns = [
         Column("No.", [f"{number}" for number in range(1, len(best) + 1)]),
         *differing,
-        Column("step", [format_time_s(row.step_time_s) for row in best]),
-        Column("90 %", list(map(_between, best)), is_text=True, under="step"),
+        *_step(best),
         *([Column(plan.objective, objectives)] if any(objectives) else []),
         *_per_gpu([plan] * len(best), best),
         *_fit([plan] * len(best), best),
@@ -294,6 +291,12 @@ def _ranking_of_several(plan: PlanRecord, is_folded: bool) -> Table:
     brief = [f"{counted(plan.gpus, 'GPU')}: {sentence}" for sentence in filter(None, (margin, *risk))]
     notes = [*risk, *sentences.comparisons(plan), *notes]
     return Table(columns, heading, notes, groups=groups, brief=brief, is_folded=is_folded)
+
+
+def _step(rows: Sequence[PlanRow]) -> Iterator[Column]:
+    """Yields step times with their 90 % intervals."""
+    yield Column("step", [format_time_s(row.step_time_s) for row in rows])
+    yield Column("90 %", list(map(_between, rows)), is_text=True, under="step")
 
 
 def _per_gpu(plans: Sequence[PlanRecord], rows: Sequence[PlanRow]) -> Iterator[Column]:

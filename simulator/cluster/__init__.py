@@ -187,6 +187,12 @@ class Cluster(Spec):
         """Whether ranks use the same number of devices on all nodes."""
         return all(kind.devices is None for kind in self.kinds)
 
+    @property
+    def has_equal_places(self) -> bool:
+        """Whether all nodes have the same number of devices, and all pairs of nodes, and of a node's devices, are connected
+        equally."""
+        return self.is_uniform and self.has_equal_nodes
+
     def devices_of(self, node: int) -> int:
         """Number of devices of a node that ranks use."""
         kind = self.kind_of(node)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster.host import required_host
 from scaleproof.simulator.memory.inputs import MemoryInputs
@@ -48,12 +50,9 @@ def _host_use(scenario: Scenario, kinds: Sequence[RankMemory]) -> HostUse | None
 def _by_kind(scenario: Scenario) -> Iterator[RankMemory]:
     """The peak memory of ranks on each kind of nodes that has any."""
     cluster, plan = scenario.cluster, scenario.strategy.plan
-    mesh = plan.grid_on(cluster)
+    kinds = plan.grid_on(cluster).kinds_on(cluster)
     for kind in range(len(cluster.kinds) + 1):
-        places = [
-            (worker, stage) for worker in range(plan.workers) for stage in range(plan.stages)
-            if cluster.kind_of(mesh.place(worker, stage)[0]) == kind
-        ]  # fmt: skip
+        places = np.argwhere(kinds == kind).tolist()
         if not places:
             continue
         own = scenario.model_copy(update={"cluster": cluster.with_device_of(kind)})

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Final, Literal, NamedTuple
 
 from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.units import format_parameters
 from scaleproof.simulator.model.adapters import HEAD, Adapters, Part, parts_of
 from scaleproof.simulator.model.layers import Layer, inputs_of, owners_of
 from scaleproof.simulator.model.operators import (
@@ -350,3 +351,14 @@ def _moving(name: str, read: int, written: int, backward_read: int, backward_wri
 def _share(activation: SavedActivation, parts: int, of: int) -> SavedActivation | None:
     """Some of the equal parts of a kept activation; None without any."""
     return activation._replace(elements=activation.elements * parts // of) if parts else None
+
+
+def parameter_counts(layers: Sequence[Layer]) -> tuple[int, int]:
+    """Numbers of trained and of all parameters."""
+    return sum(one.trained_parameters for one in layers), sum(one.parameters for one in layers)
+
+
+def trained_words(layers: Sequence[Layer]) -> str:
+    """'41.9 M of 8.07 B parameters': those that are trained, and all."""
+    trained, total = parameter_counts(layers)
+    return f"{format_parameters(trained)} of {format_parameters(total)} parameters"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator
 
+from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.model.operators import Axis as PassAxis
 
@@ -99,6 +100,13 @@ class DeviceMesh:
     def place(self, worker: int, stage: int) -> tuple[int, int]:
         """Node and device of the first rank with a stage of a worker."""
         return divmod(int(self.device_of(self.rank(worker, stage))), self.devices)
+
+    def kinds_on(self, cluster: Cluster) -> NDArray[np.int64]:
+        """Kind of the node of the first rank with each stage of each worker, on a cluster, shape (workers, stages)."""
+        ranks = self.stride("workers") * np.arange(self.workers)[:, None] + self.stride("stages") * np.arange(self.stages)
+        nodes = self.device_of(ranks) // self.devices
+        kinds: NDArray[np.int64] = np.array([cluster.kind_of(node) for node in range(self.nodes)])[nodes]
+        return kinds
 
     def replicas_of(self, stage: int, first: int = 0, count: int | None = None) -> Group:
         """The ranks with the same parameters as rank (0, stage): those of workers `first`, `first` + 1, … and of all context

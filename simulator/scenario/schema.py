@@ -253,7 +253,7 @@ class Scenario(Spec):
         layers, mesh = _layers(self.model, plan.shard), plan.grid_on(self.cluster)
         if any(precision not in device.peak_flops for device in self.cluster.all_devices):
             return (self.total_samples // workers,) * workers  # `_precision_problems` reports it
-        kinds = [self.cluster.kind_of(mesh.place(worker, 0)[0]) for worker in range(workers)]
+        kinds = mesh.kinds_on(self.cluster)[:, 0].tolist()
         return balanced_shares(layers, self.cluster, precision, kinds, plan.microbatches, self.total_samples)
 
     @model_validator(mode="after")

@@ -145,12 +145,12 @@ class Context:
             inner = optimizer = build(trained)
         else:
             device = torch.device("cpu") if is_offloaded else self.device
-            delays = training.delay_update
-            optimizer = MasterOptimizer(trained, build, self.updated_dtype, device, self.scaler, delays)
-            inner = optimizer.inner if delays else optimizer
+            optimizer = MasterOptimizer(trained, build, self.updated_dtype, device, self.scaler, training.delay_update)
+            inner = optimizer.inner
         if training.ema is not None:
             average = ParameterAverage(updated_by(optimizer, trained), DTYPES[training.ema])
             self.averages.append(average)
+            # not in steps that are left out
             inner.register_step_post_hook(lambda *_: average.add())
         elements = updated or sum(part_of(parameter).numel() for parameter in trained)
         if self.host_link is not None:
@@ -158,7 +158,8 @@ class Context:
         if self.pace is not None:
             job = job_of_rank(self.scenario, self.rank)
             products_s = job.orthogonalising_s(job.layers[number] for number in self.built)
-            self.pace.slow_down(inner, elements, products_s * (1.0 if sharing is None else sharing.share))
+            timed = inner if training.delay_update else optimizer
+            self.pace.slow_down(timed, elements, products_s * (1.0 if sharing is None else sharing.share))
         if self.host_link is not None and isinstance(optimizer, MasterOptimizer) and training.delay_update:
             # next to sums of gradients
             master = optimizer
@@ -192,10 +193,12 @@ class Sharing(NamedTuple):
 class Trainer(ABC):
     """One rank's part in training by some strategy.
 
-    updates_parameters: whether the rank's optimizer updates its whole parameters; else it updates shards of them, or there is
-    none. Copies of whole parameters, which an optimizer may have, need not fit into a device then.
+    layers: those of the rank by number, of which it may have parts; servers have none. updates_parameters: whether the rank's
+    optimizer updates its whole parameters; else it updates shards of them, or there is none. Copies of whole parameters, which
+    an optimizer may have, need not fit into a device then.
     """
 
+    layers: dict[int, nn.Module]
     updates_parameters = True
 
     def __init__(self, context: Context) -> None:
@@ -237,11 +240,8 @@ class Trainer(ABC):
         """Prepares what concerns the optimizers of all ranks; to be called on all ranks together before the first step."""
         if self.context.scenario.training.clip_gradients:
             everybody = Collectives(self.recorder, Team.everybody())
-            sizes = {
-                f"{number}.{name}": value.numel()
-                for number, layer in zip(self.context.model.numbers, self.context.model.shapes(), strict=True)
-                for name, value in layer.named_parameters()
-            }
+            shapes = dict(zip(self.context.model.numbers, self.context.model.shapes(), strict=True))
+            sizes = {name: value.numel() for name, value in name_parameters(shapes).items()}
 
             def add(square: Tensor) -> None:
                 with self.recorder.waiting(self.recorder.now()):
@@ -254,12 +254,8 @@ class Trainer(ABC):
     def updated_parts(self) -> Iterable[Part]:
         """What this rank's optimizer updates, by parameter of the model; of parameters that layers share, by the owner's."""
         owners = {f"{tie.layer}.{tie.name}": f"{tie.owner}.{tie.owner_name}" for tie in self.context.model.ties}
-        named = {parameter: owners.get(name, name) for name, parameter in self.named_parameters().items()}
+        named = {parameter: owners.get(name, name) for name, parameter in name_parameters(self.layers).items()}
         return [Part(name, parameter, first_of(parameter)) for parameter, name in named.items() if parameter.requires_grad]
-
-    def named_parameters(self) -> dict[str, nn.Parameter]:
-        """The rank's own parameters, or its parts of them, by 'layer number.name'."""
-        return name_parameters(vars(self)["layers"])
 
     def complete(self) -> None:
         """Gives the parameters their final values, in the precision in which they are updated; to be called on all ranks

@@ -75,15 +75,15 @@ class Pace:
         self.wait(begin_s if self._weights_end_s is None else self._weights_end_s, duration_s)
         self._weights_end_s = time.perf_counter()
 
-    def slow_down(self, optimizer: torch.optim.Optimizer, updated: int | None = None, orthogonalised_s: float = 0.0) -> None:
-        """Makes each step of the optimizer last as long as predicted for its number of parameters, or for those `updated`, with
-        the compression of their gradients; without copies to hosts, which a `HostLink` emulates. orthogonalised_s: additional
-        seconds of Muon's products. A delayed step runs next to passes, of which it changes nothing."""
+    def slow_down(self, optimizer: torch.optim.Optimizer, elements: int, orthogonalised_s: float = 0.0) -> None:
+        """Makes each step of the optimizer last as long as predicted for updates of a number of elements, with the compression
+        of its parameters' gradients; without copies to hosts, which a `HostLink` emulates. orthogonalised_s: additional seconds
+        of Muon's products. A delayed step runs next to passes, of which it changes nothing."""
         tensors = [p.numel() for group in optimizer.param_groups for p in group["params"]]
-        job, elements = self._job, updated or sum(tensors)
+        job = self._job
         is_offloaded = "optimizer" in job.offload
         work_s = job.host_update_s(elements, job.ranks) if is_offloaded else job.device_optimizer_s(elements)
-        step_s = work_s + orthogonalised_s + compression_s(self._plan, self._job, tensors, self._plan.workers)
+        step_s = work_s + orthogonalised_s + compression_s(self._plan, job, tensors, self._plan.workers)
         wait = _wait_until_end if job.delays_update else self.wait
         began: list[float] = []
         optimizer.register_step_pre_hook(lambda *_: began.append(time.perf_counter()))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.common.units import format_parameters
 from scaleproof.simulator.model.adapters import Adapters
-from scaleproof.simulator.model.layers import WHOLE
 from scaleproof.simulator.scenario.aliases import ADAPTER_RANK, ADAPTERS
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -34,15 +32,3 @@ def trained_by(scenario: Scenario, method: str) -> Scenario:
     given = own if kind is None or (own is not None and own.kind == kind) else Adapters(kind=kind, rank=ADAPTER_RANK)
     changed = {"adapters": None if kind is None else given, "base_precision": base, "freeze": ()}
     return scenario.rebuilt(training=scenario.training.model_copy(update=changed))
-
-
-def parameter_counts(scenario: Scenario) -> tuple[int, int]:
-    """Numbers of trained and of all parameters."""
-    layers = scenario.layers(WHOLE)
-    return sum(one.trained_parameters for one in layers), sum(one.parameters for one in layers)
-
-
-def trained_words(scenario: Scenario) -> str:
-    """'41.9 M of 8.07 B parameters'."""
-    trained, total = parameter_counts(scenario)
-    return f"{format_parameters(trained)} of {format_parameters(total)} parameters"

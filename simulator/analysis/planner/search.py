@@ -37,7 +37,7 @@ from scaleproof.simulator.analysis.planner.estimate import (
 )
 from scaleproof.simulator.analysis.planner.estimate.parameter_servers import valid_server_configurations
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import CLOSED, FOLLOWED
-from scaleproof.simulator.analysis.planner.methods import ALL_PARAMETERS, own_method, trained_by, trained_words
+from scaleproof.simulator.analysis.planner.methods import ALL_PARAMETERS, own_method, trained_by
 from scaleproof.simulator.analysis.planner.objectives import Objective
 from scaleproof.simulator.analysis.planner.refine import refined
 from scaleproof.simulator.analysis.planner.space import STRATEGIES, offloading, on_unequal_nodes, server_space, spaces
@@ -59,6 +59,8 @@ from scaleproof.simulator.engine import (
 from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.memory import MemoryUse, capacity_bytes
 from scaleproof.simulator.memory import memory as memory_of
+from scaleproof.simulator.model.fine_tuning import trained_words
+from scaleproof.simulator.model.layers import WHOLE
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.predict import timed
@@ -320,7 +322,7 @@ def _fitting_methods(
         surely += f", {' and '.join(best.scenario.training.offload)} on hosts" if best.scenario.training.offload else ""
         yield (
             f"; --set training.adapters={method} fits{surely}: {format_time_s(best.run.step_time_s)} a step, but it trains "
-            f"{trained_words(changed)}"
+            f"{trained_words(changed.layers(WHOLE))}"
         )
 
 

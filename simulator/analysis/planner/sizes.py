@@ -15,12 +15,14 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from scaleproof.simulator.analysis.planner.methods import own_method, parameter_counts, trained_by
+from scaleproof.simulator.analysis.planner.methods import own_method, trained_by
 from scaleproof.simulator.analysis.planner.record import MethodRow, PlanRecord, record_of
 from scaleproof.simulator.analysis.planner.search import plan
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import InputError, one_line
 from scaleproof.simulator.common.file_lock import locked_folder
+from scaleproof.simulator.model.fine_tuning import parameter_counts
+from scaleproof.simulator.model.layers import WHOLE
 from scaleproof.simulator.scenario.dump import dump
 from scaleproof.simulator.scenario.schema import Scenario
 
@@ -102,7 +104,7 @@ def _planned(
     for method in options.get("adapters") or (own_method(scenario),):
         changed = trained_by(scenario, method)
         record = _planned_by(changed, gpus, options, key, report_progress)
-        trained, total = parameter_counts(changed)
+        trained, total = parameter_counts(changed.layers(WHOLE))
         best = None if record.problem else record.best[0]
         one = MethodRow(method=method, trained_parameters=trained, parameters=total, best=best, problem=record.problem)
         methods.append(one)

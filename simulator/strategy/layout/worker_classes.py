@@ -27,7 +27,7 @@ def worker_classes(plan: Plan, job: Job) -> list[RankClass]:
             distinguishable = set(mesh.workers_on(sorted(nodes), 0))
         labels: Sequence[Hashable] = plan.shares or ()
         if cluster.kinds:
-            kinds = [cluster.kind_of(mesh.place(worker, 0)[0]) for worker in range(plan.workers)]
+            kinds = mesh.kinds_on(cluster)[:, 0].tolist()
             labels = list(zip(plan.shares or kinds, kinds, strict=True))
             devices = [cluster.devices_of(node) for node in range(cluster.nodes)]
             return place(plan.workers, [own // plan.model_parallel_size for own in devices], distinguishable, labels)

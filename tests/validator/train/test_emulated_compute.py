@@ -218,7 +218,7 @@ def test_the_optimizer_takes_the_predicted_time_with_compression(fake_time: Fake
     pace = Pace(one)
     layers = torch.nn.Sequential(*emulated_compute.build(one, range(6), pace))
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
-    pace.slow_down(optimizer)
+    pace.slow_down(optimizer, sum(map(torch.numel, layers.parameters())))
 
     optimizer.step()
 

@@ -187,7 +187,7 @@ def test_optimizers_of_emulated_stragglers_are_slower(fake_time: FakeTime) -> No
     for rank in (0, 1):
         pace, begin_s = Pace(one, rank), fake_time.now_s
         optimizer = torch.optim.SGD(torch.nn.Linear(64, 64).parameters(), lr=0.1)
-        pace.slow_down(optimizer)
+        pace.slow_down(optimizer, 65 * 64)
         optimizer.step()
         took_s.append(fake_time.now_s - begin_s)
     assert took_s[1] == pytest.approx(2.5 * took_s[0])

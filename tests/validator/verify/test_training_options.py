@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.preflight.checks import check_trainable
 from scaleproof.validator.verify.reference import full_batch
 from scaleproof.validator.verify.verify import check_verifiable
@@ -23,6 +24,7 @@ NO_BIASES = TINY_GPT | {"kind": "llama"}
 # few samples give larger gradients than norms are clipped to
 CLIPPED = {"clip_gradients": True, "batch": 4}
 STEEP = TINY_GPT | {"hidden": 64}
+MIXTURE = STEEP | {"experts": {"count": 4, "active": 2, "feedforward": 64}}
 # a matrix of each block has more elements than 8-bit states need
 WIDE = TINY_GPT | {"layers": 2, "hidden": 64}
 HOST = {"offload": ["optimizer"], "optimizer": "adam"}
@@ -45,7 +47,7 @@ CLOSE = 1e-9
             (STAGES, TINY_GPT, {"optimizer": "muon", "zero": 3}),
             (WORKERS, STEEP, CLIPPED),
             (WORKERS, STEEP, CLIPPED | {"zero": 3}),
-            (EXPERTS, STEEP | {"experts": {"count": 4, "active": 2, "feedforward": 64}}, CLIPPED),
+            (EXPERTS, MIXTURE, CLIPPED),
             ({"kind": "pipeline", "stages": 2, "microbatches": 4}, TINY_GPT | {"tied": True}, CLIPPED),
             (STAGES, WIDE, {"optimizer": "momentum", "state_bits": 8, "zero": 2}),
             (WORKERS, TINY_GPT, {"optimizer": "adam", "state_bits": 16, "zero": 2}),
@@ -134,7 +136,10 @@ def test_samples_of_different_lengths(
     ("strategy", "fields", "message"),
     [
         (TENSOR, {"optimizer": "muon"}, "training.optimizer: muon of divided layers .* leave tensor and expert out"),
-        (WORKERS, {"optimizer": "muon", "state_bits": 16}, "training.state_bits: 16 of muon .* give 32, or another optimizer"),
+        *(
+            (WORKERS, {"optimizer": "muon", "state_bits": bits}, f"training.state_bits: {bits} of muon .* leave it out")
+            for bits in (16, 32)
+        ),
         (WORKERS, {"precision": "fp16", "clip_gradients": True}, "training.clip_gradients with training.precision=fp16"),
         ({"kind": "local_sgd", "workers": 2, "period": 2}, {"ema": "fp32"}, "training.ema by the strategy local_sgd"),
         (STAGES, {"lengths": SHORTER}, "batch.lengths of hybrid .* batches: packed"),
@@ -146,6 +151,20 @@ def test_what_is_not_run_is_refused_with_a_remedy(
 ) -> None:
     with pytest.raises(InputError, match=message):
         check_trainable(make_scenario(strategy, LONGER, batch=4, **fields))
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+def test_muon_of_emulated_experts_is_not_sharded(zero: int, make_scenario: MakeScenario) -> None:
+    with pytest.raises(InputError, match=r"training.optimizer: muon of emulated experts .* or leave zero out"):
+        check_trainable(paced(make_scenario(EXPERTS, MIXTURE, optimizer="muon", zero=zero)))
+
+
+def test_steps_that_are_left_out_change_no_average(make_scenario: MakeScenario) -> None:
+    """Steps so long that losses grow until gradients in fp16 are infinite, after which the average would go on to move."""
+    scenario = make_scenario(WORKERS, STEEP, precision="fp16", ema="fp32", learning_rate=100.0)
+    run = measure(scenario, watch=MeasureOptions(verify=True))
+    assert run.verified is not None
+    assert run.verified.is_right
 
 
 def test_blocks_of_states_of_tensor_parallel_ranks_are_not_verified(make_scenario: MakeScenario) -> None:

@@ -152,11 +152,6 @@ class BackwardSettings:
             module.set_reshard_after_backward(is_last or self._plan.gathering(3) != "once a step", recurse=False)
 
 
-def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor that may be sharded."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def full(tensor: Tensor) -> Tensor:
     """A tensor that may be sharded, gathered; to be called on all ranks together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

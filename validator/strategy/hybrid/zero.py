@@ -14,12 +14,13 @@ from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.validator.strategy.base import Context, Sharing, name_parameters
 from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision
 from scaleproof.validator.strategy.data_parallel.zero import GatheredUnit, ShardedStates, Sharding
-from scaleproof.validator.strategy.data_parallel.zero_3 import BackwardSettings, LayerSharder, full, local
+from scaleproof.validator.strategy.data_parallel.zero_3 import BackwardSettings, LayerSharder, full
 from scaleproof.validator.strategy.hybrid.parallel_replica import ParallelReplica
 from scaleproof.validator.strategy.layout.flat import pack, views
 from scaleproof.validator.strategy.model_parallel.expert import ShardedExperts
 from scaleproof.validator.strategy.pipeline.trainer import Chunk
 from scaleproof.validator.train.gradient_clipping import Part
+from scaleproof.validator.train.master_copies import part_of
 from scaleproof.validator.train.models.fine_tuning import trained_parameters
 
 
@@ -130,7 +131,7 @@ class FullyShardedReplica(ParallelReplica):
     def average(self) -> None:
         """Sums the parts of gradients that tensor-parallel ranks have computed; others have been summed already."""
         if self.own_summands and (tensor := self.division.tensor) is not None:
-            gradients = [local(cast(Tensor, parameter.grad)) for parameter in self.own_summands]
+            gradients = [part_of(cast(Tensor, parameter.grad)) for parameter in self.own_summands]
             packed = pack(gradients)
             tensor.collectives.sum(packed)
             for gradient, summed in zip(gradients, views(packed, gradients), strict=True):

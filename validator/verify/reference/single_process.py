@@ -17,14 +17,13 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.record.steps import total_steps
 from scaleproof.validator.strategy.base import name_parameters
 from scaleproof.validator.train.data import Batch, share_of
+from scaleproof.validator.train.gradient_clipping import LARGEST_NORM
 from scaleproof.validator.train.layer_graph import LayerGraph
 from scaleproof.validator.train.models.fine_tuning import trained_parameters
 from scaleproof.validator.train.models.models import DTYPES
+from scaleproof.validator.train.parameter_average import ParameterAverage
 from scaleproof.validator.train.trained_model import TrainedModel
 
-# Largest norm of gradients that are clipped, and share of an average of parameters that stays in a step.
-_LARGEST_NORM: Final = 1.0
-_AVERAGE_DECAY: Final = 0.999
 _ROUNDS: Final = ContextVar("whether rounding differs", default=False)
 
 
@@ -33,7 +32,7 @@ class SingleProcess:
     """The scenario's model with its initial parameters at the training precision, and the scenario's optimizer.
 
     Of training in fp16 only the initial parameters are rounded. delayed: gradients of the previous step, where updates are
-    delayed. averages: moving averages of the trained parameters, in their order. pieces: by trained parameter, views that the
+    delayed. average: moving average of the trained parameters, None without one. pieces: by trained parameter, views that the
     optimizer updates one by one, itself if none.
     """
 
@@ -44,7 +43,7 @@ class SingleProcess:
     optimizer: torch.optim.Optimizer
     pieces: Sequence[Sequence[nn.Parameter]]
     delayed: list[Tensor | None] = field(default_factory=list)
-    averages: list[Tensor] = field(default_factory=list)
+    average: ParameterAverage | None = None
 
     @classmethod
     def of(cls, scenario: Scenario, bounds: Mapping[str, Sequence[int]] = MappingProxyType({})) -> Self:
@@ -62,10 +61,9 @@ class SingleProcess:
         names = {parameter: name for name, parameter in name_parameters(layers).items()}
         trained = trained_parameters(whole)
         pieces = [_pieces(parameter, bounds.get(names[parameter], ())) for parameter in trained]
-        process = cls(scenario, model, layers, whole, model.optimizer(chain(*pieces)), pieces)
-        if scenario.training.ema is not None:
-            process.averages.extend(one.detach().to(DTYPES[scenario.training.ema], copy=True) for one in process.trained)
-        return process
+        ema = scenario.training.ema
+        average = None if ema is None else ParameterAverage(trained, DTYPES[ema])
+        return cls(scenario, model, layers, whole, model.optimizer(chain(*pieces)), pieces, average=average)
 
     def loss(self, part: Batch) -> Tensor:
         """The mean loss over samples."""
@@ -102,7 +100,7 @@ class SingleProcess:
         """Applies the gradients and clears them; where updates are delayed, those of the previous step."""
         training = self.scenario.training
         if training.clip_gradients:
-            nn.utils.clip_grad_norm_(self.trained, _LARGEST_NORM)
+            nn.utils.clip_grad_norm_(self.trained, LARGEST_NORM)
         if training.delay_update:
             computed = [parameter.grad for parameter in self.trained]
             before, self.delayed[:] = [*self.delayed], computed
@@ -116,9 +114,8 @@ class SingleProcess:
         """Applies gradients that are left, and gives parameters with an average that."""
         if self.delayed:
             self._apply(self.delayed)
-        # without averages there are none
-        for parameter, average in zip(self.trained, self.averages, strict=False):
-            parameter.data.copy_(average)
+        if self.average is not None:
+            self.average.write()
 
     def _apply(self, gradients: Iterable[Tensor | None]) -> None:
         for pieces, gradient in zip(self.pieces, gradients, strict=True):
@@ -128,8 +125,8 @@ class SingleProcess:
                 for piece, own in zip(pieces, torch.split(gradient.flatten(), [len(piece) for piece in pieces]), strict=True):
                     piece.grad = own
         self.optimizer.step()
-        for parameter, average in zip(self.trained, self.averages, strict=False):
-            average.lerp_(parameter.detach().to(average.dtype), 1 - _AVERAGE_DECAY)
+        if self.average is not None:
+            self.average.add()
 
     def distinct_parameters(self) -> list[Tensor]:
         """Parameters of the model in order; those that layers share occur once."""

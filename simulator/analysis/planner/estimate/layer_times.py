@@ -71,8 +71,7 @@ class Place(NamedTuple):
         """The place of a plan's ranks."""
         grid, cluster = plan.grid_on(job.cluster), job.cluster
         # if the stride is a node or more, every stage is on another node
-        is_equal = cluster.is_uniform and cluster.has_equal_nodes
-        stride = min(grid.stride("stages"), grid.devices) if is_equal else grid.stride("stages")
+        stride = min(grid.stride("stages"), grid.devices) if cluster.has_equal_places else grid.stride("stages")
         senders = worker_classes(plan, job)[0].each * grid.on_first_node(grid.members(0, 0))
         return cls(stride, senders, job.framework.stall_s(grid.nodes))
 
@@ -118,11 +117,6 @@ class LayerTimes:
         self.message = np.unique(np.hstack([self.sent_bytes, self.joining_s]), axis=0, return_inverse=True)[1].reshape(-1)
         self.forward_s, self.backward_s = _running(passes_s[:, 0]), _running(passes_s[:, 1])
         self.weights_s, self.within_s = _running(weights_s), _running(within_s)
-
-    @property
-    def is_uniform(self) -> bool:
-        """Whether all pairs of nodes are connected equally, and have the same number of devices."""
-        return self.cluster.is_uniform and self.cluster.has_equal_nodes
 
     def on_nodes(self, others: Sequence[LayerTimes], kind_of_layer: Numbers) -> LayerTimes:
         """The times of layers on nodes of different kinds. others: times of the same configurations on the other kinds, in the

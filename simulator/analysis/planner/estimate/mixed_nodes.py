@@ -27,7 +27,7 @@ from scaleproof.simulator.analysis.planner.estimate.configurations import (
 )
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerTimes
 from scaleproof.simulator.analysis.planner.estimate.memory import memory_bytes
-from scaleproof.simulator.analysis.planner.estimate.step_times import StepTimes, kinds_of_stages, step_times
+from scaleproof.simulator.analysis.planner.estimate.step_times import StepTimes, step_times
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.model.layers import Layer, block_range
 from scaleproof.simulator.parallelism.mesh import DeviceMesh
@@ -111,7 +111,7 @@ class MixedConfigurations:
 
     def _kinds_of_workers(self, values: Values) -> Numbers:
         mesh = self.space.plan(values).grid_on(self.cluster)
-        return np.array([self.cluster.kind_of(mesh.place(worker, 0)[0]) for worker in range(mesh.workers)])
+        return mesh.kinds_on(self.cluster)[:, 0]
 
     @cached_property
     def _kinds(self) -> range:
@@ -147,7 +147,7 @@ class MixedConfigurations:
             if not self.by_stage:
                 return None
             mesh = self.space.plan(values).grid_on(self.cluster)
-            return [stage for stage, own in enumerate(kinds_of_stages(self.cluster, mesh)) if own == kind]
+            return np.flatnonzero(mesh.kinds_on(self.cluster)[0] == kind).tolist()
 
         return stages
 
@@ -251,9 +251,7 @@ def _kinds(space: Space, degrees: Mapping[str, int]) -> Numbers | None:
     mesh = DeviceMesh(
         **sizes, devices=cluster.node.devices, order=space.orders[0], device_numbers=cluster.device_numbers(space.ranks[0])
     )
-    return np.array(
-        [[cluster.kind_of(mesh.place(worker, stage)[0]) for stage in range(mesh.stages)] for worker in range(mesh.workers)]
-    )
+    return mesh.kinds_on(cluster)
 
 
 def _others(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer]) -> Numbers:

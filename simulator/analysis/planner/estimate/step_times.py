@@ -32,10 +32,8 @@ from scaleproof.simulator.analysis.planner.estimate.pipeline_times import (
     with_gathers,
 )
 from scaleproof.simulator.analysis.planner.estimate.transfers import StageTraffic, TransferTimes, traffic_of
-from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.groups import LinkLevel, Op
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.parallelism.mesh import DeviceMesh
 from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
 from scaleproof.simulator.strategy.data_parallel.contention import (
     MEMORY_BYTES_PER_BUS_BYTE,
@@ -90,7 +88,7 @@ def _step_times(c: Configurations) -> StepTimes:
     for number, values in enumerate(c.values(shaped.first)):
         rows = np.flatnonzero(shaped.code == number)
         stages, chunks, schedule = (values[name] for name in ("stages", "chunks", "schedule"))
-        nodes = tuple(kinds_of_stages(own.cluster, own.grid(values))) if others else ()
+        nodes = tuple(own.grid(values).kinds_on(own.cluster)[0].tolist()) if others else ()
         if (key := (stages * chunks, values["blocks"], nodes)) not in cuts:
             cuts[key] = StageCut.of(own.base.layers, stages * chunks, space.counted, space.balance(values), nodes)
         shape, layers = Shape(space, stages, chunks, space.schedules[schedule], cuts[key], nodes), own
@@ -116,11 +114,6 @@ def _layer_times(c: Configurations) -> list[LayerTimes]:
     if c.space.kind is not None:
         return [LayerTimes(c, c.space.kind)]
     return [LayerTimes(c, kind) for kind in range(len(c.space.scenario.cluster.all_devices))]
-
-
-def kinds_of_stages(cluster: Cluster, mesh: DeviceMesh) -> list[int]:
-    """Kind of the nodes of each stage of the first worker."""
-    return [cluster.kind_of(mesh.place(0, stage)[0]) for stage in range(mesh.stages)]
 
 
 def _copied_s(shape: Shape, c: Configurations, layers: LayerTimes, zero: int) -> Times:
@@ -492,7 +485,7 @@ class StageSteps:
         for rank, window_s in enumerate(windows_s):
             exposure = self._exposed_of_layers(rank) if gathers_layers else self._exposed(rank, after_first_s)
             exposed_s, least_exposed_s, collectives_s = exposure
-            if rank > 0 and not self.layers.is_uniform:
+            if rank > 0 and not self.layers.cluster.has_equal_places:
                 # its group may be nearer to one another than rank 0's, whose sums are those in the table
                 least_exposed_s, collectives_s = 0.0, 0.0
             rank_s, least_rank_s = sync.optimizer_s[rank] + window_s + exposed_s, passes.least_s[rank] + least_exposed_s
