@@ -1,7 +1,8 @@
 """Captured scripts against scenarios of the same training.
 
 For each pair, rows have the captured and the described value and their ratio: time of a step, FLOPs, bytes of each kind of
-collective, and peak memory as predicted and without the allocator's rounding.
+collective, and peak memory as predicted, as the replica of the allocator has it for both, and of tensors alone. Captures replay
+the allocator for predictions too, where scenarios assume a share for fragmentation.
 
 Run: python benchmarks/captured_against_described.py [--keep DIR] [WORD …] (pairs whose names have all words; all without any)
 """
@@ -68,7 +69,7 @@ def _gpt(arguments: str, ranks: int, precision: str, scenario: dict[str, Any]) -
     return _FOLDER / "scripts" / "gpt.py", arguments, ranks, usual | scenario | {"training": training}
 
 
-def _llama(workers: int, strategy: dict[str, Any], framework: str) -> dict[str, Any]:
+def _llama(workers: int, strategy: dict[str, Any], framework: str | dict[str, Any]) -> dict[str, Any]:
     """The scenario of a Llama."""
     return {
         "model": _LLAMA, "cluster": "dgx-h100", "framework": framework, "batch": {"per_worker": 2},
@@ -77,6 +78,7 @@ def _llama(workers: int, strategy: dict[str, Any], framework: str) -> dict[str, 
     }  # fmt: skip
 
 
+_FSDP2_WITH_EXPERTS: Final = {"base": "pytorch-fsdp2", "supports": ["data_parallel", "zero_3", "expert"]}
 _TITAN_SCRIPT: Final = _FOLDER / "scripts" / "torchtitan_llama.py"
 _PIPELINE: Final[dict[str, Any]] = {"kind": "pipeline", "stages": 4, "microbatches": 16}
 _NO_AUTOCAST: Final = {"base": "pytorch-ddp", "autocast": {"usual": False}}
@@ -84,7 +86,6 @@ _NO_AUTOCAST: Final = {"base": "pytorch-ddp", "autocast": {"usual": False}}
 PAIRS: Final = (
     Pair(
         "GPT, DDP, fp32", *_gpt("", 16, "fp32", {}),
-        notes="the script holds logits until the next step, which scenarios count for training in 16 bits alone",
     ),
     Pair("GPT, DDP, bf16 by autocast", *_gpt("--autocast", 16, "bf16", {})),
     Pair(
@@ -123,16 +124,36 @@ PAIRS: Final = (
         ),
     ),
     Pair("Llama, FSDP2, bf16", _TITAN_SCRIPT, _TITAN, 64, _llama(64, {}, "pytorch-fsdp2")),
+    Pair(
+        "Llama, FSDP2 without resharding (ZeRO 2), bf16", _TITAN_SCRIPT, f"{_TITAN} --keep-gathered", 64,
+        _llama(64, {"reshard": False}, "pytorch-fsdp2"),
+    ),
     Pair("Llama, FSDP2, bf16, compiled", _TITAN_SCRIPT, f"{_TITAN} --compile", 64, _llama(64, {}, "torchtitan-compiled")),
     Pair(
         "Llama, FSDP2 and TP with sequence parallelism, bf16", _TITAN_SCRIPT, f"{_TITAN} --tensor 4", 32,
         _llama(8, {"kind": "hybrid", "tensor": 4, "sequence_parallel": True}, "pytorch-fsdp2"),
     ),
     Pair(
+        "Llama with 32 experts, EP, bf16", _FOLDER / "scripts" / "mixture.py", "", 8,
+        _llama(8, {"kind": "hybrid", "expert": 8}, _FSDP2_WITH_EXPERTS) | {
+            "model": _LLAMA | {"layers": 8, "experts": {"count": 32, "active": 4, "feedforward": 2048}},
+            "training": {"precision": "bf16", "optimizer": "adam", "zero": 3, "clip_gradients": False},
+        },
+    ),
+    Pair(
+        "Llama, FSDP2 and CP, bf16", _FOLDER / "scripts" / "context.py", "", 8,
+        _llama(2, {"kind": "hybrid", "context": 4}, "pytorch-fsdp2") | {
+            "model": _LLAMA | {"layers": 8, "sequence": 16384}, "batch": {"per_worker": 1},
+            "training": {"precision": "bf16", "optimizer": "adam", "zero": 3, "clip_gradients": False},
+        },
+        notes="gradients of keys and values return by all-to-alls, which scenarios call reduce-scatters; scenarios count all "
+        "scores of causal attention, captures those of the parts that are computed",
+    ),
+    Pair(
         "Llama, LoRA by PEFT, bf16", _EXAMPLES / "lora_peft.py", "", 8,
         {
             # the script has transformers' modules without a Trainer, which reads the loss back after each microbatch
-            "model": _LLAMA | {"heads": 32, "sequence": 2048},
+            "model": _LLAMA | {"heads": 32, "key_heads": 8, "sequence": 2048},
             "cluster": "dgx-h100", "framework": {"base": "hf-trainer", "host": {"microbatch": "0 s"}},
             "strategy": {"kind": "data_parallel", "workers": 8}, "batch": {"per_worker": 4},
             "training": {
@@ -169,12 +190,14 @@ def rows(pair: Pair, folder: Path) -> Iterator[tuple[str, str, str, float]]:
     scenarios = sides(pair, folder)
     runs = [predict(scenario, interval=False) for scenario in scenarios]
     sent = [_collectives_bytes(run) for run in runs]
+    uses = [allocator_use(scenario) for scenario in scenarios]
     quantities: list[tuple[str, Callable[[float], str], list[float]]] = [
         ("step time", format_time_s, [run.step_time_s for run in runs]),
         ("FLOPs", format_number, [run.hardware_flops or run.model_flops or 0.0 for run in runs]),
         *((name, format_bytes, [one.get(name, 0.0) for one in sent]) for name in sorted(sent[0] | sent[1])),
         ("peak memory", format_bytes, [run.memory_bytes_per_rank or 0.0 for run in runs]),
-        ("tensors at the peak", format_bytes, [_tensors_bytes(one) for one in scenarios]),
+        ("peak memory, replayed", format_bytes, [use.total_bytes for use in uses]),
+        ("tensors at the peak", format_bytes, [use.allocated_bytes + use.outside_bytes.get("workspace", 0.0) for use in uses]),
     ]
     for name, written, (captured, described) in quantities:
         yield name, written(captured), written(described), captured / described if described else float("inf")
@@ -187,12 +210,6 @@ def _collectives_bytes(run: Run) -> dict[str, float]:
         if part.size_bytes >= _LEAST_BYTES:
             result[part.collective] += part.size_bytes
     return result
-
-
-def _tensors_bytes(scenario: Scenario) -> float:
-    """Most bytes of tensors and of workspaces of libraries, which the allocator serves or not."""
-    use = allocator_use(scenario)
-    return use.allocated_bytes + use.outside_bytes.get("workspace", 0.0)
 
 
 def main() -> None:

@@ -5,11 +5,13 @@ Each script is captured, run for real, and predicted, on local processes and on 
 time of a step and its phases, bytes of communication, and peak memory, with errors of totals relative to the measured one, and
 of phases to the measured step.
 
-Run: python benchmarks/captured_against_real.py [local|netlab …] (about eight minutes on two quiet cores)
+Run: python benchmarks/captured_against_real.py [local|netlab …] [WORD …] (cases with all words; about fifteen minutes on two
+quiet cores; scripts of packages need peft, transformers and lightning)
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import statistics
 import sys
@@ -22,14 +24,14 @@ from typing import Final, Literal, NamedTuple
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.units import format_bytes, format_change, format_percent, format_time_s
 from scaleproof.simulator.run.run import Run
-from scaleproof.validator.capture.command_line import parse
+from scaleproof.validator.capture.command.command_line import parse
 from scaleproof.validator.reconciliation.jobs.comparison import phases
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 from scaleproof.validator.record.provenance import cpu_model
 from scaleproof.validator.script_runs import this_machine
 from scaleproof.validator.script_runs.reconcile import ScriptFiles, ScriptOptions, reconcile_script
 
-SCRIPTS: Final = Path(__file__).parents[1] / "examples" / "captured"
+_FOLDERS: Final = (Path(__file__).parents[1] / "examples" / "captured", Path(__file__).parent / "scripts")
 STEPS: Final = 12
 TIMEOUT_S: Final = 120.0
 Place = Literal["local", "netlab"]
@@ -39,14 +41,16 @@ MOST_RANKS: Final = 4
 
 
 class Case(NamedTuple):
-    """A script with its arguments, on a number of ranks."""
+    """A script with its arguments, on a number of ranks. package: what it imports in addition to PyTorch."""
 
     script: str
     ranks: int
     arguments: str
+    package: str = ""
 
 
 _GPT: Final = "--layers 4 --width 256 --heads 4 --vocabulary 1024 --length 128 --batch 4 --steps 14 --dtype float32"
+_SMALL: Final = "--layers 8 --width 256 --heads 4 --vocabulary 1024 --length 128 --batch 4 --steps 14"
 CASES: Final = (
     Case("gpt_ddp", 2, _GPT),
     Case(
@@ -58,14 +62,21 @@ CASES: Final = (
     Case("pipeline_1f1b", 2, "256 1024 128 8 2"),
     Case("mixture_of_experts", 2, "128 64 8 2 2 256"),
     Case("gpt_ddp", 4, _GPT),
+    Case("gpt", 2, f"{_SMALL} --parallel zero_1"),
+    Case("gpt", 4, f"{_SMALL} --parallel interleaved --stages 4"),
+    Case("gan", 2, ""),
+    Case(
+        "lora_peft", 2,
+        "--layers 4 --width 256 --heads 4 --kv-heads 2 --hidden 512 --vocabulary 1024 --length 128 --batch 4", "peft",
+    ),
+    Case("lightning_fabric", 2, "", "lightning"),
 )  # fmt: skip
 
 
 def main() -> int:
     """Reconciles all cases and prints the tables."""
     places = [place for place in _PLACES if place in sys.argv[1:]] or _PLACES
-    if unknown := set(sys.argv[1:]) - set(_PLACES):
-        raise SystemExit(f"no place {', '.join(sorted(unknown))}; give {' or '.join(_PLACES)}, or none for both")
+    words = [word for word in sys.argv[1:] if word not in _PLACES]
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     print(f"{datetime.now(UTC):%d %B %Y}, {cores} cores of {cpu_model()}, load {load:.1f} before", flush=True)
     print("| script | on | ranks | quantity | predicted | measured | error |\n|---|---|---|---|---|---|---|")
@@ -75,10 +86,15 @@ def main() -> int:
             cluster = Path(path) / f"{on}.yaml"
             this_machine.describe(on, MOST_RANKS, cluster, TIMEOUT_S, lambda _: None)
             for case in CASES:
+                if words and not all(word in f"{case.script} {case.ranks} {case.arguments}" for word in words):
+                    continue
+                if case.package and importlib.util.find_spec(case.package) is None:
+                    print(f"{case.script} on {on}: {case.package} is not installed", file=sys.stderr, flush=True)
+                    continue
                 try:
                     done = reconciled(case, on, cluster, Path(path))
-                except ScaleproofError as error:
-                    print(f"{case.script} on {on}: {error}", file=sys.stderr, flush=True)
+                except ScaleproofError as refusal:
+                    print(f"{case.script} on {on}: {refusal}", file=sys.stderr, flush=True)
                     continue
                 for name, predicted, measured, error in rows(done):
                     errors.setdefault(name, []).append(abs(error))
@@ -93,9 +109,10 @@ def main() -> int:
 
 def reconciled(case: Case, on: Place, cluster: Path, folder: Path) -> ReconciledCase:
     """The case, predicted and measured."""
-    started = parse(["python", str(SCRIPTS / f"{case.script}.py"), *case.arguments.split()])
+    script = next(file for folder in _FOLDERS if (file := folder / f"{case.script}.py").exists())
+    started = parse(["python", str(script), *case.arguments.split()])
     options = ScriptOptions(on, str(cluster), case.ranks, STEPS, TIMEOUT_S)
-    files = ScriptFiles(folder / f"{case.script}-{on}-{case.ranks}.zip", cluster)
+    files = ScriptFiles(folder / f"{case.script}-{on}-{case.ranks}-{CASES.index(case)}.zip", cluster)
     return reconcile_script(started, options, files, lambda _: None)
 
 

@@ -27,7 +27,7 @@ from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.validator.capture.capture import CaptureOptions, capture
-from scaleproof.validator.capture.command_line import job_of, parse
+from scaleproof.validator.capture.command.command_line import job_of, parse
 
 SCRIPTS: Final = Path(__file__).parents[1] / "examples" / "captured" / "frameworks"
 CLUSTER: Final = "dgx-h100"
@@ -38,13 +38,14 @@ TOKENS: Final = LENGTH * BATCH
 
 class Case(NamedTuple):
     """A command. flops: of a rank, by hand; None where it was not counted. version: that the package's begins with. fails:
-    whether it cannot be captured yet."""
+    whether it cannot be captured yet. stand_ins: packages that count as installed."""
 
     package: str
     command: str
     flops: float | None = None
     version: str = ""
     fails: bool = False
+    stand_ins: str = ""
 
 
 def decoder(
@@ -64,6 +65,11 @@ GPT: Final = decoder(12 * WIDTH**2)
 MEGATRON: Final = 4 * decoder(12 * WIDTH**2, layers=2, passes=6) / 2
 # adapters and the gradients of weights are left out
 FROZEN: Final = decoder(LAYER, passes=4)
+# activations of layers are computed again
+QUANTISED: Final = FROZEN + 2 * LAYERS * (LAYER + 2 * LENGTH * WIDTH) * TOKENS
+# four micro-batches; two of eight experts, each with two products of four times the width, and attention's
+GPTS: Final = 4 * GPT
+EXPERTS: Final = 4 * decoder((4 + 2 * 8) * WIDTH**2)
 # 12 layers of each tower, with 50 patches and 77 tokens of each of four samples
 CLIP: Final = 4 * 6 * 12 * 12 * (768**2 * 50 + 512**2 * 77)
 # multiplications of an image, by the papers of the models
@@ -72,13 +78,17 @@ RESNET_50, VIT_S_16, IMAGES = 4.1e9, 4.6e9, 32
 # The line of a file below which rows are written.
 _BELOW: Final = "<!-- written by benchmarks/captured_frameworks.py -->"
 _RUN: Final = "torchrun --nproc_per_node 8"
+_TITAN: Final = (
+    f"{_RUN} -m torchtitan.train --model.flavor debugmodel --model.hf_assets_path $ASSETS/tokenizer --training.dataset c4_test "
+    "--training.dataset_path $ASSETS/lines --training.seq_len 512 --training.local_batch_size 2 --training.steps 6"
+)
 CASES: Final[dict[str, Case]] = {
     "Trainer": Case("transformers", f"{_RUN} hugging_face.py trainer", LLAMA),
     "Trainer, FSDP 1": Case("transformers", f"{_RUN} hugging_face.py trainer --fsdp 1", LLAMA),
     "Trainer, FSDP2": Case("transformers", f"{_RUN} hugging_face.py trainer --fsdp 2", LLAMA),
     "Trainer, ZeRO-3": Case("deepspeed", "deepspeed --num_gpus 8 hugging_face.py trainer --deepspeed zero.json", LLAMA),
     "LoRA": Case("peft", f"{_RUN} hugging_face.py trainer --adapters lora", FROZEN),
-    "QLoRA": Case("bitsandbytes", f"{_RUN} hugging_face.py trainer --adapters qlora", FROZEN, fails=True),
+    "QLoRA": Case("bitsandbytes", f"{_RUN} hugging_face.py trainer --adapters qlora", QUANTISED),
     "TRL SFT": Case("trl", f"{_RUN} hugging_face.py sft", LLAMA),
     "TRL DPO": Case("trl", f"{_RUN} hugging_face.py dpo"),
     "TRL GRPO": Case("trl", f"{_RUN} hugging_face.py grpo"),
@@ -97,18 +107,32 @@ CASES: Final[dict[str, Case]] = {
     "timm, ViT-S/16": Case("timm", f"{_RUN} vision.py timm --model vit_small_patch16_224", 6 * VIT_S_16 * IMAGES),
     "torchvision, ResNet-50": Case("torchvision", f"{_RUN} vision.py torchvision", 6 * RESNET_50 * IMAGES),
     "Megatron Core, TP 2, PP 2": Case("megatron-core", f"{_RUN} megatron_gpt.py", MEGATRON),
+    **{
+        f"Megatron Core, Transformer Engine, {name}": Case(
+            "megatron-core", f"{_RUN} megatron_gpt.py --transformer-engine {options}", flops, stand_ins="transformer_engine"
+        )
+        for name, options, flops in (
+            ("TP 2, PP 2, SP", "--sequence-parallel", MEGATRON),
+            ("FP8, TP 2, SP", "--fp8 hybrid --sequence-parallel --pipeline 1", GPTS / 2),
+            ("CP 2, TP 2", "--context 2 --pipeline 1", GPTS / 4),
+            ("8 experts, EP 4", "--experts 8 --expert-ranks 4 --tensor 1 --pipeline 1", EXPERTS),
+        )
+    },
     # activations of layers are computed again
     "torchtune": Case(
         "torchtune", "tune run --nproc_per_node 8 full_finetune_distributed --config torchtune.yaml assets=$ASSETS",
         decoder(LAYER, head=WIDTH * 128_256) + 2 * LAYERS * LAYER * TOKENS,
     ),
-    "torchtitan 0.2, FSDP2, TP 2": Case(
-        "torchtitan",
-        f"{_RUN} -m torchtitan.train --model.name llama3 --model.flavor debugmodel --model.hf_assets_path $ASSETS/tokenizer "
-        "--training.dataset c4_test --training.dataset_path $ASSETS/lines --training.seq_len 512 --training.local_batch_size 2 "
-        "--training.steps 6 --parallelism.tensor_parallel_degree 2",
-        version="0.2",
-    ),
+    **{
+        f"torchtitan 0.2, {name}": Case("torchtitan", f"{_TITAN} {options}", version="0.2")
+        for name, options in (
+            ("FSDP2, TP 2", "--model.name llama3 --parallelism.tensor_parallel_degree 2"),
+            ("PP 2", "--model.name llama3 --parallelism.pipeline_parallel_degree 2"),
+            ("CP 2", "--model.name llama3 --parallelism.context_parallel_degree 2"),
+            ("compiled", "--model.name llama3 --compile.enable"),
+            ("DeepSeek, EP 4", "--model.name deepseek_v3 --parallelism.expert_parallel_degree 4"),
+        )
+    },
     "torchtitan 0.3": Case(
         "torchtitan",
         f"{_RUN} -m torchtitan.train --module llama3 --config llama3_debugmodel --dump_folder $ASSETS/outputs "
@@ -116,6 +140,8 @@ CASES: Final[dict[str, Case]] = {
         "--checkpoint.no-enable",
         version="0.3", fails=True,
     ),
+    "Composer, DDP": Case("mosaicml", "composer -n 8 composer_gpt.py", GPT),
+    "OLMo-core, FSDP2": Case("ai2-olmo-core", f"{_RUN} olmo_core_lm.py"),
     "litgpt, LoRA": Case("litgpt", "litgpt finetune_lora $ASSETS/litgpt --data JSON --data.json_path $ASSETS/instructions.json "
         "--data.val_split_fraction 0.1 --devices 8 --train.global_batch_size 16 --train.micro_batch_size 2 "
         "--train.max_seq_length 512 --out_dir $ASSETS/out --eval.initial_validation false"),
@@ -138,7 +164,8 @@ def main() -> int:
     """Captures the cases and prints the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"cases among {', '.join(CASES)} (all)")
-    parser.add_argument("--out", type=Path, help="the file whose rows are replaced")
+    # the scripts run in another folder
+    parser.add_argument("--out", type=lambda path: Path(path).resolve(), help="the file whose rows are replaced")
     options = parser.parse_args()
     rows: dict[str, str] = {}
     with prepared():
@@ -194,7 +221,7 @@ def prepared() -> Iterator[None]:
 def captured(case: Case) -> str:
     """Columns of a case. Raises ScaleproofError where it cannot be captured."""
     started = parse(shlex.split(os.path.expandvars(case.command)))
-    job, device = job_of(started, None, None, CLUSTER)
+    job, device = job_of(started, None, None, CLUSTER, packages=case.stand_ins)
     found, costs = capture(job, CaptureOptions(device, CLUSTER, timeout_s=900), lambda _: None)
     flops = max(float(np.sum(one.columns["flops"][one.rows(EventKind.OPERATOR)])) for one in found.classes)
     with tempfile.TemporaryDirectory() as folder:

@@ -3,9 +3,10 @@
 choose: writes the given rows of each set to scenarios/published/calibrations.yaml. one-shot: for each set of five rows or more,
 with each single run of at most 16 GPUs given (at most 12 of them), the median absolute error of the rest, averaged over the
 choice of the run; next to it the same with nothing given and with the rows of calibrations.yaml given. scale: with these rows
-given, errors of the rest by number of GPUs.
+given, errors of the rest by number of GPUs. scaling: the same as one-shot for data-parallel runs, whose device is known by the
+run on the fewest GPUs; with --table of another table of such runs.
 
-Run: python benchmarks/fit.py [choose] [one-shot] [scale] [--sets NAME ...]
+Run: python benchmarks/fit.py [choose] [one-shot] [scale] [scaling] [--sets NAME ...] [--table FILE.csv]
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
-from scaleproof.proof.published import parallel_map
+from scaleproof.proof.published import data_parallel_scaling, parallel_map
 from scaleproof.proof.published.calibrations import (
     FILE,
     MOST_GPUS,
@@ -32,10 +35,11 @@ from scaleproof.proof.published.calibrations import (
 from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.published.tables import Row, read_table
+from scaleproof.simulator.published.tables import Row, find_table, read_table
 from scaleproof.simulator.published.training_runs import row_scenario
 from scaleproof.simulator.scenario.dump import written
 from scaleproof.validator.fitting.fitted_constants import Posterior, fitted
+from scaleproof.validator.fitting.observed_run import ObservedRun
 
 Errors = NDArray[np.float64]
 
@@ -43,6 +47,7 @@ Errors = NDArray[np.float64]
 _SAME: Final = {"vtrain_multi": "vtrain_single"}
 _FEWEST: Final = 5
 _MOST_GIVEN: Final = 12
+_MOST_SCALING: Final = 4
 # Rows of a set whose errors are computed; of more, every second, third and so on.
 _MOST_SCORED: Final = 60
 _DIFFERENT: Final = 0.05
@@ -64,7 +69,7 @@ class _Task(NamedTuple):
 
 def rows_by_set() -> dict[str, list[Row]]:
     """Rows that have a step time, by set, without those that shipped constants were fitted to."""
-    fitted_rows = {name for one in shipped_fits() for name in one.rows}
+    fitted_rows = {name for one in shipped_fits("transformer_training") for name in one.rows}
     sets: dict[str, list[Row]] = {}
     for row in read_table(TABLE)[1]:
         if row["step_time_s"] and row["id"] not in fitted_rows:
@@ -169,10 +174,48 @@ def _ordered(rows: Sequence[Row], errors: Mapping[str, float]) -> Iterator[bool]
             yield bool((measured + errors[a["id"]] - errors[b["id"]]) * measured > 0)
 
 
+def print_scaling(table: Path, names: Sequence[str] | None) -> None:
+    """A table of the median errors of the rest of each data-parallel set with nothing and with one run given."""
+    rows = read_table(table)[1]
+    print(f"{'set':<18}{'rows':>6}{'runs tried':>12}{'nothing':>9}{'one run':>9}{'worst run':>11}")
+    for name in dict.fromkeys(row["source_set"] for row in rows):
+        if not names or name in names:
+            runs = list(_scaling_runs([row for row in rows if row["source_set"] == name]))
+            single = [run for run in runs if run.scenario.strategy.ranks <= MOST_GPUS]
+            if len(runs) >= _FEWEST and single:
+                _print_scaling_set(name, runs, single[:: -(-len(single) // _MOST_SCALING)])
+
+
+def _scaling_runs(rows: Sequence[Row]) -> Iterator[ObservedRun]:
+    """The rows that a base predicts, as runs with their step times."""
+    for row in rows:
+        try:
+            scenario = data_parallel_scaling.scenario_among(row, rows)
+        except (ScaleproofError, ValidationError):
+            continue
+        if scenario is not None:
+            yield ObservedRun(row["id"], scenario, scenario.total_samples / float(row["samples_per_s"]))
+
+
+def _print_scaling_set(name: str, runs: Sequence[ObservedRun], single: Sequence[ObservedRun]) -> None:
+    tasks = [(None, runs), *((one, [run for run in runs if run is not one]) for one in single)]
+    nothing, *ones = [median_error(errors) for errors in parallel_map.each(_scaling_errors, tasks, least=2)]
+    shares = f"{nothing:>9.1%}{np.mean(ones):>9.1%}{max(ones):>11.1%}"
+    print(f"{name:<18}{len(runs):>6}{len(single):>12}{shares}", flush=True)
+
+
+def _scaling_errors(task: tuple[ObservedRun | None, Sequence[ObservedRun]]) -> Errors:
+    given, rest = task
+    posterior = None if given is None else fitted([given])
+    scenarios = (run.scenario if posterior is None else posterior.applied(run.scenario) for run in rest)
+    return np.array([np.log(timed(one).step_time_s / run.step_time_s) for one, run in zip(scenarios, rest, strict=True)])
+
+
 def main() -> None:
     """Does what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", choices=["choose", "one-shot", "scale"])
+    parser.add_argument("what", nargs="*", choices=["choose", "one-shot", "scale", "scaling"])
+    parser.add_argument("--table", type=Path, default=Path("data_parallel_scaling.csv"), help="of scaling")
     parser.add_argument("--sets", nargs="+", metavar="NAME", help="the sets of the tables (all)")
     options = parser.parse_args()
     what = options.what or ["one-shot", "scale"]
@@ -183,6 +226,8 @@ def main() -> None:
         print_one_shot(sets)
     if "scale" in what:
         print_scale(sets)
+    if "scaling" in what:
+        print_scaling(find_table(options.table), options.sets)
 
 
 if __name__ == "__main__":

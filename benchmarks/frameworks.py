@@ -1,7 +1,8 @@
 """What each mechanism of frameworks contributes to predictions of published training runs.
 
 The table is the mean absolute relative error of step times, by set, with all mechanisms, with each of them switched off, with
-`ideal` and with the default framework in place of the row's. No constants are fitted; `benchmarks/fit.py` does that.
+`ideal`, the default framework, and the one that stands for the words for the row's software, in place of the row's.
+No constants are fitted; `benchmarks/fit.py` does that.
 
 Run: python benchmarks/frameworks.py
 """
@@ -31,6 +32,7 @@ _OLDER: Final = (
 )  # fmt: skip
 _DEFAULT: Final = "default framework"
 _IDEAL: Final = "ideal"
+_WORDS: Final = "words for software"
 
 
 def print_ablations(table: Mapping[str, Row]) -> None:
@@ -41,7 +43,7 @@ def print_ablations(table: Mapping[str, Row]) -> None:
     columns = (*older, "older", *newer, "newer")
     width = max(map(len, columns))
     print(f"{'':<{width}} {' '.join(f'{name:>{width}}' for name in columns)}")
-    for variant in ("all on", *ABLATIONS, _DEFAULT, _IDEAL):
+    for variant in ("all on", *ABLATIONS, _DEFAULT, _WORDS, _IDEAL):
         found = parallel_map.each(_set_error, [(row, variant) for row in rows])
         means = {name: float(np.nanmean([error for of, error in found if of == name])) for name in names}
         shown = [*(means[one] for one in older), mean(means[one] for one in older)]
@@ -53,11 +55,12 @@ def print_ablations(table: Mapping[str, Row]) -> None:
 def _set_error(one: tuple[Row, str]) -> tuple[str, float]:
     """The set of a row, and the absolute relative error of its step time; NaN where it cannot be predicted."""
     row, variant = one
-    options = Options(ablate=(variant,) if variant in ABLATIONS else (), frameworks=variant != _DEFAULT)
+    options = Options(ablate=(variant,) if variant in ABLATIONS else (), frameworks=variant not in (_DEFAULT, _WORDS))
     try:
         found = row_scenario(row, shipped(_IDEAL)) if variant == _IDEAL else scenario_of(row, options)
         assert not isinstance(found, str), "only calibrated scores leave rows out"
-        return row["source_set"], abs(timed(found.scenario).step_time_s / float(row["step_time_s"]) - 1)
+        scenario = found.scenario.copied(software=row["software"]) if variant == _WORDS else found.scenario
+        return row["source_set"], abs(timed(scenario).step_time_s / float(row["step_time_s"]) - 1)
     except ScaleproofError:
         return row["source_set"], math.nan
 

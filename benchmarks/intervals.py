@@ -2,9 +2,9 @@
 
 Run: python benchmarks/intervals.py [--write] [--scored FILE]
 
-1. Scores collectives, data_parallel_scaling, pipeline_schedules, and transformer_training twice: with the row's framework and
-   with the default one (some minutes on two cores; `--scored FILE` keeps the scored rows in a file, and reads them from there
-   the next time, in seconds; delete the file when predictions have changed).
+1. Scores collectives, data_parallel_scaling, pipeline_schedules, vision, and transformer_training twice: with the row's
+   framework and with the default one (some minutes on two cores; `--scored FILE` keeps the scored rows in a file, and reads
+   them from there the next time, in seconds; delete the file when predictions have changed).
 2. Fits each family of predictions, and pairs of configurations, to all sources, and again without each of them.
 3. Prints the coverage of 90 % intervals with the row's own source left out, as a share of rows and as the mean over sources,
    with the mean width (upper over lower end); what a shift of the prediction would gain; and how often the configuration that
@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import yaml
 
-from scaleproof.proof.published.error_fit import FLOOR, Coverage, ErrorRow, coverage, fit, left_out, source_weights
+from scaleproof.proof.published.error_fit import FLOOR, Coverage, Ends, ErrorRow, coverage, fit, left_out, source_weights
 from scaleproof.proof.published.pair_fit import (
     Configuration,
     Pairs,
@@ -43,7 +43,7 @@ from scaleproof.proof.published.prediction import LEAVE_OUT_SOURCE, Options, Pre
 from scaleproof.proof.published.score import score
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
 from scaleproof.simulator.published.tables import folder
-from scaleproof.simulator.uncertainty.error_model import EXPOSED, FILE, MODEL, Fit, PairFit, log_exposed
+from scaleproof.simulator.uncertainty.error_model import EXPOSED, FILE, MODEL, NODES, Fit, PairFit, log_exposed
 from scaleproof.simulator.uncertainty.pairwise import with_reversals
 
 # Scored tables, and whether with the row's framework.
@@ -53,19 +53,32 @@ _TABLES: Final = (
     ("pipeline_schedules", True),
     ("transformer_training", True),
     ("transformer_training", False),
+    ("vision", True),
 )
-# Covariates of the scale of errors by family.
-_COVARIATES: Final[Mapping[str, tuple[str, ...]]] = {
-    "training": (EXPOSED, "log2_nodes"),
-    "scaling": ("log2_nodes",),
-    "collectives": ("small", "between_nodes"),
-    "schedules": (),
-    "memory": ("default_framework",),
-}
-# No end of the model error is nearer to the prediction than that of the prior; passes of schedules are measured, and memory is
-# counted.
-_FLOORS: Final = {"schedules": FLOOR, "memory": FLOOR}
+# No end of the model error is nearer to the prediction than that of the prior, since the next source is a new draw; the rows of
+# schedules are one paper's, so that their own errors say little about others. Memory is counted.
 _FLOOR: Final = QUANTITIES[MODEL].prior * DEVIATIONS
+
+
+class Family(NamedTuple):
+    """How a family is fitted. covariates: of the scale of errors. ends, floor: as in `fit`."""
+
+    covariates: tuple[str, ...] = ()
+    ends: Ends = "tails"
+    floor: float = _FLOOR
+
+
+# Whether a run fits and which is faster depend on each end, so that these have a twentieth of the rows beyond each. The four
+# sources of data-parallel series resemble one another and say too little about the next. Of collectives three sources are
+# inside nodes, too few for a covariate of that.
+_FAMILIES: Final[Mapping[str, Family]] = {
+    "training": Family((EXPOSED, NODES)),
+    "scaling": Family((NODES,), "worst"),
+    "collectives": Family(("small",), "shortest"),
+    "schedules": Family(),
+    "memory": Family(("default_framework",), floor=FLOOR),
+    "vision": Family(ends="shortest"),
+}
 _MANY_NODES: Final = 2
 _HEADER: Final = """\
 # Model errors of predictions by family, fitted to the tables in scenarios/published by: python benchmarks/intervals.py --write
@@ -140,11 +153,10 @@ class Fitted(NamedTuple):
 def fitted_families(rows: Sequence[Scored]) -> dict[str, Fitted]:
     """The fits by family."""
     families = {}
-    for family, names in _COVARIATES.items():
+    for family, (names, ends, floor) in _FAMILIES.items():
         members = [one.row for one in rows if one.family == family]
         if members:
-            floor = _FLOORS.get(family, _FLOOR)
-            families[family] = Fitted(fit(members, names, floor), dict(left_out(members, names, floor)))
+            families[family] = Fitted(fit(members, names, floor, ends), dict(left_out(members, names, floor, ends)))
     return families
 
 

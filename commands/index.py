@@ -36,6 +36,9 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "reconcile": Entry(
             "measuring.reconcile", "predict and train scenarios, or read a job's traces and log, and explain the differences"
         ),
+        "diagnose": Entry(
+            "measuring.diagnose", "name what makes a job slow: the rank, the host, the moment, from its traces and logs"
+        ),
         "fit": Entry("measuring.fit", "fit a framework and a cluster to a few measured runs, and name the next to measure"),
         "prove": Entry("measuring.prove", "calibrate a lab, then compare predictions with runs that calibration did not use"),
         "faults": Entry(
@@ -57,11 +60,12 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
     "look up": {
         "list": Entry(
             "predicting.list_",
-            "list the shipped scenarios, systems, studies, claims, models, clusters, frameworks, devices and failures",
+            "list the shipped scenarios, systems, studies, claims, models, clusters, frameworks, devices, failures and inputs",
         ),
         "show": Entry(
             "predicting.show",
-            "print a shipped scenario, study, claim, model, cluster, framework, device or reliability, or published:ROW-ID",
+            "print a shipped scenario, study, claim, model, cluster, framework, device, reliability or input, or "
+            "published:ROW-ID",
         ),
         "schema": Entry("predicting.show", "print the JSON schema of scenarios, for editors"),
         "cluster": Entry("predicting.cluster", "compare cluster files"),

@@ -114,7 +114,7 @@ def capture(
     """
     from scaleproof.validator.capture.capture import CaptureOptions
     from scaleproof.validator.capture.capture import capture as play
-    from scaleproof.validator.capture.command_line import job_of, parse
+    from scaleproof.validator.capture.command.command_line import job_of, parse
 
     path, limit_s = check_path("out", out), check_number("timeout_s", timeout_s, "600")
     seen, place = (None if one is None else check_text(name, one) for name, one in (("device", device), ("cluster", cluster)))

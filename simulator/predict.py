@@ -11,6 +11,7 @@ import numpy as np
 from scaleproof.simulator.captured.strategy import CapturedStrategy
 from scaleproof.simulator.cluster.host import assumptions
 from scaleproof.simulator.cluster.network.links import one_card_warning
+from scaleproof.simulator.cluster.network.reached import state_note
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.engine import Timeline, simulate_steady
@@ -25,6 +26,7 @@ from scaleproof.simulator.parallelism.used_devices import placement_warnings
 from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.prediction.background_traffic import with_background_traffic
 from scaleproof.simulator.prediction.capture_facts import with_capture_facts
+from scaleproof.simulator.prediction.loading import loading_rates
 from scaleproof.simulator.prediction.scaling import compared
 from scaleproof.simulator.prediction.staleness import asynchronous_times, counted_samples, summary
 from scaleproof.simulator.prediction.steps import Simulate, disturbed, realisation, warnings, with_transient_jitter
@@ -32,10 +34,12 @@ from scaleproof.simulator.run.bottleneck import WAITING_FOR_INPUT
 from scaleproof.simulator.run.breakdown import StepBreakdown, from_spans
 from scaleproof.simulator.run.records import LoadingRates, StageMemory
 from scaleproof.simulator.run.run import DISTURBED, Run
+from scaleproof.simulator.scenario.framework_choice import software_words
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step
-from scaleproof.simulator.strategy.data_parallel.data_loading import DECODING, STORAGE, loading_s
+from scaleproof.simulator.strategy.data_parallel.tables import lookup_words
 from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.parameter_server.shards import row_words
 from scaleproof.simulator.strategy.plan_costs import with_collectives
 from scaleproof.simulator.strategy.scenario_job import job_of, program_of
 from scaleproof.simulator.uncertainty.error_model import ErrorModel, memory_error
@@ -64,7 +68,7 @@ def predict(scenario: Scenario, interval: bool = True, remedy: bool = True, erro
         run = with_capture_facts(run, scenario.strategy, scenario)
     run = replace(
         run,
-        loading=_loading_rates(scenario, run),
+        loading=loading(scenario, run),
         host_share=_host_share(scenario),
         host_update_share=run.phase_s["optimizer"] / run.step_time_s if "optimizer" in scenario.training.offload else None,
         textbook_bubble=_textbook_bubble(scenario),
@@ -102,7 +106,8 @@ def _run(scenario: Scenario, costs: Job, timelines: Sequence[Timeline]) -> Run:
     calibration, notes = disturbed(cluster), [one.note for one in unmodelled(scenario)]
     if scenario.uses_host:
         notes.append(assumptions(cluster))
-    described = (one_card_warning(cluster), *placement_warnings(scenario.strategy.plan, cluster), calibration)
+    state = state_note(cluster.network.state) if cluster.network is not None and cluster.nodes > 1 else ""
+    described = (one_card_warning(cluster), *placement_warnings(scenario.strategy.plan, cluster), state, calibration)
     found = (*described, *warnings(scenario, timelines[0]), *notes)
     text = "\n".join(filter(None, found))
     return predicted_run(
@@ -183,6 +188,9 @@ def _notes(scenario: Scenario, layers: Sequence[Layer], timeline: Timeline) -> s
             f"{scenario.batch.lengths.batches} samples: {found.mean:,.0f} of {found.padded:,.0f} computed tokens are real "
             f"({found.mean / found.padded:.0%}); the rank with the longest takes {slower:.0f} % more time than the mean"
         )
+    notes += [words] if (words := software_words(scenario)) else []
+    notes += [words] if (words := lookup_words(scenario.model, scenario.strategy.plan, job_of(scenario))) else []
+    notes += [words] if (words := row_words(scenario.strategy, layers, scenario.samples_per_worker)) else []
     notes += [f"recompute: selective is {recompute.meaning} with {framework.name}"] if recompute.is_named else []
     convolves = any(isinstance(one, Convolution) for layer in layers for one in layer.operators)
     transposes = kernels is not None and framework.transposes_images(kernels.generation, scenario.training.precision)
@@ -206,19 +214,12 @@ def _compute_of_kinds(scenario: Scenario, timeline: Timeline) -> str:
     return f"compute of a step: {each}" + (f"; samples of the workers: {', '.join(map(str, shares))}" if shares else "")
 
 
-def _loading_rates(scenario: Scenario, run: Run) -> LoadingRates | None:
-    """Samples per second that data loading allows, and that training without it reaches; None where nothing is loaded."""
-    loaded = scenario.input
-    if loaded is None:
+def loading(scenario: Scenario, run: Run) -> LoadingRates | None:
+    """Rates of data loading; None where nothing is loaded."""
+    if scenario.input is None:
         return None
-    steps = scenario.strategy.program_steps
-    seconds = loading_s(program_of(scenario))
-    rates = {part: scenario.total_samples * steps / duration_s for part, duration_s in seconds.items()}
-    alone = scenario.model_copy(update={"input": None})
-    wanted_per_s = timed(alone).samples_per_s if run.breakdown_s.get(WAITING_FOR_INPUT) else run.samples_per_s
-    decoding_per_s = rates.get(DECODING)
-    wanted_cores = None if decoding_per_s is None else loaded.cores * wanted_per_s / decoding_per_s
-    return LoadingRates(rates.get(STORAGE), decoding_per_s, wanted_per_s, loaded.cores, wanted_cores)
+    waits = run.breakdown_s.get(WAITING_FOR_INPUT)
+    return loading_rates(scenario, (timed(scenario.model_copy(update={"input": None})) if waits else run).samples_per_s)
 
 
 def _host_share(scenario: Scenario) -> float | None:

@@ -121,7 +121,10 @@ def test_list_and_show_print_shipped_parts() -> None:
         assert f"  {name} " in listed
     titles = [line for line in listed.splitlines() if not line.startswith(" ")]
     assert titles[1] == "scenarios: named systems"
-    kinds = ["studies", "claims", "models", "clusters", "frameworks", "devices", "failures and recovery, for goodput"]
+    kinds = [
+        "studies", "claims", "models", "clusters", "frameworks", "devices", "failures and recovery, for goodput",
+        "sources of samples, for input",
+    ]  # fmt: skip
     assert titles[5:] == kinds
     assert re.search(r"^  one-server-is-full +One parameter server is the bottleneck\.$", listed, re.MULTILINE)
     assert run("show", "one-server-is-full").stdout.startswith("claim: One parameter server is the bottleneck.")

@@ -19,8 +19,6 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleIn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-_STEPS = 4
-
 
 class Block(nn.Module):
     """A transformer block."""
@@ -81,7 +79,7 @@ def blocks_of(options: argparse.Namespace, stage: int = 0, stages: int = 1) -> n
 def main() -> None:
     """Trains."""
     parser = argparse.ArgumentParser()
-    sizes = {"layers": 16, "width": 2048, "heads": 16, "vocabulary": 50304, "length": 1024, "batch": 8, "stages": 4}
+    sizes = {"layers": 16, "width": 2048, "heads": 16, "vocabulary": 50304, "length": 1024, "batch": 8, "stages": 4, "steps": 4}
     for name, value in (sizes | {"dtype": "float32", "parallel": "ddp"}).items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
     for name in ("autocast", "master"):
@@ -112,7 +110,7 @@ def train_replicas(options: argparse.Namespace) -> None:
     optimizer = adam(masters)
     if options.parallel == "zero_1":
         optimizer = ZeroRedundancyOptimizer(masters, torch.optim.AdamW, lr=3e-4, fused=True)
-    for _ in range(_STEPS):
+    for _ in range(options.steps):
         tokens = torch.randint(0, options.vocabulary, (options.batch, options.length + 1)).to("cuda")
         with torch.autocast("cuda", torch.bfloat16, enabled=options.autocast):
             scores = whole(tokens[:, :-1])
@@ -143,7 +141,7 @@ def train_pipeline(options: argparse.Namespace) -> None:
         else Schedule1F1B(stages[0], options.batch, loss_of)
     )
     optimizer = torch.optim.AdamW((weight for module in modules for weight in module.parameters()), lr=3e-4, fused=True)
-    for _ in range(_STEPS):
+    for _ in range(options.steps):
         tokens = torch.randint(0, options.vocabulary, (options.batch, options.length + 1)).to(device)
         given = (tokens[:, :-1],) if rank == 0 else ()
         schedule.step(*given, target=tokens[:, 1:] if rank == ranks - 1 else None, return_outputs=False)

@@ -175,6 +175,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--recompute", choices=("none", "selective", "full"), default="selective")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--keep-gathered", action="store_true", help="parameters stay gathered until the backward pass")
     options = parser.parse_args()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
@@ -188,6 +189,7 @@ def main() -> None:
         fully_shard,
         mesh=mesh["dp"],
         mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+        reshard_after_forward=False if options.keep_gathered else None,
     )
     for place, layer in enumerate(model.layers):
         block = recomputing(layer, options.recompute)

@@ -28,6 +28,7 @@ def mount(commands: Any) -> None:
         "--from POINTS.parquet", "fit an existing table of measurements again, without measuring", type=Path, dest="source"
     )
     calibrate.add("--probe NAME", "run only this probe", repeated=True, dest="probes")
+    calibrate.add("--files FOLDER", "samples, such as images, that the probe loading reads and decodes", type=Path)
     calibrate.add("--budget TIME", "time for all probes together (35 s; 2 min on several hosts; 180 s on GPUs)")
     calibrate.add("--model NAME", "model whose layers are timed (the demo's models)", repeated=True, dest="models")
     calibrate.add("--precision", "number format to time (fp32)", choices=["fp32", "fp64", "bf16"], default="fp32")
@@ -129,7 +130,7 @@ def _plan(options: argparse.Namespace) -> ProbePlan:
         raise InputError(f"--budget: {error}") from None
     if not budget_s:
         raise InputError("--budget must be above 0; give a time, such as '35 s'")
-    return ProbePlan(models, options.probes, options.groups, options.precision, budget_s, options.timeout, gpu)
+    return ProbePlan(models, options.probes, options.groups, options.precision, budget_s, options.timeout, gpu, options.files)
 
 
 def _write(calibrated: CalibrationResult, out: Path) -> int:

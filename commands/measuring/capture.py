@@ -55,7 +55,7 @@ def _capture(options: argparse.Namespace) -> int:
 
     require_torch()
     from scaleproof.validator.capture.capture import CaptureOptions, capture
-    from scaleproof.validator.capture.command_line import job_of, parse
+    from scaleproof.validator.capture.command.command_line import job_of, parse
 
     command = options.command_line[1:] if options.command_line[:1] == ["--"] else options.command_line
     started = parse(command)

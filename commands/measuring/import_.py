@@ -54,9 +54,21 @@ def _tool(tools: Any, name: str, what: str, files: str, run: Action, nargs: int 
 
 
 def _nccl_tests(options: argparse.Namespace) -> int:
+    from scaleproof.simulator.common.errors import InputError
     from scaleproof.validator.calibration.imports import nccl_tests
+    from scaleproof.validator.calibration.imports.reading import ImportNotes
+    from scaleproof.validator.diagnosis.pairwise import diagnose_tests
 
-    return _finish(options, _of_gpu(nccl_tests.read(options.files, options.median), options.gpu))
+    ignored = ImportNotes()
+    slow, _ = diagnose_tests([group for path in options.files for group in nccl_tests.tested_groups(path, ignored)])
+    words = "; ".join(one.words for one in slow)
+    try:
+        found = nccl_tests.read(options.files, options.median)
+    except InputError as error:
+        raise InputError(f"{words}\n{error}" if words else str(error)) from None
+    if words:
+        print(words, file=sys.stderr)
+    return _finish(options, _of_gpu(found, options.gpu))
 
 
 def _topo(options: argparse.Namespace) -> int:

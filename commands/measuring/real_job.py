@@ -11,24 +11,26 @@ from scaleproof.commands.output import print_json, working
 from scaleproof.commands.text.tables import table, wrapped
 
 if TYPE_CHECKING:
-    from scaleproof.simulator.run.explanation import DetectedFault
+    from scaleproof.simulator.analysis.diagnosis import Diagnosis
     from scaleproof.simulator.run.records import CommunicationPart
     from scaleproof.simulator.run.run import Run
     from scaleproof.validator.reconciliation.jobs.comparison import PhaseDifference
     from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 
+# Findings in front of the comparison.
+_MOST_FAULTS: Final = 3
 # error: of a total, relative to the measured value; of a phase, relative to the measured step
 _TITLES: Final = ("", "predicted", "measured", "difference", "error")
 
 
 def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
     """Compares the one scenario of the command line with the job's files, writes the case with --out, and prints it."""
-    from dataclasses import replace
-
+    from scaleproof.reports.descriptions.diagnosis import sentences
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.predict import predict
     from scaleproof.simulator.scenario.load import load
     from scaleproof.validator import results
+    from scaleproof.validator.diagnosis.diagnose import of_job
     from scaleproof.validator.reconciliation.jobs.comparison import volume_warnings, with_passes
     from scaleproof.validator.reconciliation.jobs.job import JobFiles, measured_job
     from scaleproof.validator.reconciliation.reconcile import ReconciledCase, keep, write
@@ -44,9 +46,11 @@ def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
         job = measured_job(scenario, JobFiles(options.trace, options.log, options.log_format), report)
         report(f"predicting {scenario.name}")
         predicted = predict(scenario)
+    found = of_job(job.ranks, [job.log] if job.log is not None else [])
     measured = with_passes(job.run, predicted)
-    if warnings := "\n".join([*measured.warnings, *volume_warnings(predicted, measured)]):
-        measured = replace(measured, provenance={**measured.provenance, "warnings": warnings})
+    # a log's run has the warning that its step time is a mixture
+    said = [words for words in sentences(found.findings) if not any(one.startswith(words) for one in measured.warnings)]
+    measured = measured.warned(*said, *volume_warnings(predicted, measured))
     case = ReconciledCase(scenario, predicted, measured)
     if options.out is not None:
         keep(case, options.out)
@@ -54,43 +58,51 @@ def reconcile_job(options: argparse.Namespace) -> list[ReconciledCase]:
     for note in job.notes:
         print(note, file=sys.stderr)
     if options.json:
-        print_json(plain(case) | {"notes": list(job.notes)})
+        print_json(plain(case, found) | {"notes": list(job.notes)})
     else:
         by = ", ".join(text for name, text in measured.provenance.items() if name in ("trace", "log"))
-        print(describe(case, options.steps, by))
+        print(describe(case, options.steps, by, found))
     return [case]
 
 
-def plain(case: ReconciledCase) -> dict[str, Any]:
-    """The case and its phases as plain data for JSON."""
+def plain(case: ReconciledCase, diagnosis: Diagnosis | None = None) -> dict[str, Any]:
+    """The case, its phases and what slows the job, as plain data for JSON."""
     from scaleproof.validator.reconciliation.jobs.comparison import phases
 
     assert case.measured is not None
-    found = [phase.plain() for phase in phases(case.predicted, case.measured, _slow_ranks(case))]
-    return case.plain() | {"phases": found}
+    found = [phase.plain() for phase in phases(case.predicted, case.measured, _slow(case, diagnosis)[0])]
+    findings = [one.to_dict() for one in diagnosis.findings] if diagnosis else []
+    return case.plain() | {"phases": found, "findings": findings}
 
 
-def describe(case: ReconciledCase, steps: bool, measured_by: str) -> str:
-    """Console text: totals, phases and communication of both sides, and what the differences suggest; single steps, if
-    `steps`."""
+def describe(case: ReconciledCase, steps: bool, measured_by: str, diagnosis: Diagnosis | None = None) -> str:
+    """Console text: what slows the job, totals, phases and communication of both sides, and what the differences suggest;
+    single steps, if `steps`."""
     from scaleproof.commands.text.runs import describe_steps
     from scaleproof.simulator.common.errors import printable
     from scaleproof.validator.reconciliation.jobs.comparison import phases
 
     assert case.measured is not None
-    found = phases(case.predicted, case.measured, _slow_ranks(case))
-    lines = [f"{case.scenario.name}: {case.predicted.strategy} on {case.predicted.ranks} ranks; measured: {measured_by}", ""]
+    slow, sentences = _slow(case, diagnosis)
+    found, faults = phases(case.predicted, case.measured, slow), sentences[:_MOST_FAULTS]
+    lines = [line for words in faults for line in wrapped(words)]
+    lines += [f"{case.scenario.name}: {case.predicted.strategy} on {case.predicted.ranks} ranks; measured: {measured_by}", ""]
     lines += table([_TITLES, *_totals(case, case.measured), *_rows(found, case.measured)], "<>>>>")
     lines += _communication(case.predicted, case.measured)
     lines += ["", *describe_steps(case.steps)] if steps and case.steps else []
-    lines += ["", *_sentences(case, found)]
+    lines += ["", *_sentences(case, found, faults)]
     return printable("\n".join(lines))
 
 
-def _slow_ranks(case: ReconciledCase) -> list[DetectedFault]:
-    """Ranks that others wait for, because they compute or get their samples more slowly."""
+def _slow(case: ReconciledCase, diagnosis: Diagnosis | None) -> tuple[list[str], list[str]]:
+    """Ranks that others wait for, and sentences on what slows the job: of its diagnosis, or else of the run's spans."""
+    from scaleproof.reports.descriptions.diagnosis import sentences
+
+    if diagnosis is not None:
+        return [one.where for one in diagnosis.faults if one.ranks], sentences(diagnosis.findings)
     detected = () if case.explanation is None else case.explanation.faults
-    return [fault for fault in detected if fault.kind in ("compute", "jitter", "input")]
+    slow = [fault for fault in detected if fault.kind in ("compute", "jitter", "input")]
+    return [who for fault in slow for who in fault.who], [fault.words for fault in slow]
 
 
 def _totals(case: ReconciledCase, measured: Run) -> list[tuple[str, ...]]:
@@ -152,8 +164,8 @@ def _communication(predicted: Run, measured: Run) -> list[str]:
     return ["", *table(rows, "<>>>>>")] if len(rows) > 1 else []
 
 
-def _sentences(case: ReconciledCase, found: Sequence[PhaseDifference]) -> list[str]:
-    """What the comparison says: the interval, each large difference, and warnings."""
+def _sentences(case: ReconciledCase, found: Sequence[PhaseDifference], said: Sequence[str]) -> list[str]:
+    """What the comparison says: the interval, each large difference, and warnings but for those that were said before."""
     from scaleproof.simulator.common.units import format_time_s
 
     assert case.measured is not None
@@ -161,9 +173,8 @@ def _sentences(case: ReconciledCase, found: Sequence[PhaseDifference]) -> list[s
     if case.predicted.prediction_interval_s is not None:
         low, high = map(format_time_s, case.predicted.prediction_interval_s)
         sentences.append(f"the measured step time is {'' if case.inside else 'not '}in the 90 % interval, {low} to {high}")
-    sentences += [fault.words for fault in _slow_ranks(case)]
     sentences += [phase.words for phase in found if phase.words]
     if case.explanation is not None and not found:
         sentences += case.explanation.sentences
-    sentences += [f"warning: {warning}" for warning in case.measured.warnings]
+    sentences += [f"warning: {warning}" for warning in case.measured.warnings if not warning.startswith(tuple(said))]
     return [line for sentence in sentences for line in wrapped(sentence)]

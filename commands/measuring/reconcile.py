@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 # The table is printed row by row, so that its widths do not follow from its cells.
 _WIDTHS: Final = (24, 10, 10, 7, 7)
 _LOG_FORMATS: Final = (
-    "torchtitan", "megatron-lm", "nemo", "deepspeed", "nanotron", "lightning", "hf-trainer", "wandb-csv",
+    "torchtitan", "megatron-lm", "nemo", "deepspeed", "nanotron", "lightning", "hf-trainer", "maxtext",
+    "wandb-csv",
 )  # fmt: skip
 _SCRIPT_STEPS: Final = 10
 _INSIDE: Final = {True: "yes", False: "no", None: "-"}
@@ -42,7 +43,7 @@ def mount(commands: Any) -> None:
     reconcile.add("--trace FILE", "traces of a job that runs elsewhere, one per rank", nargs="+", type=Path, default=[])
     reconcile.add(
         "--log FILE",
-        "log of that job: torchtitan, Megatron-LM, NeMo, DeepSpeed, nanotron, Lightning, HF Trainer or W&B",
+        "log of that job: torchtitan, Megatron-LM, NeMo, DeepSpeed, nanotron, Lightning, HF Trainer, MaxText or W&B",
         type=Path,
     )
     reconcile.add("--log-format NAME", "format of the log, if it is not found", choices=_LOG_FORMATS)

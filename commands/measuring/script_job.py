@@ -24,7 +24,7 @@ def reconcile_script_job(options: argparse.Namespace) -> list[ReconciledCase]:
     from scaleproof.validator.reconciliation.reconcile import keep, write
 
     require_torch()
-    from scaleproof.validator.capture.command_line import parse
+    from scaleproof.validator.capture.command.command_line import parse
     from scaleproof.validator.script_runs.reconcile import ScriptFiles, ScriptOptions, reconcile_script
 
     if options.on == "cluster":

@@ -31,6 +31,7 @@ KINDS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
     "frameworks": (("frameworks", "frameworks"),),
     "devices": (("devices", "devices"),),
     "reliability": (("reliability", "failures and recovery, for goodput"),),
+    "inputs": (("inputs", "sources of samples, for input"),),
 }
 # where descriptions end in a pipe or a file
 _WIDE: Final = 120

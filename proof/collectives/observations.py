@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.collective.time import group_on, parse_op
+from scaleproof.simulator.cluster.collectives.cost import are_staged
 from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
 from scaleproof.simulator.cluster.collectives.nccl.constants import Tables, TimingConstants, constants_of, derived
 from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, choices, nccl_choice
@@ -29,6 +30,7 @@ class Observation:
     source: str
     facts: Nccl
     transport: str
+    staged: bool
     curve: Callable[[TimingConstants], Timing]
     key: tuple[object, ...]
     size_bytes: float
@@ -63,7 +65,9 @@ def _observation(row: Row) -> Observation | None:
     assert facts is not None
     links = GroupLinks(group_on(cluster, ranks), cluster.node, cluster.network)
 
-    best = nccl_choice(choices(op, links, facts, constants_of(facts, transport, Adjust()), algorithm), size_bytes)
+    staged = are_staged(set(links.group.device_of.tolist()), cluster, facts)
+    constants = constants_of(facts, transport, Adjust(), staged)
+    best = nccl_choice(choices(op, links, facts, constants, algorithm), size_bytes)
 
     def curve(constants: TimingConstants) -> Timing:
         return replace(best, constants=constants).at(size_bytes)
@@ -71,7 +75,7 @@ def _observation(row: Row) -> Observation | None:
     is_small = size_bytes <= best.small_bytes
     key = (row["instance_or_system"], op, ranks, row.get("n_nodes"), facts, transport, best.algorithm, best.protocol, is_small)
     pytorch, source = published_rows.is_pytorch(row), published_rows.source_of(row)
-    return Observation(row, system_of(row), source, facts, transport, curve, key, size_bytes, measured_s, pytorch)
+    return Observation(row, system_of(row), source, facts, transport, staged, curve, key, size_bytes, measured_s, pytorch)
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,9 @@ class ObservationBatch:
 
     def seconds(self, tables: Tables) -> NDArray[np.float64]:
         """Predicted seconds with these constants; shape (observations,)."""
-        constants = {(one.facts, one.transport): derived(tables, one.facts, one.transport, Adjust()) for one in self.curves}
-        timed = np.array([one.curve(constants[one.facts, one.transport]) for one in self.curves])[self.index]
+        keys = [(one.facts, one.transport, Adjust(), one.staged) for one in self.curves]
+        constants = {key: derived(tables, *key) for key in set(keys)}
+        timed = np.array([one.curve(constants[key]) for one, key in zip(self.curves, keys, strict=True)])[self.index]
         latency_s, per_byte_s, chunk_s, hosts_s = timed.T
         transfer_s = self.size_bytes * per_byte_s
         called_s = np.where(self.pytorch, tables["libraries"]["nccl"]["pytorch_call"].value, 0.0)

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
+from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 
-# Memory is so slow that updates are a good part of a step.
-_CLUSTER: Final[dict[str, Any]] = {
-    "nodes": 8,
-    "node": {"cores": 2},
-    "device": {"name": "a core", "peak": {"fp32": "50 GFLOP/s"}, "memory": "8 GiB", "memory_bandwidth": "3 GB/s"},
-    "collectives": {"library": "gloo"},
-}
+_CLUSTER: Final[dict[str, Any]] = {"nodes": 8, "node": {"cores": 2}, "collectives": {"library": "gloo"}}
 _STEPS: Final = 4
 # Steps of faults that come and go.
 _MORE_STEPS: Final = 12
+
+
+class Lateness(NamedTuple):
+    """Seconds for which a rank waits in every step of a number of steps, before a phase: its input is late before INPUT."""
+
+    seconds: float
+    every: int = 1
+    before: Phase = Phase.INPUT
 
 
 @dataclass(frozen=True)
@@ -28,10 +32,9 @@ class PlantedFault:
     kind: its name. scenario: as it is described, without the fault. words: begin of the sentence that names the fault.
 
     rate: of the link of `host`, in both directions, relative to the described one; of all links if host is None. upload: of
-    what `host` sends alone. traffic: share of the host's link that others take. busy: rank that is bound to a core that other
-    work uses, while the other ranks share another core. on_s: bounds of the time for which that work lasts, and for which it
-    pauses; it never pauses if None. slowdown: factor of emulated compute by rank. loading_s: seconds for which a rank waits for
-    each batch, by rank.
+    what `host` sends alone; only half of the time, at random, if `stalls`. traffic: share of the host's link that others take.
+    busy: rank that is bound to a core that other work uses, while the other ranks share another core. on_s: bounds of the time
+    for which that work lasts, and for which it pauses; it never pauses if None. unevenness: of emulated compute. late: by rank.
     """
 
     kind: str
@@ -41,16 +44,17 @@ class PlantedFault:
     host: int | None = None
     rate: float = 1.0
     upload: float = 1.0
+    stalls: bool = False
     traffic: float = 0.0
     busy: int | None = None
     on_s: tuple[float, float] | None = None
-    slowdown: Mapping[int, float] = field(default_factory=dict)
-    loading_s: Mapping[int, float] = field(default_factory=dict)
+    unevenness: Perturbations = EVEN
+    late: Mapping[int, Lateness] = field(default_factory=dict)
 
     @property
-    def name(self) -> str:
-        """Kind and seed."""
-        return f"{self.kind}, seed {self.seed}"
+    def without(self) -> PlantedFault:
+        """The same run without the fault."""
+        return PlantedFault(self.kind, self.seed, self.scenario, self.words)
 
 
 def drawn(kind: str, seed: int) -> PlantedFault:
@@ -59,12 +63,25 @@ def drawn(kind: str, seed: int) -> PlantedFault:
     return KINDS[kind](kind, seed, random)
 
 
-def _scenario(kind: str, seed: int, strategy: dict[str, Any], model: dict[str, Any], rate_Mbit: float, **more: Any) -> Scenario:
+def scenario_of(
+    kind: str,
+    seed: int,
+    strategy: dict[str, Any],
+    model: dict[str, Any],
+    rate_Mbit: float,
+    rate_GFLOPs: float = 50,
+    memory_GBps: float = 3,
+    **more: Any,
+) -> Scenario:
+    """A scenario of a lab. rate_Mbit: of links, Mbit/s. rate_GFLOPs, memory_GBps: of emulated compute, GFLOP/s and GB/s. Memory
+    is so slow, unless it is given, that updates are a good part of a step."""
+    device: dict[str, Any] = {"name": "a core", "memory": "8 GiB", "memory_bandwidth": f"{memory_GBps} GB/s"}
+    device |= {"peak": {"fp32": f"{rate_GFLOPs} GFLOP/s"}}
     network = {"bandwidth": f"{rate_Mbit} Mbit/s", "latency": "60 us"}
     fields = {
         "name": f"{kind.replace(' ', '-')}-{seed}",
         "model": model,
-        "cluster": _CLUSTER | {"network": network},
+        "cluster": _CLUSTER | {"network": network, "device": device},
         "strategy": strategy,
         "batch": {"total": 8},
         "training": {"optimizer": "adam", "warmup_steps": 1},
@@ -97,7 +114,7 @@ def _on_a_link(kind: str, seed: int, random: Random, words: str, **fault: Any) -
     """A fault of the link of one of four or five stages."""
     stages = random.choice((4, 5))
     host = random.randrange(stages)
-    scenario = _scenario(kind, seed, _in_turn(random, stages), _deep(random), random.choice((30, 40, 60)))
+    scenario = scenario_of(kind, seed, _in_turn(random, stages), _deep(random), random.choice((30, 40, 60)))
     return PlantedFault(kind, seed, scenario, words.format(host), host=host, **fault)
 
 
@@ -124,7 +141,7 @@ def _wrong_description(kind: str, seed: int, random: Random) -> PlantedFault:
             _in_turn(random, workers),
         )
     )
-    scenario = _scenario(kind, seed, strategy, _deep(random), random.choice((80, 100)), batch={"total": 2 * workers})
+    scenario = scenario_of(kind, seed, strategy, _deep(random), random.choice((80, 100)), batch={"total": 2 * workers})
     return PlantedFault(kind, seed, scenario, "communication on all links runs at", rate=random.uniform(0.35, 0.6))
 
 
@@ -132,8 +149,8 @@ def _on_a_core(kind: str, seed: int, random: Random, words: str, **fault: Any) -
     """A fault of the core of one of three stages, which compute."""
     stages = 3
     busy = random.randrange(stages)
-    more = {"compute": "real", "batch": {"total": 512}, "steps": _MORE_STEPS}
-    scenario = _scenario(kind, seed, _in_turn(random, stages), _wide(random), 1000, **more)
+    more: dict[str, Any] = {"compute": "real", "batch": {"total": 512}, "steps": _MORE_STEPS}
+    scenario = scenario_of(kind, seed, _in_turn(random, stages), _wide(random), 1000, **more)
     return PlantedFault(kind, seed, scenario, words.format(busy), busy=busy, **fault)
 
 
@@ -150,9 +167,10 @@ def _slow_server(kind: str, seed: int, random: Random) -> PlantedFault:
     workers, servers = random.choice((2, 3)), random.choice((2, 3))
     slow = random.randrange(servers)
     strategy = {"kind": "parameter_server", "workers": workers, "servers": servers}
-    scenario = _scenario(kind, seed, strategy, _wide(random), 1000, batch={"total": 4 * workers})
+    scenario = scenario_of(kind, seed, strategy, _wide(random), 1000, batch={"total": 4 * workers})
     words = f"updates on server {slow} take"
-    return PlantedFault(kind, seed, scenario, words, slowdown={workers + slow: random.uniform(2.0, 4.0)})
+    straggler = {"ranks": workers + slow, "slowdown": random.uniform(2.0, 4.0)}
+    return PlantedFault(kind, seed, scenario, words, unevenness=Perturbations.model_validate({"stragglers": [straggler]}))
 
 
 def _slow_loading(kind: str, seed: int, random: Random) -> PlantedFault:
@@ -166,9 +184,9 @@ def _slow_loading(kind: str, seed: int, random: Random) -> PlantedFault:
             {"kind": "parameter_server", "workers": workers, "servers": 2},
         )
     )
-    scenario = _scenario(kind, seed, strategy, _deep(random), 200, batch={"total": 2 * workers})
+    scenario = scenario_of(kind, seed, strategy, _deep(random), 200, batch={"total": 2 * workers})
     words = f"worker {late} waits for its samples"
-    return PlantedFault(kind, seed, scenario, words, loading_s={late: random.uniform(0.05, 0.2)})
+    return PlantedFault(kind, seed, scenario, words, late={late: Lateness(random.uniform(0.05, 0.2))})
 
 
 KINDS: Final[Mapping[str, Callable[[str, int, Random], PlantedFault]]] = {

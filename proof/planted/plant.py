@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any, Final
 
-from scaleproof.proof.planted.kinds import PlantedFault
-from scaleproof.proof.planted.loading import train_with_late_batches
+from scaleproof.proof.planted.kinds import Lateness, PlantedFault
+from scaleproof.proof.planted.loading import train_late
 from scaleproof.simulator.cluster import Cluster
-from scaleproof.simulator.cluster.perturbations import Perturbations, Straggler
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
@@ -26,6 +27,8 @@ from scaleproof.validator.netlab.traffic import background_traffic
 from scaleproof.validator.preflight.checks import check
 
 _TIMEOUT_S: Final = 60.0
+# Bounds of the times for which a link stalls, and for which it does not.
+_STALLS_S: Final = (0.002, 0.01)
 # With three spinning processes, another process on the same core gets a quarter of it.
 _SPINNING: Final = 3
 # Keeps a core busy until the process that started it ends, all the time, or for random times with random pauses. Arguments: the
@@ -45,25 +48,30 @@ while os.getppid() == parent:
 
 
 @dataclass(frozen=True)
-class _LateRanks(LocalRanks):
-    """Ranks of which some wait for each of their batches. loading_s: seconds by rank."""
+class _PlantedRanks(LocalRanks):
+    """Ranks of which some are late. recorded: what each has recorded in the last run."""
 
-    loading_s: Mapping[int, float]
+    late: Mapping[int, Lateness]
+    recorded: list[bytes] = field(default_factory=list)
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: JobOptions) -> list[RankResult]:
-        """Trains with late batches."""
-        return super().run(train_with_late_batches, (dict(self.loading_s), *args), options)
+        """Trains with late ranks."""
+        results = super().run(train_late, (dict(self.late), *args), options)
+        self.recorded[:] = [one.recorded for one in results]
+        return results
 
 
 def measured(fault: PlantedFault, with_fault: bool) -> Run:
     """Trains in a lab with or without the fault. Raises InputError where `measure` refuses the scenario, and RunError if this
     machine cannot build the lab."""
+    return recorded(fault if with_fault else fault.without)[0]
+
+
+def recorded(fault: PlantedFault) -> tuple[Run, list[bytes]]:
+    """The run with the fault, as `measured`, and what each rank has recorded."""
     scenario = fault.scenario
     check(scenario, "netlab", None)
     options = MeasureOptions(_TIMEOUT_S)
-    if not with_fault:
-        with Netlab(lab_cluster(scenario)) as lab:
-            return measure_on(scenario, LocalRanks(lab.ranks_hosts(scenario)), options, "netlab")
     with ExitStack() as stack:
         lab = stack.enter_context(_lab(fault))
         hosts = lab.ranks_hosts(scenario)
@@ -73,8 +81,10 @@ def measured(fault: PlantedFault, with_fault: bool) -> Run:
             stack.enter_context(background_traffic(lab, fault.host, lab.hosts - 1, fault.traffic * _described_Bps(scenario)))
         if fault.busy is not None:
             hosts = stack.enter_context(_on_a_busy_core(hosts, fault.busy, fault.on_s))
-        ranks = _LateRanks(hosts, fault.loading_s) if fault.loading_s else LocalRanks(hosts)
-        return measure_on(_slowed(scenario, fault.slowdown), ranks, options, "netlab")
+        ranks = _PlantedRanks(hosts, fault.late)
+        # how compute is slower is no part of the description
+        run = measure_on(scenario.model_copy(update={"unevenness": fault.unevenness}), ranks, options, "netlab")
+        return run, ranks.recorded
 
 
 @contextmanager
@@ -89,8 +99,34 @@ def _lab(fault: PlantedFault) -> Iterator[Netlab]:
     with Netlab(_with_neighbour(cluster) if fault.traffic else cluster) as lab:
         if fault.host is not None:
             lab.limit(fault.host, fault.rate * described_Bps)
+            if fault.stalls:
+                with _stalling(lab, fault.host, described_Bps, fault.upload):
+                    yield lab
+                return
             lab.limit_upload(fault.host, fault.rate * fault.upload * described_Bps)
         yield lab
+
+
+@contextmanager
+def _stalling(lab: Netlab, host: int, rate_Bps: float, share: float) -> Iterator[None]:
+    """Limits what a host sends to a share of its rate at random times within the context."""
+    ended, drawn = threading.Event(), Random(host)  # noqa: S311 - a draw that can be repeated
+
+    with lab.upload_limiter(host) as limit:
+
+        def stall() -> None:
+            while not ended.wait(drawn.uniform(*_STALLS_S)):
+                limit(share * rate_Bps)
+                ended.wait(drawn.uniform(*_STALLS_S))
+                limit(rate_Bps)
+
+        thread = threading.Thread(target=stall)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
 
 def _with_neighbour(cluster: Cluster) -> Cluster:
@@ -100,12 +136,6 @@ def _with_neighbour(cluster: Cluster) -> Cluster:
 def _described_Bps(scenario: Scenario) -> float:
     assert scenario.cluster.network is not None
     return scenario.cluster.network.bandwidth_Bps
-
-
-def _slowed(scenario: Scenario, slowdown: Mapping[int, float]) -> Scenario:
-    """The scenario with stragglers, whose emulated compute lasts longer."""
-    stragglers = tuple(Straggler(ranks=(rank,), slowdown=factor) for rank, factor in slowdown.items())
-    return scenario.model_copy(update={"unevenness": Perturbations(stragglers=stragglers)}) if stragglers else scenario
 
 
 @contextmanager

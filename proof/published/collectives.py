@@ -28,7 +28,7 @@ def predict(row: Row, options: Options = Options()) -> Prediction:  # noqa: B008
     try:
         case = case_of(row)
         predicted_s = case.seconds(case.cluster)
-        errors = case_of_collective(size_bytes, case.cluster.nodes, case.cluster)
+        errors = case_of_collective(size_bytes, case.cluster)
         found = of_closed_form(case.seconds, case.cluster, errors, options.errors(source)) if predicted_s > 0 else None
     except ScaleproofError as error:
         return Prediction(set_name, skipped=str(error).partition(";")[0])

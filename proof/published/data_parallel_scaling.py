@@ -31,6 +31,7 @@ from scaleproof.simulator.model import AnyModel
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import MAIN_STREAM, Kind, Program
+from scaleproof.simulator.published.clusters import name_words, nodes_of
 from scaleproof.simulator.published.training_runs import software_of
 from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
@@ -84,12 +85,9 @@ def predict_among(
     if row.get("id") in _FITTED_ROWS:
         return Prediction(source, skipped="constants were fitted on it")
     try:
-        gpus, measured = _gpus(row), _rate(row)
-        base, base_per_s = _base(row, (*rows, *_shipped_rows()))
-        if gpus == _gpus(base):
+        measured, scenario = _rate(row), scenario_among(row, rows, options.ablate)
+        if scenario is None:
             return Prediction(source, skipped="the base that the rest is predicted from")
-        device_s = _device_s(_hashable(base), base_per_s, options.ablate)
-        scenario = _scenario(row, device_s, options.ablate)
         predicted = scenario.total_samples / _step_s(scenario)
         found = _interval(scenario, options.errors(source))
     except ScaleproofError as error:
@@ -103,6 +101,14 @@ def predict_among(
         source, predicted, measured, assumed=_assumed(row), inputs=inputs, pairs=pairs, interval=interval,
         source=source, uncertainty=uncertainty, nodes=scenario.cluster.nodes, framework=scenario.framework.name,
     )  # fmt: skip
+
+
+def scenario_among(row: Row, rows: Sequence[Row], ablate: tuple[str, ...] = ()) -> Scenario | None:
+    """Scenario of a row of a table with the work of a device by its base; None for the base. Raises InputError."""
+    base, base_per_s = _base(row, (*rows, *_shipped_rows()))
+    if _gpus(row) == _gpus(base):
+        return None
+    return _scenario(row, _device_s(_hashable(base), base_per_s, ablate), ablate)
 
 
 def _base(row: Row, rows: Sequence[Row]) -> tuple[Row, float]:
@@ -230,10 +236,11 @@ def _servers(method: str, row: Row, cluster: Cluster) -> dict[str, Any]:
     """Strategy for tf_cnn_benchmarks' variables at parameter servers, or divided among GPUs as if they were servers.
 
     Gradients are sent when they are computed, and variables when they are needed. Servers, or GPUs, hold whole tensors,
-    assigned by size. With replicated variables, a worker of several GPUs sums their gradients first and waits for all workers'
-    sums; with parameter_server on several machines, each worker's gradients are applied on arrival (the wait at the end of each
-    step, the script's default, is not modelled). Every GPU has a link of its own to its host's memory, as if an equal part of
-    the variables were at the end of each.
+    assigned by size, unless the row's software cuts them. A machine's worker sums the gradients of its GPUs first, and reads
+    each variable once (variable_mgr.py of 2017: add_n on the worker's processor, and OverrideCachingDevice). All wait at the
+    end of each step, the script's default, but where the row has the best of several update modes: then gradients are
+    applied on arrival. On a single machine every GPU has a link of its own to its host's memory, as if an equal part of the
+    variables were at the end of each.
     """
     gpus = _gpus(row)
     servers: dict[str, Any] = {"kind": "parameter_server", "workers": gpus, "placement": "colocated"}
@@ -241,7 +248,9 @@ def _servers(method: str, row: Row, cluster: Cluster) -> dict[str, Any]:
         return servers | _SENT_SEPARATELY | {"servers": gpus, "shard": "bytes" if " cpu" in method else "tensor"}
     machines = -(-gpus // cluster.node.devices)
     servers |= {"servers": _count(row.get("servers")) or machines, "shard": "tensor", "two_level": cluster.node.devices > 1}
-    return servers | (_SENT_SEPARATELY if "distributed_replicated" in method else {"mode": "asynchronous"})
+    servers |= (software_of(row) or {}).get("servers", {})
+    applies_on_arrival = "distributed_replicated" not in method and "update mode" in row.get("note", "")
+    return servers | ({"mode": "asynchronous"} if applies_on_arrival else _SENT_SEPARATELY)
 
 
 def _is_local(row: Row) -> bool:
@@ -268,12 +277,12 @@ def _cluster(row: Row) -> Cluster:
     name, gpu, per_node = row.get("cluster", ""), row.get("gpu", ""), _count(row.get("gpus_per_node"))
     several = _count(row.get("nodes")) > 1
     cluster = _named_cluster(name, gpu)
-    if cluster is None and (cluster := _similar_cluster(gpu, per_node, several)) is not None and cluster.network is not None:
-        stated = re.match(r"\d+ Gbit/s", row.get("inter_node") or "")
-        rate = {"bandwidth_Bps": parse_Bps(stated[0])} if stated else {}
-        cluster = cluster.model_copy(update={"network": cluster.network.model_copy(update=rate)})
     if cluster is None:
-        raise InputError(f"no cluster like {name or 'one without a name'} with {gpu or 'unknown GPUs'}")
+        cluster = nodes_of(gpu, per_node or 8, networked=True)
+        stated = re.match(r"\d+ Gbit/s", row.get("inter_node") or "")
+        if stated and cluster.network is not None:
+            network = cluster.network.model_copy(update={"bandwidth_Bps": parse_Bps(stated[0])})
+            cluster = cluster.model_copy(update={"network": network})
     if (several or _gpus(row) > cluster.node.devices) and cluster.network is None:
         raise InputError(f"no network between nodes of {name}")
     return cluster
@@ -282,25 +291,12 @@ def _cluster(row: Row) -> Cluster:
 @functools.cache
 def _named_cluster(name: str, gpu: str) -> Cluster | None:
     """The shipped cluster with a system's name if it has the row's GPUs; otherwise None."""
-    plain, words = re.sub(r"[ .]", "-", name).lower(), _words(gpu)
-    known = next((file for (system, gpus), file in _SYSTEMS.items() if system == plain and _words(gpus) <= words), plain)
+    plain, own = re.sub(r"[ .]", "-", name).lower(), name_words(gpu)
+    known = next((file for (system, gpus), file in _SYSTEMS.items() if system == plain and name_words(gpus) <= own), plain)
     if known not in catalog.names("clusters"):
         return None
     cluster = _load_cluster(known)
-    return cluster if words & _words(cluster.device.name) else None
-
-
-@functools.cache
-def _similar_cluster(gpu: str, per_node: int, several: bool) -> Cluster | None:
-    """The first shipped cluster with such GPUs, at least `per_node` in a node, and a network if there are several nodes."""
-    similar = (own for own in map(_load_cluster, catalog.names("clusters")) if _words(gpu) <= _words(own.device.name))
-    fitting = (one for one in similar if per_node <= one.node.devices and (one.network is not None or not several))
-    return next(fitting, None)
-
-
-def _words(gpu: str) -> set[str]:
-    """Words of a GPU's name, without what is in brackets."""
-    return set(re.split(r"[- ]+", re.sub(r"\(.*\)", "", gpu).strip()))
+    return cluster if own & name_words(cluster.device.name) else None
 
 
 @functools.cache

@@ -1,19 +1,18 @@
 """Fit of the model error to errors of published rows, and its check with whole sources left out.
 
 The errors of a family are log-normal around the prediction with a scale that depends on covariates, and ends that are
-conformal: such that a twentieth of the rows is below, and a twentieth above, the interval that quantities of the cluster and
-the model error give together. Rows of one source weigh less the more their errors correlate (generalised
-least squares). Sources are few, and the next one is a new draw: ends are longer by the ratio of Student's quantile for their
-number to the normal one. Groups of fewer than `FEWEST_SOURCES` sources have the ends of all groups.
+conformal: such that nine tenths of the rows are inside the interval that quantities of the cluster and the model error give
+together. Rows of one source weigh less the more their errors correlate (generalised least squares). Sources are few, and the
+next one is a new draw: ends are longer by the ratio of Student's quantile for their number to the normal one. Groups of fewer
+than `FEWEST_SOURCES` sources have the ends of all groups.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +23,15 @@ from scaleproof.validator.estimation.posterior import student_reach
 
 Amounts = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+# Which ends have nine tenths of the rows between them: those with a twentieth beyond each; the shortest interval; of few
+# sources, the next of which may be like their worst, those with a twentieth of the worst source beyond each.
+Ends = Literal["tails", "shortest", "worst"]
 
 # Groups of fewer sources have the ends of all groups.
 FEWEST_SOURCES: Final = 8
-# Share of the rows that may be beyond each end.
-_TAIL: Final = 0.05
+# Share of the rows that may be beyond both ends, and shares of all rows that may be above.
+_BEYOND: Final = 0.1
+_TAILS: Final = tuple(np.linspace(0.01, 0.09, 9).tolist())
 # Floors: errors below this share count as this when the scale is fitted, and no end is nearer to the prediction.
 FLOOR: Final = 0.02
 # Ridge on the slopes of covariates: a slope of one on a row in a thousand.
@@ -37,9 +40,8 @@ _RIDGE: Final = 1e-3
 _LEAST_CORRELATED: Final = 0.02
 _MOST_CORRELATED: Final = 1.0
 _FAR: Final = 3.0
-_MOST_SCALES: Final = 200.0
 _ROUNDS: Final = 8
-_HALVINGS: Final = 28
+_ROUNDING: Final = 1e-9
 _DIGITS: Final = 4
 
 
@@ -122,26 +124,28 @@ def correlation_within(sources: NDArray[np.str_], errors: Amounts) -> float:
     return float(np.clip(common / max(common + inside, 1e-12), _LEAST_CORRELATED, _MOST_CORRELATED))
 
 
-def fit(rows: Sequence[ErrorRow], names: Sequence[str], floor: float = FLOOR) -> Fit:
+def fit(rows: Sequence[ErrorRow], names: Sequence[str], floor: float = FLOOR, ends: Ends = "tails") -> Fit:
     """The fit of a family. names: of the covariates. floor: least distance of an end from the prediction, of logarithms."""
     columns = _Columns(rows, names)
     first = _scale_fit(columns, _MOST_CORRELATED)
     scaled = np.clip(columns.log_error / first.scale(columns.by_name()), -_FAR, _FAR)
     within = correlation_within(columns.source, scaled)
     first = _scale_fit(columns, within)
-    ends = {ALL: _conformal_ends(columns, first, within, floor)}
+    found = {ALL: _conformal_ends(columns, first, within, floor, ends)}
     for group in sorted(set(columns.group.tolist()) - {ALL}):
         members = columns.take(columns.group == group)
         if members.sources >= FEWEST_SOURCES:
-            ends[group] = _conformal_ends(members, first, within, floor)
-    return Fit(first.deviation, ends, first.covariates)
+            found[group] = _conformal_ends(members, first, within, floor, ends)
+    return Fit(first.deviation, found, first.covariates)
 
 
-def left_out(rows: Sequence[ErrorRow], names: Sequence[str], floor: float = FLOOR) -> Iterator[tuple[str, Fit]]:
+def left_out(
+    rows: Sequence[ErrorRow], names: Sequence[str], floor: float = FLOOR, ends: Ends = "tails"
+) -> Iterator[tuple[str, Fit]]:
     """Yields each source, and the fit to all others; nothing for a single source."""
     sources = sorted({row.source for row in rows})
     for source in sources if len(sources) > 1 else []:
-        yield source, fit([row for row in rows if row.source != source], names, floor)
+        yield source, fit([row for row in rows if row.source != source], names, floor, ends)
 
 
 def coverage(rows: Sequence[ErrorRow], fits: Mapping[str, Fit], default: Fit) -> Coverage:
@@ -189,32 +193,42 @@ def _scale_fit(columns: _Columns, within: float) -> Fit:
     return Fit(_rounded(math.exp(found[0])), {ALL: (1.0, 1.0)}, slopes)
 
 
-def _conformal_ends(columns: _Columns, scale: Fit, within: float, floor: float) -> tuple[float, float]:
-    """Ends of a group in multiples of the scale: the weighted quantiles, times Student's factor for the number of sources."""
-    scales, errors = scale.scale(columns.by_name()) * np.ones(len(columns.rows)), columns.log_error
-    weights = source_weights(columns.source, within)
-    factor, least = student_factor(columns.sources), floor / scale.deviation
-    below = above = least
+def _conformal_ends(columns: _Columns, scale: Fit, within: float, floor: float, ends: Ends) -> tuple[float, float]:
+    """Ends of a group in multiples of the scale, times Student's factor for the number of sources."""
+    weights, half = source_weights(columns.source, within), _BEYOND / 2
+    if ends == "shortest":
+        found = min((_ends(columns, scale, weights, floor, tail) for tail in _TAILS), key=sum)
+    elif ends == "worst":
+        sources = [columns.take(columns.source == name) for name in sorted(set(columns.source.tolist()))]
+        own = [_ends(one, scale, source_weights(one.source, 0.0), floor, half) for one in sources]
+        found = max(below for below, _ in own), max(above for _, above in own)
+    else:
+        found = _ends(columns, scale, weights, floor, half)
+    below, above = (_rounded(end * student_factor(columns.sources)) for end in found)
+    return below, above
 
-    def share_above(below: float, above: float) -> float:
-        return float(weights[errors > _total(columns.deviation, -below * scales, above * scales)[1]].sum())
 
-    def share_below(above: float, below: float) -> float:
-        return float(weights[errors < _total(columns.deviation, -below * scales, above * scales)[0]].sum())
-
+def _ends(columns: _Columns, scale: Fit, weights: Amounts, floor: float, tail: float) -> tuple[float, float]:
+    """Ends in multiples of the scale with a weight of rows of at most `tail` above, and of the rest of a tenth below."""
+    scales = scale.scale(columns.by_name()) * np.ones(len(weights))
+    errors, reach = columns.log_error, DEVIATIONS * columns.deviation
+    below = above = least = floor / scale.deviation
     for _ in range(_ROUNDS):
-        above = max(least, _smallest(partial(share_above, below)))
-        below = max(least, _smallest(partial(share_below, above)))
-    return _rounded(below * factor), _rounded(above * factor)
+        above = max(least, _quantile(_needed(errors, reach, below * scales) / scales, weights, tail))
+        below = max(least, _quantile(_needed(-errors, reach, above * scales) / scales, weights, _BEYOND - tail))
+    return below, above
 
 
-def _smallest(share_beyond: Callable[[float], float]) -> float:
-    """The smallest end beyond which there are at most a twentieth of the rows."""
-    low, high = 0.0, _MOST_SCALES
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if share_beyond(middle) > _TAIL else (low, middle)
-    return high
+def _needed(errors: Amounts, reach: Amounts, other: Amounts) -> Amounts:
+    """The end of the model error with which the total interval ends at an error: (error - end) (error + other end) = reach²."""
+    far = errors + other
+    return np.where(far > 0, errors - reach**2 / np.where(far > 0, far, 1.0), -np.inf)
+
+
+def _quantile(values: Amounts, weights: Amounts, tail: float) -> float:
+    """The smallest of the values beyond which there is a weight of at most `tail`."""
+    order = np.argsort(-values)
+    return float(values[order][np.searchsorted(np.cumsum(weights[order]), tail + _ROUNDING)])
 
 
 def student_factor(sources: int) -> float:

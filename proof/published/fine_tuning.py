@@ -53,10 +53,7 @@ def set_of(row: Row) -> str:
 
 def _run(row: Row, options: Options) -> FineTuningRun:
     run = fine_tuning_run(row, named=options.frameworks)
-    changed = run.scenario.framework
-    for mechanism in options.ablate:
-        changed = changed.ablated(mechanism)
-    return run if changed is run.scenario.framework else replace(run, scenario=run.scenario.copied(framework=changed))
+    return replace(run, scenario=options.ablated(run.scenario))
 
 
 def _predictions(row: Row, run: FineTuningRun, options: Options, name: str) -> Iterator[Prediction]:

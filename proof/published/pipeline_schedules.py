@@ -31,7 +31,7 @@ from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.prediction.steps import STEPS
 from scaleproof.simulator.run.breakdown import slope
-from scaleproof.simulator.scenario.framework_choice import default_framework
+from scaleproof.simulator.scenario.framework_choice import usual_framework
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.strategy.compile import compile_plan
 from scaleproof.simulator.strategy.job import Costs, Job
@@ -124,7 +124,7 @@ def parse_row(row: Row) -> PipelineRow:
 def _framework() -> Framework:
     """The default framework of such training, since no row names its software."""
     gpt = Gpt(layers=2, hidden=_HEAD, heads=1, vocabulary=_VOCABULARY, sequence=_HEAD)
-    return default_framework(Hybrid(stages=2), _PRECISION, 0, gpt, _shipped())
+    return usual_framework(Hybrid(stages=2), _PRECISION, 0, gpt, _shipped())
 
 
 def step_s(given: PipelineRow, framework: Framework = IDEAL) -> float:

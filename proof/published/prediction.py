@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
+from scaleproof.simulator.frameworks.framework import Framework
+from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.error_model import RAW, ErrorCase, ErrorModel, shipped
 
 # Value of `Options.leave_out`: nothing is fitted to the row's own source.
@@ -27,6 +30,11 @@ class Options(NamedTuple):
     frameworks: bool = True
     raw: bool = False
     leave_out: str = ""
+
+    def ablated(self, scenario: Scenario) -> Scenario:
+        """The scenario without the mechanisms of its framework that are switched off."""
+        framework = functools.reduce(Framework.ablated, self.ablate, scenario.framework)
+        return scenario if framework is scenario.framework else scenario.copied(framework=framework)
 
     def errors(self, source: str) -> ErrorModel:
         """The error model for rows of a source."""

@@ -162,6 +162,16 @@ TABLES: Final = (
         "scaleproof.proof.published.fine_tuning",
     ),
     Table(
+        "recommenders",
+        frozenset({"model", "tables", "embedding_GiB", "batch_total", "gpus", "sharding", "placement"}),
+        "scaleproof.proof.published.recommenders",
+    ),
+    Table(
+        "vision",
+        frozenset({"model", "image_size", "gpu", "batch_per_gpu", "grad_accum", "samples_per_s", "measured_as"}),
+        "scaleproof.proof.published.vision",
+    ),
+    Table(
         "step_time_quantiles",
         frozenset({"benchmark", "accelerators", "nodes", "global_batch", "steps", "p50", "p95"}),
         "scaleproof.proof.published.step_time_quantiles",

@@ -79,7 +79,11 @@ def scenario_of(
     if row.get("id") in (_GIVEN if options.calibrated else _FITTED_ROWS):
         return _FITTED_ON_IT
     posterior = learned.get(row.get("source_set", ""))
-    return description if posterior is None else replace(description, scenario=with_posterior(description.scenario, posterior))
+    return (
+        description
+        if posterior is None
+        else replace(description, scenario=with_posterior(description.scenario, posterior), slower=None)
+    )
 
 
 def _predictions(row: Row, options: Options, learned: Mapping[str, Posterior]) -> Iterator[Prediction]:
@@ -96,6 +100,9 @@ def _predictions(row: Row, options: Options, learned: Mapping[str, Posterior]) -
         predicted_s, interval_s, uncertainty = (
             (math.nan, None, None) if skipped else step_s(description.scenario, options, name)
         )
+        if interval_s is not None and description.slower is not None:
+            slowest_s = step_s(description.slower, options, name)[1]
+            interval_s = interval_s[0], max(interval_s[1], slowest_s[1] if slowest_s else 0.0)
         measured_s = math.nan if skipped else _positive(row["step_time_s"])
         measured_bytes = _positive(row["memory_GiB"]) * 2**30 if row.get("memory_GiB") else math.nan
     except ScaleproofError as error:

@@ -52,6 +52,8 @@ COMMUNICATION_COLOURS: Final = {
     "MP": "#E4B5CF",
     "embedding": "#6B4A00",
     "PS": "#7B5EA7",
+    "table": "#C2185B",
+    "feature": "#5C6BC0",
     "other": EXPOSED_COMMUNICATION,
 }
 PHASE_COLOURS: Final = {

@@ -18,6 +18,7 @@ from scaleproof.simulator.common.units import (
     format_short_range,
     format_time_s,
 )
+from scaleproof.simulator.run.bottleneck import WAITING_FOR_INPUT
 from scaleproof.simulator.uncertainty.pairwise import SURE, order_words, probability_words
 
 if TYPE_CHECKING:
@@ -103,6 +104,13 @@ def nodes_note(plan: PlanRecord) -> str:
     """The nodes that a plan added: '512 GPUs: 32 nodes added to the 32 of dgx-h100'."""
     own = plan.nodes - plan.added_nodes
     return f"{plan.gpus:,} GPUs: {counted(plan.added_nodes, 'node')} added to the {own:,} of {plan.cluster}"
+
+
+def input_bound(plan: PlanRecord) -> str:
+    """What the best plan waits for: '8 GPUs: input-bound, No. 1 waits for samples in 45 % of a step; limited by …'."""
+    row = plan.best[0]
+    share = format_percent(row.breakdown_s[WAITING_FOR_INPUT] / row.step_time_s, 0)
+    return f"{plan.gpus:,} GPUs: input-bound, No. 1 waits for samples in {share} of a step; {plan.input}"
 
 
 def optimality(plan: PlanRecord) -> str:

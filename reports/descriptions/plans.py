@@ -58,6 +58,7 @@ def _title(plans: Sequence[PlanRecord]) -> str:
 def _summary(plans: Sequence[PlanRecord], one: PlanRecord | None) -> Iterator[str]:
     """Yields how plans were found. one: the only plan."""
     yield from (sentences.nodes_note(plan) for plan in plans if plan.added_nodes and not plan.problem)
+    yield from (sentences.input_bound(plan) for plan in plans if plan.input)
     if one:
         yield sentences.search(one)
         yield f"framework{'s' if len(one.frameworks) > 1 else ''}: {sentences.frameworks(one)}"

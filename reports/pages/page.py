@@ -16,6 +16,7 @@ from scaleproof.reports.pages import (
     collective_page,
     crossover_page,
     described,
+    diagnosis_page,
     elastic_page,
     fit_page,
     plan_page,
@@ -26,6 +27,7 @@ from scaleproof.reports.pages.sections import Page
 from scaleproof.reports.read import results, study_folder
 from scaleproof.reports.read.results import Results
 from scaleproof.simulator.analysis.crossover.crossover import FILE as CROSSOVER_FILE
+from scaleproof.simulator.analysis.diagnosis import FILE as DIAGNOSIS_FILE
 from scaleproof.simulator.analysis.elastic.outcome import FILE as ELASTIC_FILE
 from scaleproof.simulator.analysis.fit_record import FILE as FIT_FILE
 from scaleproof.simulator.analysis.planner.sizes import is_plan_folder
@@ -39,6 +41,7 @@ _PAGES: Final = {
     claims_page.FILE: claims_page.page,
     CROSSOVER_FILE: crossover_page.page,
     collective_page.COLLECTIVES_FILE: collective_page.page,
+    DIAGNOSIS_FILE: diagnosis_page.page,
     FIT_FILE: fit_page.page,
     ELASTIC_FILE: elastic_page.page,
 }

@@ -133,11 +133,12 @@ def _step(run: Run, number: int | None, spans: Spans, most: int) -> Step:
 
 
 def _shown(spans: Spans, ranks: Sequence[int], most: int) -> list[int]:
-    """At most `most` of the sorted ranks: the one whose passes take longest, the last one, and the first ones."""
+    """At most `most` of the sorted ranks: the one whose passes take longest, the median one, the last, and the first ones."""
     passes = np.isin(spans.phase, _PASSES) & (spans.stream == Stream.MAIN)
     work_s = np.zeros(len(ranks))
     np.add.at(work_s, np.searchsorted(ranks, spans.rank[passes]), (spans.end_s - spans.start_s)[passes])
-    chosen = list(dict.fromkeys([int(work_s.argmax()), len(ranks) - 1, *range(len(ranks))]))
+    median = int(np.argsort(work_s, kind="stable")[len(ranks) // 2])
+    chosen = list(dict.fromkeys([int(work_s.argmax()), len(ranks) - 1, median, *range(len(ranks))]))
     return [ranks[place] for place in sorted(chosen[:most])]
 
 

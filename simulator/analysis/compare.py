@@ -27,7 +27,7 @@ from scaleproof.simulator.run.run import BREAKDOWN, Run
 from scaleproof.simulator.scenario.fields import Change, differences
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import interval, normal_draws
-from scaleproof.simulator.uncertainty.error_model import MODEL
+from scaleproof.simulator.uncertainty.error_model import MODEL, SLOWED_AS
 from scaleproof.simulator.uncertainty.pairwise import RatioInterval, joint_errors, log_errors, of_log_ratios, reversed_share
 from scaleproof.simulator.uncertainty.prediction_interval import DRAWS
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
@@ -254,7 +254,7 @@ class _ComparedRun(NamedTuple):
 
     def slowed(self, quantity: str) -> dict[str, float]:
         """The numbers with one quantity slowed down."""
-        cluster = slowed(self.scenario.cluster, {quantity: 1 + _SLOWDOWN})
+        cluster = slowed(self.scenario.cluster, {SLOWED_AS.get(quantity, quantity): 1 + _SLOWDOWN})
         slower = self.scenario.model_copy(update={"cluster": cluster})
         return _numbers(compared(timed(slower), slower, self.baseline))
 

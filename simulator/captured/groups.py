@@ -8,7 +8,7 @@ the sizes of groups.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -114,9 +114,13 @@ COLLECTIVES: Final[Mapping[str, Op]] = {
 _WORDS: Final = {
     Dimension.TENSOR: re.compile(r"(^|[^a-z])(tp|tensor)([^a-z]|$)"),
     Dimension.CONTEXT: re.compile(r"(^|[^a-z])(cp|context)([^a-z]|$)"),
-    Dimension.EXPERT: re.compile(r"(^|[^a-z])(ep|expert)([^a-z]|$)"),
     Dimension.PIPELINE: re.compile(r"(^|[^a-z])(pp|pipeline|stage)"),
+    # ranks that share experts are replicas of all else, whatever else a group's name has
+    Dimension.EXPERT: re.compile(r"(^|[^a-z])(ep|expert)([^a-z]|$)"),
 }
+# Words in descriptions of groups of ranks with the same parameters or with shards of them, whatever else describes these: those
+# of 'dp_shard_cp' share sequences too, those of 'expert_data_parallel' have the same experts.
+_OF_REPLICAS: Final = re.compile(r"(^|[^a-z])(e?dp|[fh]sdp|ddp|data|replicas?|replicate|shards?|zero)([^a-z]|$)")
 _SHARDING: Final = ("all_gather", "reduce_scatter")
 # Collectives of activations, and of at least this size: smaller ones are losses, norms and flags.
 _OF_ACTIVATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter")
@@ -141,15 +145,19 @@ class GroupRoles:
     @classmethod
     def from_ranks(cls, one: RecordedRanks) -> GroupRoles:
         """The roles of a class's groups, by their descriptions and by what moves through them."""
+        of_replicas = {index for index, group in enumerate(one.groups) if _OF_REPLICAS.search(group.description.lower())}
         described = {
             index: dimension
             for index, group in enumerate(one.groups)
             for dimension, words in _WORDS.items()
-            if words.search(group.description.lower())
+            if index not in of_replicas and words.search(group.description.lower())
         }
         replicas = _of_gradients(one)
-        used = {index: Dimension.TENSOR for index in _of_activations(one) - replicas if index not in described}
-        dimensions = used | dict.fromkeys(replicas, Dimension.DATA) | described
+        summing = [set(one.groups[index].ranks) for index in replicas]
+        # ranks that sum gradients have the same parameters, and share no tensors whatever else some of them exchange
+        among = {index for index in _of_activations(one) if any(ranks.issuperset(one.groups[index].ranks) for ranks in summing)}
+        used = {index: Dimension.TENSOR for index in _of_activations(one) - among - of_replicas if index not in described}
+        dimensions = used | dict.fromkeys(replicas | among, Dimension.DATA) | described
         inner = (Dimension.TENSOR, Dimension.CONTEXT, Dimension.PIPELINE)
         inside = tuple(index for index, dimension in dimensions.items() if dimension in inner)
         messages = one.rows(EventKind.SEND, EventKind.RECEIVE)
@@ -205,10 +213,34 @@ def _of_activations(one: RecordedRanks) -> set[int]:
 
 
 def _of_gradients(one: RecordedRanks) -> set[int]:
-    """Groups that sum gradients as soon as autograd has accumulated them, as DistributedDataParallel does: their ranks are
-    replicas, whatever else they exchange."""
-    rows = one.rows(EventKind.COLLECTIVE).tolist()
-    return {int(one.columns["group"][row]) for row in rows if one.text("node", row).endswith(_ACCUMULATES)}
+    """Groups that sum gradients: as soon as autograd has accumulated them, as DistributedDataParallel does, or once it is done,
+    as scripts do themselves. Their ranks are replicas, whatever else they exchange."""
+    columns, rows = one.columns, one.rows(EventKind.COLLECTIVE).tolist()
+    found = {int(columns["group"][row]) for row in rows if one.text("node", row).endswith(_ACCUMULATES)}
+    later: Counter[int] = Counter()
+    for row in rows:
+        if (
+            columns["phase"][row] != TrainingPass.FORWARD
+            and one.text("name", row) == "all_reduce"
+            and not one.text("node", row)
+        ):
+            later[int(columns["group"][row])] += int(columns["bytes_written"][row])
+    # tensor-parallel ranks sum gradients of norms so
+    return found | {group for group, summed_bytes in later.items() if summed_bytes > one.local_parameters}
+
+
+def _connected(capture: Capture, first: int) -> int:
+    """Number of ranks that messages connect with one, which include it."""
+    peers = defaultdict[int, set[int]](set)
+    for one in capture.classes:
+        steps = {int(peer) - one.played for peer in one.columns["peer"][one.rows(EventKind.SEND, EventKind.RECEIVE)]}
+        for rank in (rank for ranks in one.ranks for rank in ranks):
+            peers[rank] |= {rank + step for step in steps}
+    found, new = {first}, {first}
+    while new:
+        new = {peer for rank in new for peer in peers[rank]} - found
+        found |= new
+    return len(found)
 
 
 def replicas_of(capture: Capture, roles: Sequence[GroupRoles]) -> Replicas:
@@ -222,7 +254,7 @@ def replicas_of(capture: Capture, roles: Sequence[GroupRoles]) -> Replicas:
         if not replica.issuperset(ranks):
             replica = {rank + other - one.played for rank in replica for other in ranks}
     stages = [index for index in role.inside if role.dimensions[index] == Dimension.PIPELINE]
-    unseen = len(capture.classes) if role.pipeline and not stages else 1
+    unseen = min(len(capture.classes), _connected(capture, one.played)) if role.pipeline and not stages else 1
     count = max(1, capture.world_size // (len(replica) * unseen))
     groups = [group.ranks for each in capture.classes for group in each.groups]
     return Replicas.from_groups(count, capture.world_size, groups)

@@ -57,7 +57,9 @@ def script_of_capture(capture: Capture, name: str, known: Path | None = None) ->
     replicas = replicas_of(capture, roles)
     classes = tuple(_class_of(one, role, capture.timed_s, known) for one, role in zip(capture.classes, roles, strict=True))
     first = min(capture.classes, key=lambda one: one.played)
-    counted = samples_of(capture, replicas.count, name)
+    works = [operator.work for one in classes for operator in one.operators]
+    attention = {(int(work.samples), work.attention.queries) for work in works if work.attention is not None}
+    counted = samples_of(capture, replicas.count, name, attention)
     staged = any(role.pipeline for role in roles)
     parameters = [one.parameters for one in capture.classes]
     return CapturedScript(

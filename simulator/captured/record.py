@@ -28,6 +28,8 @@ VERSION: Final = 1
 NONE: Final = -1
 # The operator by which a script reads a value from the device.
 VALUE_READ: Final = "aten::_local_scalar_dense"
+# The policy of values of collectives.
+EQUAL_RANKS: Final = "of equal ranks"
 # The argument of a signature that says whether products of 32-bit floats may be computed as TF32.
 ALLOW_TF32: Final = "allow_tf32"
 # Most bytes that a file may hold after decompression.
@@ -229,7 +231,8 @@ class ProcessGroup:
 
 
 class PolicyDecision(NamedTuple):
-    """Values that were not computed: an operator read unknown floats, and a policy decided its result, `times` times."""
+    """Values that were not computed: an operator read unknown floats, and a policy decided its result, `times` times. Of the
+    policy EQUAL_RANKS: values that the script reads of a collective, `operator`, to which all ranks contributed the same."""
 
     operator: str
     policy: str
@@ -239,6 +242,8 @@ class PolicyDecision(NamedTuple):
     @property
     def words(self) -> str:
         """'the result of topk depends on floats, which a capture does not compute; taken as balanced'."""
+        if self.policy == EQUAL_RANKS:
+            return f"the script reads a result of {self.operator}; all ranks count as contributing the same"
         name = self.operator.rpartition("::")[2]
         what = "a value that the script reads" if self.operator in (VALUE_READ, "aten::copy_") else f"the result of {name}"
         return f"{what} depends on floats, which a capture does not compute; taken as {self.policy}"

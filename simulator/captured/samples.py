@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from scaleproof.simulator.captured.record import Capture, EventKind, ModelInput, RecordedRanks
@@ -34,24 +34,60 @@ class SampleCount(NamedTuple):
 
 
 class _Vote(NamedTuple):
-    """A number of samples that an input shows: its module, its shape, and the number of calls with it."""
+    """A number of samples that an input shows: its module, its shape, and the number of calls with it. sequence_first: what
+    shows that samples are the second dimension, after the sequence; empty if nothing does."""
 
     module: str
     shape: tuple[int, ...]
     calls: int
+    sequence_first: str = ""
 
     @property
     def samples(self) -> int:
-        """Samples of a step: the first dimension of all calls."""
-        return max(1, self.shape[0] * self.calls)
+        """Samples of a step: of all calls."""
+        return max(1, self.shape[1 if self.sequence_first else 0] * self.calls)
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The dimensions after the samples, of which the first may be the sequence."""
+        return (self.shape[0], *self.shape[2:]) if self.sequence_first else self.shape[1:]
+
+    @property
+    def dimension(self) -> str:
+        """The dimension of the samples, in words."""
+        return "the second dimension" if self.sequence_first else "the first dimension"
 
 
-def samples_of(capture: Capture, replicas: int, name: str) -> SampleCount:
-    """Samples of a step of each replica. name: of the capture, for errors.
+class _BatchOrder:
+    """The order of samples and sequence in tensors of a step. attention: see `samples_of`."""
+
+    def __init__(self, first: RecordedRanks, attention: Collection[tuple[int, int]]) -> None:
+        self._attention = attention
+        copies = (row for row in first.rows(EventKind.COPY).tolist() if first.text("name", row) == "host to device")
+        self._loaded = {tuple(shape[:2]) for row in copies for shape, _, _ in first.signature(row).inputs if len(shape) == 2}
+
+    def is_shown(self, shape: tuple[int, ...]) -> bool:
+        """Whether attention shows the order of a tensor's first two dimensions."""
+        return not {shape[:2], shape[1::-1]}.isdisjoint(self._attention)
+
+    def sequence_first(self, shape: tuple[int, ...]) -> str:
+        """What shows that a tensor has the sequence before the samples; empty if nothing does."""
+        own, swapped = shape[:2], shape[1::-1]
+        if len(shape) < 2 or own in self._attention:
+            return ""
+        if swapped in self._attention:
+            return f", as attention has {swapped[0]:,} samples of {swapped[1]:,} positions"
+        is_loaded = swapped in self._loaded and own not in self._loaded
+        return f", as the script loads {_text(swapped)} to the device" if is_loaded else ""
+
+
+def samples_of(capture: Capture, replicas: int, name: str, attention: Collection[tuple[int, int]] = ()) -> SampleCount:
+    """Samples of a step of each replica. name: of the capture, for errors. attention: numbers of samples and of queries of each
+    attention of the step.
 
     Raises InputError for a declared number that replicas do not divide.
     """
-    found = _found(min(capture.classes, key=lambda one: one.played))
+    found = _found(min(capture.classes, key=lambda one: one.played), attention)
     for number, unit in ((capture.samples, "samples"), (capture.tokens, "tokens")):
         if number is not None and number % replicas:
             message = f"{number:,} {unit} a step are no multiple of the {replicas:,} workers"
@@ -67,15 +103,20 @@ def samples_of(capture: Capture, replicas: int, name: str) -> SampleCount:
     return found
 
 
-def _found(first: RecordedRanks) -> SampleCount:
-    """What the recorded step shows."""
-    votes = list(_votes(first.inputs))
+def _found(first: RecordedRanks, attention: Collection[tuple[int, int]]) -> SampleCount:
+    """What the recorded step shows. attention: see `samples_of`."""
+    order = _BatchOrder(first, attention)
+    votes = [vote._replace(sequence_first=order.sequence_first(vote.shape)) for vote in _votes(first.inputs)]
     chosen = _chosen(votes)
     if chosen:
         found = chosen[0]
         times = f" of {found.calls} calls" if found.calls > 1 else ""
-        rule = f"the first dimension of {found.module}'s input {_text(found.shape)}{times}"
-        return SampleCount(found.samples, _tokens(first, found.shape), rule, _conflict(votes, found))
+        rule = f"{found.dimension} of {found.module}'s input {_text(found.shape)}{times}{found.sequence_first}"
+        tokens = found.others[0] if found.others and _reads_tokens(first) else None
+        conflict = _conflict(votes, found)
+        if not conflict and tokens and tokens < found.shape[0] and not order.is_shown(found.shape):
+            conflict = f"{_text(found.shape)} was taken as samples × sequence, though it has more samples than positions"
+        return SampleCount(found.samples, tokens, rule, conflict)
     unknown = "no module was called with a batch"
     shape, calls = _integer_batch(first)
     if not shape:
@@ -83,7 +124,8 @@ def _found(first: RecordedRanks) -> SampleCount:
     of = f"integers {_text(shape)}" + (f" of {calls} calls" if calls > 1 else "")
     if len(shape) == 1:
         return SampleCount(1, shape[0] * calls, f"{unknown}; tokens are its {of}; give --samples", is_known=False)
-    return SampleCount(max(1, shape[0] * calls), math.prod(shape[1:]), f"{unknown}; the first dimension of its {of}")
+    vote = _Vote("", shape, calls, order.sequence_first(shape))
+    return SampleCount(vote.samples, math.prod(vote.others), f"{unknown}; {vote.dimension} of its {of}{vote.sequence_first}")
 
 
 def _integer_batch(first: RecordedRanks) -> tuple[tuple[int, ...], int]:
@@ -137,8 +179,7 @@ def _text(shape: tuple[int, ...]) -> str:
     return " × ".join(map(str, shape))
 
 
-def _tokens(first: RecordedRanks, shape: tuple[int, ...]) -> int | None:
-    """Tokens of a sample with a shape, if the model looks up tokens."""
+def _reads_tokens(first: RecordedRanks) -> bool:
+    """Whether the model looks up tokens."""
     names = {base_name(first.text("name", row)) for row in first.rows(EventKind.OPERATOR).tolist()}
-    reads_tokens = any(name.startswith(_EMBEDDING) for name in names)
-    return shape[1] if len(shape) > 1 and reads_tokens else None
+    return any(name.startswith(_EMBEDDING) for name in names)

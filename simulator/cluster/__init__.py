@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Self
@@ -22,10 +23,11 @@ from scaleproof.simulator.cluster.collectives.settings import (
 from scaleproof.simulator.cluster.device.device import Device, Optimizer, Precision, optimizer_bytes
 from scaleproof.simulator.cluster.kinds import NodeKind, of_listed_nodes
 from scaleproof.simulator.cluster.network.links import Link, Node, without_nics
+from scaleproof.simulator.cluster.network.reached import sockets, states
 from scaleproof.simulator.cluster.quantities import QUANTITIES, Interval
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError, UnitError
-from scaleproof.simulator.common.spec import Count, Spec
+from scaleproof.simulator.common.spec import Count, Spec, slower
 from scaleproof.simulator.common.units import DollarsPerJoule, KilogramsPerJoule
 
 
@@ -121,22 +123,27 @@ class Cluster(Spec):
 
     @model_validator(mode="after")
     def _transport_ships(self) -> Self:
-        """Raises FieldError for a transport without constants, and for fields of networks inside nodes."""
-        if self.node.link is not None and self.node.link.transport is not None:
-            raise FieldError(("node", "link", "transport"), "links inside a node have none; give network.transport")
+        """Raises FieldError for names of networks that do not ship, and for fields of networks inside nodes."""
         if self.node.link is not None and self.node.link.in_network_reduction:
             message = "is for networks; inside nodes NCCL uses NVSwitch where collectives.nccl.nvls is true"
             raise FieldError(("node", "link", "in_network_reduction"), message)
         facts = self.nccl_facts
-        if self.node.link is not None and not self.node.link.peer_to_peer and facts and facts.interconnect == "nvlink":
+        if self.node.link is not None and self.node.link.peer_to_peer is False and facts and facts.interconnect == "nvlink":
             message = "NVLink joins these devices, so they reach each other's memory; leave it out, or give"
             raise FieldError(("node", "link", "peer_to_peer"), f"{message} collectives.nccl.interconnect: pcie")
-        if self.network is not None and not self.network.peer_to_peer:
+        if self.network is not None and self.network.peer_to_peer is not None:
             raise FieldError(("network", "peer_to_peer"), "is for the links inside a node; give node.link.peer_to_peer")
-        name = None if self.network is None else self.network.transport
-        if name is not None and name not in (known := transports()):
-            message = f"no transport is called {name!r}; give one of {', '.join(known)}"
-            raise FieldError(("network", "transport"), message)
+        named = {"transport": transports(), "sockets": tuple(sockets()), "state": tuple(filter(None, states()))}
+        for field_, known in named.items():
+            for place, link in (("network",), self.network), (("node", "link"), self.node.link):
+                name = None if link is None else getattr(link, field_)
+                if name is not None and place != ("network",):
+                    raise FieldError((*place, field_), f"links inside a node have none; give network.{field_}")
+                if name is not None and name not in known:
+                    message = (
+                        f"no {field_} {'are' if field_.endswith('s') else 'is'} called {name!r}; give one of {', '.join(known)}"
+                    )
+                    raise FieldError((*place, field_), message)
         return self
 
     @model_validator(mode="after")
@@ -309,6 +316,27 @@ class Cluster(Spec):
     def transport(self) -> str:
         """Name of the transport between nodes: the network's own, else the usual one of such a network."""
         return self.network.transport or default_transport(self.network, self.node) if self.network else "infiniband"
+
+    def reached(self, most_Bps: float | None = None, connections: int | None = None) -> Self:
+        """The cluster with its network at the rate at which it carries messages: as its state slows it, and no faster than
+        TCP connections.
+
+        most_Bps: largest rate of a node over TCP, for software that uses nothing else. connections: of a node to the next,
+        where it opens others than NCCL by itself.
+        """
+        network = self.network
+        if network is None:
+            return self
+        transport, opened = self.transport if most_Bps is None else "sockets", sockets().get(network.sockets or "")
+        reached = slower(network, states()[network.state].value, "bandwidth_Bps", "exceptions")
+        limits = [reached.bandwidth_Bps, most_Bps or math.inf]
+        if transport == "sockets":
+            rate_Bps = network.connection_Bps or (opened or sockets()["default"]).rate_Bps
+            limits.append(rate_Bps * (connections or (2 * self.node.cards_used * opened.connections if opened else math.inf)))
+        if most_Bps is None and min(limits) == network.bandwidth_Bps:
+            return self
+        own = {"transport": transport, "bandwidth_Bps": min(limits), "state": None, "sockets": None}
+        return self.model_copy(update={"network": reached.model_copy(update=own)})
 
     @property
     def is_uniform(self) -> bool:

@@ -59,7 +59,7 @@ def of_listed_nodes(cluster: Any) -> Any:
         links = [(_link(link, device), _name(device)) for link, device in found if link is not None]
         if len(links) == len(entries):
             result["links"] = _links_by_kind([link for link, _ in links], sizes, [device for _, device in found], (most, own))
-        slowest, name = min(links, key=lambda one: (one[0].bandwidth_Bps, one[0].peer_to_peer))
+        slowest, name = min(links, key=lambda one: one[0].speed)
         result["node"] = node | {"link": slowest}
         result["collectives"] = {"nccl": facts_of(name), **(cluster.get("collectives") or {})}
     if exceptions and isinstance(network, dict | str):
@@ -105,7 +105,8 @@ def _link(link: Any, device: Any) -> Link:
     if isinstance(link, Link):
         return link
     own = {"base": link} if isinstance(link, str) else link
-    return Link.model_validate({"peer_to_peer": has_peers(_name(device)), **own} if isinstance(own, dict) else own)
+    known = {} if has_peers(_name(device)) else {"peer_to_peer": False}
+    return Link.model_validate(known | own if isinstance(own, dict) else own)
 
 
 def _name(device: Any) -> str:

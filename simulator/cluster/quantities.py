@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field
 
+from scaleproof.simulator.cluster.collectives.nccl.constants import current
 from scaleproof.simulator.cluster.device.device import kernels_deviation
+from scaleproof.simulator.cluster.network.reached import sockets, states
 from scaleproof.simulator.cluster.network.variability import slowest_path_deviation
 from scaleproof.simulator.common.errors import UnitError
 from scaleproof.simulator.common.spec import Spec, slower
@@ -43,7 +45,7 @@ class Quantity:
 
     fields: paths of the fields that it scales. value: the quantity's value in a cluster; None if the cluster lacks it, 1 for a
     share. prior: standard deviation of the slowdown's logarithm for clusters that give no interval; prior_of: the same where it
-    depends on the cluster.
+    depends on the cluster. unknown_of: ends of the 90 % interval of a further slowdown factor, by what a cluster leaves open.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Quantity:
     value: Callable[[Cluster], float | None] = lambda _: 1.0
     larger_is_faster: bool = False
     prior_of: Callable[[Cluster], float] | None = None
+    unknown_of: Callable[[Cluster], tuple[float, float]] = lambda _: (1.0, 1.0)
 
     def slowed(self, cluster: Cluster, slowdown: float) -> Cluster:
         """The cluster with this quantity slowed by a factor."""
@@ -64,7 +67,9 @@ class Quantity:
         given, value = cluster.uncertainty.get(self.name), self.value(cluster)
         if given is None or not value:
             prior = self.prior if self.prior_of is None else self.prior_of(cluster)
-            return math.exp(-DEVIATIONS * prior), math.exp(DEVIATIONS * prior)
+            least, most = map(math.log, self.unknown_of(cluster))
+            middle, reach = (least + most) / 2, math.hypot(DEVIATIONS * prior, (most - least) / 2)
+            return math.exp(middle - reach), math.exp(middle + reach)
         low, high = self.parse(given.low), self.parse(given.high)
         return (value / high, value / low) if self.larger_is_faster else (low / value, high / value)
 
@@ -127,10 +132,33 @@ def _link_quantities(link: str, endpoints: Callable[[Cluster], int]) -> Iterator
     yield Quantity(
         f"{link}.bandwidth", (bandwidth, f"{link}.exceptions"), *_RATE, _BANDWIDTH, _number_at(bandwidth),
         larger_is_faster=True, prior_of=bandwidth_prior,
+        unknown_of=_unknown_path if link == "node.link" else _unknown_network,
     )  # fmt: skip
     latency, overhead = f"{link}.latency_s", f"{link}.overhead_s"
     yield Quantity(f"{link}.latency", (latency, f"{link}.topology.hop_latency_s"), *_TIME, 0.30, _number_at(latency))
     yield Quantity(f"{link}.overhead", (overhead,), *_TIME, 0.30, _number_at(overhead))
+
+
+def _unknown_path(cluster: Cluster) -> tuple[float, float]:
+    """Slowdown of messages inside a node by the PCIe switches that its file leaves open: from none, with peers where the file
+    does not deny it, to up to four devices behind one switch whose messages all pass the host."""
+    link, facts = cluster.node.link, cluster.nccl_facts
+    if link is None or facts is None or facts.interconnect != "pcie" or link.topology.kind != "switch":
+        return 1.0, 1.0
+    staged = current()["libraries"]["nccl"]["staged_rate"].value
+    return (staged if link.peer_to_peer is None else 1.0), float(min(cluster.node.installed, _BEHIND_SWITCH))
+
+
+def _unknown_network(cluster: Cluster) -> tuple[float, float]:
+    """Slowdown of a network over that of its state, and where NCCL sends over TCP and the file does not state its connections,
+    down to the rate of one, of which it opens few unless a job sets more (NCCL_NSOCKS_PERTHREAD)."""
+    network = cluster.network
+    if network is None:
+        return 1.0, 1.0
+    state, is_open = states()[network.state], network.connection_Bps is None and network.sockets is None
+    by_tcp = is_open and cluster.library == "nccl" and cluster.transport == "sockets"
+    most = max(1.0, network.bandwidth_Bps / sockets()["default"].rate_Bps) if by_tcp else 1.0
+    return state.low / state.value, state.high / state.value * most
 
 
 def _host_quantity(
@@ -152,6 +180,8 @@ def _host_quantity(
 # out of the fit (benchmarks/collectives.py).
 _FITTED_COLLECTIVES: Final = 0.12
 _BANDWIDTH: Final = 0.05
+# Most devices behind a PCIe switch of servers with eight: two switches.
+_BEHIND_SWITCH: Final = 4
 # How values are read and written.
 _SHARE: Final = (parse_share, format_percent)
 _RATE: Final = (parse_Bps, format_Bps)

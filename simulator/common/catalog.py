@@ -15,7 +15,9 @@ ROOT: Final = Path(__file__).resolve().parents[2] / "scenarios"
 # The prefix of a published training run in place of a scenario: published:ROW-ID.
 PUBLISHED: Final = "published:"
 # parts of a scenario that may be given by name, and their folders
-PARTS: Final = {"model": "models", "cluster": "clusters", "framework": "frameworks", "reliability": "reliability"}
+PARTS: Final = {
+    "model": "models", "cluster": "clusters", "framework": "frameworks", "reliability": "reliability", "input": "inputs",
+}  # fmt: skip
 SCENARIO_FOLDERS: Final = ("what-if", "systems", "demo", "netlab", "elastic")
 # Folders of each kind of file.
 _FOLDERS: Final[dict[str, tuple[str, ...]]] = {
@@ -28,14 +30,18 @@ WORDS: Final = {
     "transformers": "hf-trainer", "ddp": "pytorch-ddp", "lightning": "pytorch-ddp", "pytorch": "pytorch-ddp",
     "pytorchlightning": "pytorch-ddp", "fsdp1": "pytorch-fsdp1", "fsdp": "pytorch-fsdp2", "fsdp2": "pytorch-fsdp2",
     "deepspeed": "deepspeed-zero", "megatron": "megatron-core-0.12", "megatroncore": "megatron-core-0.12",
-    "megatronlm": "megatron-core-0.12", "maxtext": "jax-maxtext",
+    "megatronlm": "megatron-core-0.12", "maxtext": "jax-maxtext", "jax": "jax-maxtext", "pax": "paxml", "praxis": "paxml",
+    "paddle": "paddle-2023", "paddlepaddle": "paddle-2023", "paddlenlp": "paddle-2023", "paddlefleetx": "paddle-2023",
+    "hf": "hf-trainer", "trainer": "hf-trainer", "libai": "oneflow", "colossal": "colossalai", "gemini": "colossalai",
+    "nemomegatron": "nemo-2023", "megatronbridge": "nemo", "composer": "llm-foundry", "mosaicml": "llm-foundry",
+    "modalities": "pytorch-fsdp1", "tensorflow": "tensorflow-2-mirrored", "zero": "deepspeed-zero",
 }  # fmt: skip
 # keys whose value describes a file
 _SUMMARY_KEYS: Final = ("description", "claim")
 # The command for each kind of file, for who gives the file to another one.
 _COMMANDS: Final = {
     "scenario": "predict {}", "study": "sweep {} --out DIR", "claim": "claims {}", "model": "model {}", "cluster": "show {}",
-    "framework": "show {}", "device": "device {}", "reliability": "show {}",
+    "framework": "show {}", "device": "device {}", "reliability": "show {}", "input": "show {}",
 }  # fmt: skip
 # similarity of spellings from which one may be meant: 'dgx-h10' for 'dgx-h100', but not 'imagenet' for 'alexnet'
 _SIMILAR: Final = 0.7
@@ -68,13 +74,14 @@ def find_anything(reference: str) -> Path:
 
     Raises NotFoundError.
     """
-    kinds = "scenario, study, claim, model, cluster, framework, reliability or device"
+    kinds = "scenario, study, claim, model, cluster, framework, reliability, input or device"
     return _shipped(kinds, [folder for folders in _FOLDERS.values() for folder in folders], reference)
 
 
 def is_model(reference: str) -> bool:
-    """Whether a reference that may be a scenario is a model: `hf:...`, `python:...`, or the name of a shipped model alone."""
-    if reference.startswith(("hf:", "python:")):
+    """Whether a reference that may be a scenario is a model: `hf:...`, `python:...`, `timm:...`, `torchvision:...`, or the name
+    of a shipped model alone."""
+    if reference.startswith(("hf:", "python:", "timm:", "torchvision:")):
         return True
     is_shipped = reference in names(PARTS["model"])
     return is_shipped and not Path(reference).is_file() and reference not in _files(SCENARIO_FOLDERS)
@@ -115,6 +122,14 @@ def _shipped(kind: str, folders: Sequence[str], reference: str) -> Path:
     if len(same) != 1:
         raise NotFoundError(_unknown(kind, reference, list(files)))
     return files[same[0]]
+
+
+def is_unknown(part: str, reference: str) -> bool:
+    """Whether a name is of no shipped part, not even with another case or spelling, and no path."""
+    if not letters(reference) or _is_path(reference) or letters(reference) in WORDS:
+        return False
+    known = [name for folders in _FOLDERS.values() for folder in folders for name in names(folder)]
+    return letters(reference) not in map(letters, known) and not nearest(reference, names(PARTS[part]))
 
 
 def _files(folders: Sequence[str]) -> dict[str, Path]:

@@ -17,7 +17,8 @@ class Dimension(IntEnum):
     DATA sums gradients of replicas; ZERO and FSDP also shard and gather states or parameters. SEQUENCE gathers and scatters
     activations that tensor-parallel ranks shard along the sequence. MODEL is a model divided over devices without a pipeline.
     EMBEDDING sums gradients of weights that two ranks of a model share. SERVER is a parameter server. TO_HOST and FROM_HOST are
-    copies between the memory of a device and that of its host.
+    copies between the memory of a device and that of its host. TABLES exchanges indices and rows of embedding tables, FEATURES
+    what contrastive losses compare.
     """
 
     DATA = 0
@@ -33,6 +34,8 @@ class Dimension(IntEnum):
     SERVER = 10
     TO_HOST = 11
     FROM_HOST = 12
+    TABLES = 13
+    FEATURES = 14
 
     @property
     def label(self) -> str:
@@ -71,6 +74,7 @@ _LABELS: Final = {
     Dimension.CONTEXT: "CP", Dimension.EXPERT: "EP", Dimension.PIPELINE: "PP", Dimension.MODEL: "MP",
     Dimension.EMBEDDING: "embedding", Dimension.SERVER: "PS",
     Dimension.TO_HOST: "to host", Dimension.FROM_HOST: "from host",
+    Dimension.TABLES: "table", Dimension.FEATURES: "feature",
 }  # fmt: skip
 _OTHER_NAMES: Final = {"alltoall": "all_to_all", "sendrecv": "send"}
 

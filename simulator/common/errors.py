@@ -27,6 +27,7 @@ class ExitCode(IntEnum):
     FAILED = 1  # RunError, or a result that breaks a limit
     WRONG_INPUT = 2  # InputError
     OUT_OF_MEMORY = 3  # the scenario is predicted, and does not fit into its devices' memory
+    FOUND = 4  # a diagnosis found a loss above its limit
     INTERRUPTED = 130  # by Ctrl-C
     TERMINATED = 143  # by SIGTERM
 

@@ -25,11 +25,19 @@ from scaleproof.simulator.cluster.device.device import (
 )
 from scaleproof.simulator.cluster.device.kernels.attention import USUAL_ATTENTION
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
-from scaleproof.simulator.cluster.device.kernels.passes import SOFTMAX_ACCESSES, kernel_count, passes_s, weights_s
+from scaleproof.simulator.cluster.device.kernels.passes import kernel_count, passes_s, weights_s
 from scaleproof.simulator.cluster.device.kernels.products import Recipe, narrow_products
-from scaleproof.simulator.frameworks.framework import Framework, PerPass, ScorePass
+from scaleproof.simulator.frameworks.framework import Framework, PerPass, RingAttention, ScorePass
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator, SavedActivation, is_added
+from scaleproof.simulator.model.operators import (
+    Attention,
+    Convolution,
+    Matmul,
+    Operator,
+    SavedActivation,
+    Scan,
+    is_added,
+)
 from scaleproof.simulator.model.recompute import Recompute, again
 
 # Order of the norm that combines the bounds of the host and of the device. Within a layer, kernels bound by the host alternate
@@ -56,7 +64,8 @@ class TrainingWork(NamedTuple):
     nodes; 0 without such a pipeline. splits_backward: whether gradients of weights are a pass of their own. autocast: whether
     training in 16 bits keeps parameters, norms and sums in 32. master: whether optimizers update master weights in 32 bits.
     state_bits, ema: bits of states, and precision of an average of parameters, see `optimizer_bytes`. clips: whether gradients
-    are clipped by their norm; as the framework does it if None. zero: stage of ZeRO.
+    are clipped by their norm; as the framework does it if None. zero: stage of ZeRO. in_pieces: whether tensor-parallel
+    collectives move pieces of what products next to them read and write.
     """
 
     precision: Precision
@@ -71,6 +80,7 @@ class TrainingWork(NamedTuple):
     ema: Precision | None = None
     clips: bool | None = None
     zero: int = 0
+    in_pieces: bool = False
 
 
 class Execution:
@@ -175,6 +185,19 @@ class Execution:
         inputs_s = self._passed_s(kernels_s - weight_kernels_s, host_s - weight_host_s)
         return inputs_s, self._passed_s(weight_kernels_s, weight_host_s)
 
+    def bucketing_s(self, layer: Layer, samples: float, gradient_bytes: int) -> float:
+        """Seconds by which copies of gradients into buckets and out of them make a layer's backward pass longer.
+        gradient_bytes: of an element."""
+        buckets = self.framework.buckets
+        measured = self.device.measured_layer_s(layer, samples, self.work.precision)
+        if not self.is_described or measured is not None or not buckets.accesses:
+            return 0.0
+        kernels_s, host_s = self._kernels_s(layer, samples)[1], self._host_s(layer, samples)[1]
+        moved_s = buckets.accesses * gradient_bytes * layer.trained_parameters / self._reached_Bps
+        launched_s = buckets.kernels * len(layer.tensors) * self._kernel_host_s
+        longer_s = self._passed_s(kernels_s + self.framework.kernel_scale * moved_s, host_s + launched_s)
+        return longer_s - self._passed_s(kernels_s, host_s)
+
     def operators_s(self, layer: Layer, operators: Sequence[Operator], samples: float) -> tuple[float, float]:
         """Seconds of some of a layer's operators in the forward and the backward pass, without host time and copies."""
         if not self.is_described:
@@ -221,7 +244,7 @@ class Execution:
         if not self.is_described:
             return 0.0
         forward_s, backward_s = self._kernels_s(layer, samples)
-        busy = [o for o in layer.operators if isinstance(o, Matmul | Attention)]
+        busy = [o for o in layer.operators if isinstance(o, Matmul | Attention | Scan)]
         products_s = sum(self._operators_s(busy, samples)) if busy else 0.0
         total_s = forward_s + backward_s
         return max(0.0, 1 - products_s / total_s) if total_s else 0.0
@@ -246,6 +269,10 @@ class Execution:
             forward_bytes += extra_forward_bytes
             if extra_backward_bytes and operator.has_backward:
                 backward_bytes += extra_backward_bytes
+        sequence_bytes = framework.sequence_accesses * ELEMENT_BYTES[self.precision] * samples * (not self.work.in_pieces)
+        gathered = [one for one in layer.exchanges if one.axis != "context" and one.op in ("all_gather", "reduce_scatter")]
+        forward_bytes += sequence_bytes * sum(one.elements for one in gathered if not one.backward)
+        backward_bytes += sequence_bytes * sum(one.elements for one in gathered if one.backward)
         scale, reached_Bps = framework.kernel_scale, self._reached_Bps
         return scale * (forward_s + forward_bytes / reached_Bps), scale * (backward_s + backward_bytes / reached_Bps)
 
@@ -276,7 +303,8 @@ class Execution:
             return forward_bytes + both_bytes, backward_bytes + len(operator.backward(1)) * both_bytes
         if isinstance(operator, Attention):
             scores = self._score_passes(operator, samples).extra_bytes(_elements(kept, _ATTENTION_MASK) * samples)
-            return forward_bytes + scores[0], backward_bytes + scores[1]
+            pieces = _piece_bytes(self.framework.ring, operator, samples)
+            return forward_bytes + scores[0] + pieces.forward, backward_bytes + scores[1] + pieces.backward
         return forward_bytes, backward_bytes
 
     def _score_passes(self, operator: Attention, samples: float) -> ScorePasses:
@@ -320,14 +348,29 @@ class Execution:
             if isinstance(operator, Attention):
                 forward, backward = self._score_passes(operator, samples).extra_kernels
                 kernels = kernels + PerPass(forward=forward, backward=backward)
+                if operator.pieces > 1:
+                    kernels = kernels + self.framework.ring.kernels.times(operator.pieces)
         collective_s = self._host_factor * self.framework.host.collective_s
         forward_s, backward_s = (
-            count * self._kernel_host_s + number * collective_s + hooks_s
-            for count, number, hooks_s in zip(
-                (kernels.forward, kernels.backward), _collectives(layer), self._hooks_s(layer), strict=True
+            count * self._kernel_host_s + number * collective_s + hooks_s + experts_s
+            for count, number, hooks_s, experts_s in zip(
+                (kernels.forward, kernels.backward),
+                _collectives(layer),
+                self._hooks_s(layer),
+                self._experts_s(layer),
+                strict=True,
             )
         )
         return forward_s, backward_s
+
+    def _experts_s(self, layer: Layer) -> tuple[float, float]:
+        """Seconds of the host that launches a layer's grouped products expert by expert in both passes, with casts before."""
+        each_s = self._host_factor * self.framework.host.expert_s * (1 + is_narrow(self.work.precision))
+        grouped = [o for o in layer.operators if isinstance(o, Matmul) and o.count > 1]
+        forward, backward = (
+            sum(o.count * len(products(o, 1)) for o in grouped) for products in (Matmul.forward, Matmul.backward)
+        )
+        return each_s * forward, each_s * backward
 
     def _hooks_s(self, layer: Layer) -> tuple[float, float]:
         """Seconds of the host in the hooks of a layer's modules and gradients in both passes."""
@@ -366,7 +409,7 @@ class Execution:
             return host.block
         own = tuple(operator for operator in layer.operators if not is_added(operator))
         result = PerPass(**dict(zip(("forward", "backward"), (host.described * n for n in kernel_count(own)), strict=True)))
-        names = ["block", *["tensor"] * len(layer.tensors), *(operator.name for operator in own)]
+        names = ["block", *(operator.name for operator in own)]
         return sum((host.launches[name] for name in names if name in host.launches), result)
 
     def _passed_s(self, kernels_s: float, host_s: float) -> float:
@@ -374,6 +417,14 @@ class Execution:
         if self.framework.host.blocking:
             return kernels_s + host_s
         return float((kernels_s**_SHARPNESS + host_s**_SHARPNESS) ** (1 / _SHARPNESS))
+
+
+def _piece_bytes(ring: RingAttention, operator: Attention, samples: float) -> PerPass:
+    """Bytes that attention to keys in pieces moves in addition in both passes."""
+    if operator.pieces == 1:
+        return PerPass()
+    keys = operator.keys * operator.key_heads * (operator.width + operator.value_width)
+    return ring.merged.times((operator.pieces - 1) * operator.written * samples) + ring.keys.times(keys * samples)
 
 
 def _elements(kept: Sequence[SavedActivation], name: str) -> int:
@@ -446,7 +497,7 @@ class ScorePasses:
         both_bytes = self._casts * (self._size + WIDE_BYTES) * elements["scores"]
         if any(map(self._is_wide, self._passes)):
             both_bytes += 2 * (WIDE_BYTES - self._size) * dropped
-        forward_bytes, backward_bytes = (both_bytes - self._size * count * elements["scores"] for count in SOFTMAX_ACCESSES)
+        forward_bytes, backward_bytes = (both_bytes - self._size * count * self._samples for count in operator.between)
         for one in self._passes:
             element_bytes = (WIDE_BYTES if self._is_wide(one) else self._size) * elements[one.of]
             forward_bytes += one.forward * element_bytes

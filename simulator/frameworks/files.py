@@ -24,6 +24,11 @@ def resolve_framework(located: Located, folder: Path) -> None:
     if value is None:
         del located.data["framework"]
         return
+    if isinstance(value, str) and catalog.is_unknown("framework", value):
+        # the prior over software stands for what no shipped framework is
+        del located.data["framework"]
+        located.data["software"] = value
+        return
     if isinstance(value, dict) and not {"base", "name"} & set(value):
         raise located.refused(("framework",), "has neither base nor name; give base, such as {base: pytorch-ddp}, or name")
     resolve(located, ("framework",), folder)

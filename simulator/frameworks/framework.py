@@ -33,7 +33,19 @@ class PerPass(Spec):
     backward: float = Field(0.0, ge=0, le=1e6)
 
     def __add__(self, other: PerPass) -> PerPass:
-        return PerPass(forward=self.forward + other.forward, backward=self.backward + other.backward)
+        return self.model_copy(update={"forward": self.forward + other.forward, "backward": self.backward + other.backward})
+
+    def times(self, factor: float) -> PerPass:
+        """Both numbers multiplied."""
+        return self.model_copy(update={"forward": self.forward * factor, "backward": self.backward * factor})
+
+
+class Rpc(Spec):
+    """Remote procedure calls between workers and servers: one thread of each process copies all messages that it sends and
+    receives, one after another."""
+
+    send_Bps: PositiveBytesPerSecond = Field(alias="send", description="rate at which the thread sends")
+    receive_Bps: PositiveBytesPerSecond = Field(alias="receive", description="rate at which it receives")
 
 
 class StageHost(Spec):
@@ -66,10 +78,15 @@ class Host(Spec):
     launches: dict[str, PerPass] = Field(
         {},
         description="kernels of a block without a count, in addition to those that the model describes: of an operator by its "
-        "name, of each of its tensors of parameters (`tensor`), and of the block (`block`)",
+        "name, and of the block (`block`)",
     )
     ends: PerPass = Field(PerPass(), description="kernels of the embedding, and of the output head with the loss")
     mixture: PerPass = Field(PerPass(), description="kernels of a mixture-of-experts block in addition to those of a block")
+    expert_s: Seconds = Field(
+        0.0,
+        alias="expert",
+        description="time per expert of a grouped product, and of its casts to few bits, in loops of a library",
+    )
     checkpoint: PerPass = Field(PerPass(), description="additional launches of a block that is recomputed")
     gradient_s: Seconds = Field(
         0.0, alias="gradient",
@@ -157,6 +174,25 @@ class Autocast(Spec):
         return bool(self.extra_bytes)
 
 
+class RingAttention(Spec):
+    """Ring attention among context-parallel ranks: one kernel for the keys of each rank, whose outputs are merged.
+
+    merged, keys: bytes moved in both passes for each further piece, per element of a rank's output, in addition to reading
+    the outputs of both pieces and writing one; and for each piece, per element of its keys and values.
+    """
+
+    merged: PerPass = PerPass()
+    keys: PerPass = PerPass()
+    kernels: PerPass = Field(PerPass(), description="launched in addition for each piece")
+    repeats_keys: bool = Field(False, description="keys and values have been repeated to the number of query heads")
+    waits: bool = Field(
+        False, description="a compiler puts the wait for keys, values and gradients right after their collective"
+    )
+    key_gradient_bytes: Literal[2, 4] | None = Field(
+        None, description="of an element of the gradients of keys and values that are sent; the training precision's if absent"
+    )
+
+
 class GradientDefaults(Spec):
     """Accumulation of gradients over microbatches and their sum over ranks, where a scenario does not specify them."""
 
@@ -169,6 +205,13 @@ class GradientDefaults(Spec):
     fused: bool | None = Field(
         None, description="the weight-gradient product adds to the buffer itself, or a kernel adds; absent: no buffer"
     )
+
+
+class Buckets(Spec):
+    """Copies of gradients into buckets and out of them, where replicas sum these, in the last backward pass of a step."""
+
+    accesses: float = Field(0.0, ge=0, le=100, description="reads and writes of each gradient, divisions by the ranks included")
+    kernels: float = Field(0.0, ge=0, le=100, description="kernels for each tensor")
 
 
 class Scale(Spec):
@@ -207,14 +250,16 @@ class Loss(Spec):
 
     wide: bool = Field(True, description="copies have 32 bits where logits have 16")
     more: int = Field(2, ge=0, le=100, description="copies at the peak, in addition to the one kept for the backward pass")
+    holds: bool = Field(True, description="scripts hold the logits during the backward pass, also where copies are as wide")
     chunks: Count = Field(
         1, description="parts of the samples whose logits, loss and gradients are computed one after the other, and not kept"
     )
 
     def logit_bytes(self, element_bytes: int) -> tuple[int, float]:
-        """Bytes per logit that are kept for the backward pass, and bytes allocated in addition at the peak."""
+        """Bytes per logit that are kept for the backward pass, and bytes allocated in addition at the peak: copies, and the
+        logits where they are not what is kept."""
         copy = max(_WIDE_BYTES, element_bytes) if self.wide else element_bytes
-        own = element_bytes if copy > element_bytes else 0
+        own = element_bytes if self.wide and (self.holds or copy > element_bytes) else 0
         if self.chunks > 1:
             return 0, (copy + self.more * copy + own) / self.chunks
         return copy, self.more * copy + own
@@ -246,11 +291,12 @@ class MemoryBehaviour(Spec):
         description="bytes per element of what 8-bit products keep: inputs, and outputs' gradients until those of weights; "
         "1: 4-bit products keep 4 bits",
     )
-    kept_bytes: dict[str, float] = Field(
+    kept_elements: dict[str, float] = Field(
         {}, description="kept for the backward pass per element that an operator writes, in addition to what the model counts"
     )
+    kept_bytes: dict[str, float] = Field({}, description="the same in bytes, of what has the same precision in all training")
     frozen_kept_bytes: dict[str, float] = Field(
-        {}, description="the same in layers whose own parameters are frozen, where their gradients would read some of it"
+        {}, description="these in layers whose own parameters are frozen, where their gradients would read some of it"
     )
     scale: float = Field(1.0, gt=0, le=100, description="factor on modelled memory, from calibration")
     context_bytes: Bytes = Field(500 * 2.0**20, alias="context", description="of the device's context and loaded kernels")
@@ -261,10 +307,15 @@ class MemoryBehaviour(Spec):
         "fullest", description="whose figure that is: of the fullest rank, or of rank 0, on the first pipeline stage"
     )
 
-    def copies_bytes(self, layer: Layer) -> float:
-        """Bytes per sample that operators of a layer keep in addition to what the model counts."""
-        kept = self.kept_bytes | (self.frozen_kept_bytes if layer.is_frozen else {})
-        return sum((kept.get(one.name, 0.0) * one.written for one in layer.operators), 0.0)
+    def copies_bytes(self, layer: Layer, element_bytes: int) -> float:
+        """Bytes per sample that operators of a layer keep in addition to what the model counts.
+
+        element_bytes: of an element of activations.
+        """
+        own_bytes, total = self.kept_bytes | (self.frozen_kept_bytes if layer.is_frozen else {}), 0.0
+        for one in layer.operators:
+            total += one.written * (own_bytes.get(one.name, 0.0) + element_bytes * self.kept_elements.get(one.name, 0.0))
+        return total
 
 
 def _with_decided_options(defaults: type[Spec]) -> type[Spec]:
@@ -343,11 +394,23 @@ class MessageStall(Spec):
     step_s: Seconds = Field(0.0, alias="step")
 
 
+Kind = Literal["eager", "compiled", "megatron", "deepspeed", "jax", "paddle", "tensorflow"]
+
+
+class Prevalence(Spec):
+    """Who trains with it, for priors over software that is not named. Variants of one software share its weight."""
+
+    kind: Kind
+    years: tuple[int, int] = Field(description="the first and the last year in which many trained with it")
+    weight: float = Field(1.0, gt=0, le=1)
+
+
 class Framework(Spec):
     """A version of training software. Every value that is not a default of this schema has an entry in `sources`."""
 
     name: str
     description: str = ""
+    use: Prevalence | None = Field(None, description="its place in the prior over software that is not named; absent: none")
     supports: tuple[Feature, ...] = Field((), description="parallelism, precisions and devices that it runs on")
     recomputes: tuple[Literal["layers", "every", "modules", "products"], ...] = Field(
         (), description="forms of recomputation in addition to none, selective and full; by these fields of training.recompute"
@@ -376,13 +439,20 @@ class Framework(Spec):
     extra_bytes: dict[str, PerPass] = Field(
         {}, description="moved per element that an operator writes, in addition to what the model counts"
     )
+    sequence_accesses: float = Field(
+        0.0, ge=0, le=100,
+        description="reads and writes of each element that tensor-parallel ranks gather or scatter along sequences, in copies "
+        "that put a sample's parts next to one another",
+    )  # fmt: skip
     parameter_bytes: PerPass = Field(PerPass(), description="copies and sums per parameter and microbatch")
+    buckets: Buckets = Buckets()
     optimizer_bytes: float = Field(0.0, ge=0, le=1e4, description="moved per parameter in addition to the optimizer's formula")
     clip_bytes: float = Field(0.0, ge=0, le=1e4, description="of optimizer_bytes: for the norm of gradients and their clipping")
     host_slowdown: float = Field(
         1.0, ge=1, le=100, description="time of an offloaded optimizer's step over that of one that moves all numbers once"
     )
     gradients: GradientDefaults = GradientDefaults()
+    ring: RingAttention = RingAttention()
     fp8_gathers: bool = Field(False, description="parameters of 8-bit training are gathered with a byte each")
     overlap_input_gradients: bool = Field(
         False, description="tensor-parallel ranks sum gradients of products' inputs next to weight-gradient products"
@@ -407,15 +477,17 @@ class Framework(Spec):
         None, alias="tcp",
         description="largest rate of a node where collectives between nodes go over TCP; absent: over the network's transport",
     )  # fmt: skip
+    rpc: Rpc | None = Field(None, description="of messages between workers and servers; absent: hardware moves them")
     connections: int | None = Field(
         None, ge=1, le=10_000,
-        description="of a node to the next over TCP, where containers hide its card from NCCL; absent: they fill the network",
+        description="of a node to the next over TCP, where it is not NCCL's own number; absent: as network.sockets says",
     )  # fmt: skip
     kernel_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled kernel times, from calibration")
     host_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled host times, from calibration")
     defaults: Defaults = Defaults()
     memory: MemoryBehaviour = MemoryBehaviour()
     precision: str = Field("bf16", description="of published runs without a stated precision")
+    recompute: Literal["none", "selective", "full"] = Field("none", description="of published runs that do not state it")
     vocabulary: int = Field(51200, gt=0, description="of published runs without a stated vocabulary")
     model: dict[str, Any] = Field({}, description="details of the transformer that its published runs train")
     sources: dict[str, str] = Field({}, description="where each value comes from")
@@ -442,17 +514,7 @@ class Framework(Spec):
     def reached(self, cluster: Cluster) -> Cluster:
         """The cluster as the framework's collectives reach it: its network over TCP if they do not use its own transport, and
         no faster than the framework's connections are."""
-        network = cluster.network
-        if network is None:
-            return cluster
-        transport = cluster.transport if self.tcp_Bps is None else "sockets"
-        most_Bps = network.bandwidth_Bps if self.tcp_Bps is None else min(self.tcp_Bps, network.bandwidth_Bps)
-        if self.connections is not None and network.connection_Bps is not None and transport == "sockets":
-            most_Bps = min(most_Bps, self.connections * network.connection_Bps)
-        if self.tcp_Bps is None and most_Bps == network.bandwidth_Bps:
-            return cluster
-        slower = network.model_copy(update={"transport": transport, "bandwidth_Bps": most_Bps})
-        return cluster.model_copy(update={"network": slower})
+        return cluster.reached(self.tcp_Bps, self.connections)
 
     def transposes_images(self, generation: str, precision: str) -> bool:
         """Whether images are stored channel by channel, and transposed for the tensor cores of a generation of GPUs."""
@@ -462,7 +524,11 @@ class Framework(Spec):
         """The framework with one mechanism of `ABLATIONS` switched off. Raises InputError for an unknown name."""
         if mechanism not in ABLATIONS:
             raise InputError(f"no mechanism is called {mechanism!r}; give one of {', '.join(ABLATIONS)}")
-        return self.model_copy(update={**ABLATIONS[mechanism]})
+        update = dict(ABLATIONS[mechanism])
+        for name, value in update.items():
+            if isinstance(own := getattr(self, name), Spec) and isinstance(value, Mapping):
+                update[name] = own.model_copy(update=value)
+        return self.model_copy(update=update)
 
 
 # Generations whose convolutions run without tensor cores of NVIDIA's kind.
@@ -478,13 +544,18 @@ IDEAL: Final = Framework(
 ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "host": {"host": Host(), "host_scale": 1.0},
     "hooks": {"hooks": Hooks()},
+    "experts": {"host": {"expert_s": 0.0}},
+    "dispatchers": {
+        "defaults": {"dispatcher": None, "overlap_experts": None, "overlap_shared_experts": None, "dispatch_precision": None}
+    },
     "attention": {"attention": _BEST_ATTENTION},
     "kernels": {"extra_bytes": {}},
     "attention passes": {"attention_passes": {}, "fused_softmax": False},
     "autocast": {"autocast": Autocast()},
     "padding": {"pads_products": False},
+    "ring": {"ring": RingAttention()},
     "transposes": {"channels_first": ()},
-    "copies": {"parameter_bytes": PerPass(), "gradients": GradientDefaults()},
+    "copies": {"sequence_accesses": 0.0, "parameter_bytes": PerPass(), "buckets": Buckets(), "gradients": GradientDefaults()},
     "optimizer": {"optimizer_bytes": 0.0, "clip_bytes": 0.0},
     "contention": {"contention": False},
     "link contention": {"link_contention": False},
@@ -497,4 +568,5 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "stalls": {"message_stall": None},
     "tcp": {"tcp_Bps": None},
     "connections": {"connections": None},
+    "rpc": {"rpc": None},
 }

@@ -38,13 +38,15 @@ def memory(scenario: Scenario) -> MemoryUse:
 
 def _host_use(scenario: Scenario, kinds: Sequence[RankMemory]) -> HostUse | None:
     """What the ranks of a node keep on their host; None if nothing."""
-    if not scenario.training.offload:
+    stores_rows = scenario.strategy.plan.stores_rows_on_hosts
+    if not (scenario.training.offload or stores_rows):
         return None
     node, host = scenario.cluster.node, required_host(scenario.cluster)
     needed_bytes = min(node.devices, scenario.strategy.training_ranks) * max(kind.host_bytes for kind in kinds)
     if scenario.training.offload_to == "nvme" and host.nvme is not None:
         return HostUse(needed_bytes, host.nvme.capacity_bytes, "drives", "cluster.node.host.nvme.capacity")
-    return HostUse(needed_bytes, host.memory_bytes, "host memory", "cluster.node.host.memory")
+    option = "training.offload" if scenario.training.offload else "strategy.tables.on"
+    return HostUse(needed_bytes, host.memory_bytes, "host memory", "cluster.node.host.memory", option)
 
 
 def _by_kind(scenario: Scenario) -> Iterator[RankMemory]:

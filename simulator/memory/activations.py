@@ -77,7 +77,7 @@ def added_bytes(layer: Layer, inputs: MemoryInputs) -> float:
     """Bytes per sample that the framework keeps in addition to what the model counts: copies, and parts of gathered inputs that
     other ranks own."""
     software, plan = inputs.software, inputs.plan
-    copies_bytes = software.copies_bytes(layer)
+    copies_bytes = software.copies_bytes(layer, inputs.size)
     if software.keeps_gathered == "always" or (software.keeps_gathered == "without stages" and plan.stages == 1):
         gathers = (one for one in layer.exchanges if (one.op, one.axis, one.backward) == ("all_gather", "tensor", False))
         # whole inputs in place of a rank's own part

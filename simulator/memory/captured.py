@@ -122,7 +122,7 @@ def classes_memory(scenario: Scenario, expandable: bool = False) -> list[ClassMe
         peak = live.peak
         # processors have no caching allocator, but the bytes that tensors request
         requested = ServedMemory(peak.size_bytes, peak.size_bytes, 0, peak.holders_bytes, peak.last)
-        own = replayed(one.before, one.allocations, expandable) if caches else requested
+        own = replayed(one.before, one.allocations, expandable, one.events.first_update) if caches else requested
         result.append(ClassMemory(one.name, live, own, _outside_bytes(scenario, one)))
     return result
 
@@ -142,9 +142,21 @@ def _outside_bytes(scenario: Scenario, one: CapturedClass) -> dict[str, float]:
     }
 
 
-def replayed(before: Sequence[Allocation | Free], step: Sequence[Allocation | Free], expandable: bool = False) -> ServedMemory:
-    """The memory of a rank that allocates what it has at the beginning of a step, and then takes steps."""
-    return served([*before, *step, *_repeated(before, step)], CachingAllocator(expandable=expandable))
+def replayed(
+    before: Sequence[Allocation | Free], step: Sequence[Allocation | Free], expandable: bool = False, update: int = 0
+) -> ServedMemory:
+    """The memory of a rank that takes steps. update: row of the event at which its optimizer's step begins.
+
+    As in training, the first step begins without what a step leaves for the next one, such as gradients, and with no states of
+    the optimizer, which it allocates once it has gradients.
+    """
+    freed = {event.number for event in step if isinstance(event, Free)}
+    lasting = [event for event in before if isinstance(event, Allocation) and event.number not in freed]
+    states = [event for event in lasting if event.holder == "optimizer_states"]
+    others = [event for event in lasting if event.holder != "optimizer_states"]
+    place = next((place for place, event in enumerate(step) if event.at >= update), len(step))
+    first = [*others, *step[:place], *states, *step[place:]]
+    return served([*first, *_repeated(before, step)], CachingAllocator(expandable=expandable))
 
 
 def _repeated(before: Sequence[Allocation | Free], step: Sequence[Allocation | Free]) -> list[Allocation | Free]:

@@ -52,7 +52,7 @@ def connections_bytes(cluster: Cluster, spans: Iterable[int], exchanging: int) -
     if facts is None or cluster.library != "nccl":
         return 0.0
     devices, cards, total = cluster.node.devices, cluster.node.cards_used, 0
-    has_peers = cluster.node.link is None or cluster.node.link.peer_to_peer
+    has_peers = cluster.node.link is None or cluster.node.link.peer_to_peer is not False
     for span in spans:
         nodes = -(-span // devices)
         if has_peers or nodes > 1:

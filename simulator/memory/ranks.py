@@ -208,17 +208,24 @@ def fullest_rank_bytes(inputs: MemoryInputs, among: Collection[int] | None = Non
 
 
 def server(inputs: MemoryInputs) -> RankMemory | None:
-    """The memory of the fullest server: its shard with optimizer states, and gradients that workers push; None without
-    servers."""
+    """The memory of the fullest server: its shard with optimizer states, and gradients that workers push, which are rows of
+    some tables; None without servers."""
     strategy = inputs.strategy
     if not isinstance(strategy, ParameterServer):
         return None
     # workers have the frozen parameters
     layers, workers = [layer.without_frozen for layer in inputs.job.layers], strategy.workers
-    (whole,) = buckets(layers, strategy.servers, strategy.shard, inputs.parameter_size, math.inf, None, workers)
-    share = float(whole.touched.max() / max(1.0, whole.touched.sum()))
-    holders = States(*(share * part for part in states(layers, inputs.training)))._asdict()
-    return RankMemory("server", holders | {"communication": holders["gradients"] * (workers - 1)})
+    (pushed,) = buckets(
+        layers, strategy.servers, strategy.shard, inputs.parameter_size, math.inf, strategy.sparse, workers,
+        inputs.job.samples_per_worker,
+    )  # fmt: skip
+    fullest = int(pushed.stored.argmax())
+    stored = float(pushed.stored[fullest])
+    holders = States(*(stored / max(1.0, pushed.stored.sum()) * part for part in states(layers, inputs.training)))._asdict()
+    # of one push, and of the sum of all
+    pushes = pushed.touched, pushed.touched_by_all
+    one, every = (holders["gradients"] * float(part[fullest]) / max(1.0, stored) for part in pushes)
+    return RankMemory("server", holders | {"gradients": every, "communication": one * (workers - 1)})
 
 
 def stage_names(inputs: MemoryInputs, number: int) -> list[list[str]]:
@@ -274,8 +281,8 @@ def _chunk(
     objects = [
         (
             id(layer.operators), id(layer.kept), id(layer.tensors), id(layer.exchanges), layer.frozen_parameters,
-            layer.frozen_bytes, layer.expert_parameters, number if layer.pinned_to_end else -1, entry, is_first and number == 0,
-            number == len(layers) - 1,
+            layer.frozen_bytes, layer.table_bytes, layer.expert_parameters, number if layer.pinned_to_end else -1, entry,
+            is_first and number == 0, number == len(layers) - 1,
         )
         for number, (layer, entry) in enumerate(zip(layers, entries, strict=True))
     ]  # fmt: skip

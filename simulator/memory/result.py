@@ -48,12 +48,13 @@ class RankMemory:
 
 class HostUse(NamedTuple):
     """Bytes that the ranks of a node keep on their host. place: host memory, or drives; field: of the cluster, with its
-    capacity, None where it is not given."""
+    capacity, None where it is not given. option: that puts them there."""
 
     needed_bytes: float
     capacity_bytes: float | None
     place: str
     field: str
+    option: str = "training.offload"
 
     @property
     def fits(self) -> bool:
@@ -65,12 +66,12 @@ class HostUse(NamedTuple):
         """That the capacity is not known, or does not suffice; empty if it does."""
         needed = f"{format_bytes(self.needed_bytes)} of a node's {self.place}"
         if self.capacity_bytes is None:
-            return f"training.offload: needs {needed}, which was not checked; give {self.field}"
+            return f"{self.option}: needs {needed}, which was not checked; give {self.field}"
         if self.fits:
             return ""
         return (
-            f"training.offload: needs {needed}, which has {format_bytes(self.capacity_bytes)} ({self.field}); offload less, "
-            "or give more nodes"
+            f"{self.option}: needs {needed}, which has {format_bytes(self.capacity_bytes)} ({self.field}); put less "
+            "there, or give more nodes"
         )
 
 

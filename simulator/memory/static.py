@@ -41,6 +41,7 @@ class StageElements(NamedTuple):
     8 bits. largest: largest trained tensor. ends_bytes: parameters of layers that are pinned to a stage end; blocks_bytes: of
     all other layers; block_bytes: of the largest one. products: one trained weight of each shape in blocks. dequantised: the
     largest weights that are dequantised. multiplied: parameters of layers with products, which autocast casts for them.
+    table_bytes, host_table_bytes: of tables that are divided over workers, with states, on the device and on its host.
     """
 
     parameters: int
@@ -56,18 +57,22 @@ class StageElements(NamedTuple):
     base_bytes: float = 0.0
     dequantised: int = 0
     multiplied: int = 0
+    table_bytes: float = 0.0
+    host_table_bytes: float = 0.0
 
 
 def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str, element_bytes: int) -> StageElements:
     """Sizes of some layers, each with the number of times that it occurs. element_bytes: of a trained parameter."""
     parameters = trained = experts = largest = dequantised = small = hidden = multiplied = 0
-    all_bytes = base_bytes = blocks_bytes = block_bytes = adafactor = 0.0
+    all_bytes = base_bytes = blocks_bytes = block_bytes = adafactor = table_bytes = host_table_bytes = 0.0
     shapes = set[tuple[int, int]]()
     for layer, times in runs:
         own_bytes = layer.parameter_bytes(element_bytes)
         parameters += times * layer.full_parameters
         all_bytes += times * own_bytes
         base_bytes += times * (layer.frozen_bytes or 0.0)
+        table_bytes += times * layer.table_bytes
+        host_table_bytes += times * layer.host_table_bytes
         passes = (operator.weights for operator in layer.operators if isinstance(operator, WeightPass))
         dequantised = max(dequantised, max(passes, default=0))
         is_multiplied = any(isinstance(operator, Matmul | Convolution) for operator in layer.operators)
@@ -90,8 +95,9 @@ def elements_of(runs: Iterable[tuple[Layer, int]], optimizer: str, element_bytes
     in_products = sum(columns * inner for columns, inner in shapes)
     blocks = all_bytes - blocks_bytes, blocks_bytes, block_bytes
     return StageElements(
-        parameters, trained, experts, states, small, largest, *blocks, in_products, base_bytes, dequantised, multiplied
-    )
+        parameters, trained, experts, states, small, largest, *blocks, in_products, base_bytes, dequantised, multiplied,
+        table_bytes, host_table_bytes,
+    )  # fmt: skip
 
 
 def states(layers: Iterable[Layer], training: Training, replicas: int = 1) -> States:
@@ -159,7 +165,7 @@ class StaticMemory:
         software, states, updates = inputs.software, self.states, self._updates
         mastered = states.master_parameters / MASTER_BYTES if updates else 0.0
         self.holders_bytes = {
-            "parameters": 0.0 if "parameters" in inputs.training.offload else states.parameters,
+            "parameters": part.table_bytes + (0.0 if "parameters" in inputs.training.offload else states.parameters),
             "gradients": software.flat_bytes * mastered * self._flattens,
             "master_parameters": software.master_bytes * mastered,
             "optimizer_states": states.optimizer_states if updates else 0.0,
@@ -172,7 +178,7 @@ class StaticMemory:
     def host_bytes(self) -> Amount:
         """Bytes of states and gradients that are offloaded to host memory, or to drives."""
         offload, states = self.inputs.training.offload, self.states
-        host = states.gradients * self.inputs.sends_gradients
+        host = states.gradients * self.inputs.sends_gradients + self.part.host_table_bytes
         if "optimizer" in offload:
             host = host + states.master_parameters + states.optimizer_states
         return host + (states.parameters if "parameters" in offload else 0.0)

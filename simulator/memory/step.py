@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+import numpy as np
+
 from scaleproof.simulator.memory.layers import LayerBytes, Tensors
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
 
-# The stream on which ZeRO stage 3 reduce-scatters gradients.
+# The stream on which ZeRO stage 3 reduce-scatters gradients. What it has freed serves no other stream.
 _SCATTER_STREAM: Final = 1
 
 
@@ -126,7 +128,8 @@ class Backward:
         memory.free(gathered + self._again.pop() + kept)
         self._waiting += memory.allocate("communication", layer.waiting)
         if self._makes:
-            self.gradients += memory.allocate("gradients", layer.gradients)
+            scatters = any(np.any(size_bytes) for size_bytes in (*layer.reduced, *layer.waiting))
+            self.gradients += memory.allocate("gradients", layer.gradients, _SCATTER_STREAM if scatters else 0)
         if self._is_input:
             self.left += memory.allocate("activations", layer.left)
         memory.free(self._reduced)

@@ -16,6 +16,9 @@ from scaleproof.simulator.model.convolutional.resnet import ResNet
 from scaleproof.simulator.model.convolutional.vgg import Vgg
 from scaleproof.simulator.model.layers import Layer, ModelSpec, cut_into_stages
 from scaleproof.simulator.model.mlp import Mlp
+from scaleproof.simulator.model.recommender.dlrm import Dlrm
+from scaleproof.simulator.model.recorded import RecordedModel
+from scaleproof.simulator.model.recurrent_network import RecurrentNetwork
 from scaleproof.simulator.model.siamese import Siamese
 from scaleproof.simulator.model.traced import Traced
 from scaleproof.simulator.model.transformer.decoder import Gpt, Llama
@@ -23,7 +26,22 @@ from scaleproof.simulator.model.transformer.encoders import T5, Bert
 from scaleproof.simulator.model.transformer.vision_language import VisionLanguage
 
 AnyModel = Annotated[
-    Gpt | Llama | VisionLanguage | Bert | T5 | Mlp | ResNet | Vgg | AlexNet | InceptionV3 | Siamese | Traced | CapturedModel,
+    Gpt
+    | Llama
+    | VisionLanguage
+    | Bert
+    | T5
+    | Mlp
+    | ResNet
+    | Vgg
+    | AlexNet
+    | InceptionV3
+    | RecurrentNetwork
+    | Siamese
+    | Dlrm
+    | Traced
+    | RecordedModel
+    | CapturedModel,
     Field(discriminator="kind"),
 ]
 
@@ -33,12 +51,15 @@ __all__ = [
     "AnyModel",
     "Bert",
     "CapturedModel",
+    "Dlrm",
     "Gpt",
     "InceptionV3",
     "Layer",
     "Llama",
     "Mlp",
     "ModelSpec",
+    "RecordedModel",
+    "RecurrentNetwork",
     "ResNet",
     "Siamese",
     "Traced",

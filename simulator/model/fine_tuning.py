@@ -25,6 +25,7 @@ from scaleproof.simulator.model.operators import (
     Module,
     Operator,
     SavedActivation,
+    Scan,
     WeightPass,
 )
 
@@ -200,7 +201,7 @@ class _Changed:
         elif isinstance(operator, Matmul | Convolution):
             frozen = replace(operator, input_gradient=needs and operator.input_gradient, weight_gradient=False)
             yield from self._product(frozen) if isinstance(frozen, Matmul) else (frozen,)
-        elif isinstance(operator, Attention):
+        elif isinstance(operator, Attention | Scan):
             yield replace(operator, has_backward=needs)
         elif needs and operator.name not in _LOOK_UPS:
             yield operator

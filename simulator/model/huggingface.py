@@ -131,7 +131,11 @@ def _fields(config: Config, family: _Family) -> Fields:
             inner = result.setdefault(parts[0], {}) if parts else result
             inner[field] = config[theirs]
     flags = {ours: _has(config, theirs, default) for ours, (theirs, default) in family.flags.items()}
-    return result | flags | family.derived(config)
+    found = result | flags | family.derived(config)
+    if isinstance(experts := found.get("experts"), dict):
+        # DeepSeek's routers add biases that balance experts (modeling_deepseek.py, e_score_correction_bias)
+        experts["imbalance"] = "bias" if config["model_type"] == "deepseek_v3" else "auxiliary_loss"
+    return found
 
 
 def _with_their_names(detail: Any, family: _Family) -> str:
@@ -226,6 +230,52 @@ def _gpt_oss(config: Config) -> Fields:
     active = config.get("num_experts_per_tok", config.get("experts_per_token", 4))
     biases = "all" if _has(config, "attention_bias", True) else "none"
     return {"experts": experts | {"active": active}, "biases": biases, "sinks": True, "global_every": 2}
+
+
+def _mamba2(config: Config) -> Fields:
+    fields = _recurrence("mamba2", config["num_heads"], config["head_dim"], config["state_size"], config["n_groups"], config)
+    return {"positions": "none", "pattern": "M", "heads": config["num_heads"]} | fields
+
+
+def _nemotron_h(config: Config) -> Fields:
+    heads, width = config["mamba_num_heads"], config["mamba_head_dim"]
+    fields = _recurrence("mamba2", heads, width, config["ssm_state_size"], config["n_groups"], config)
+    return {"positions": "none", "activation": "relu", "pattern": " ".join(config["hybrid_override_pattern"])} | fields
+
+
+def _jamba(config: Config) -> Fields:
+    blocks = range(config["num_hidden_layers"])
+    mixes, feeds = (
+        [block % config[f"{kind}_layer_period"] == config[f"{kind}_layer_offset"] for block in blocks]
+        for kind in ("attn", "expert")
+    )
+    words = [("*" if attends else "M") + ("E" if is_mixed else "-") for attends, is_mixed in zip(mixes, feeds, strict=True)]
+    inner = config["mamba_expand"] * config["hidden_size"]
+    recurrence = {"kind": "mamba", "heads": inner, "width": config["mamba_d_state"], "rank": config["mamba_dt_rank"]}
+    experts = {"count": config["num_experts"], "active": config["num_experts_per_tok"]}
+    return {
+        "positions": "none", "pattern": " ".join(words), "recurrence": recurrence,
+        "experts": experts | {"feedforward": config["intermediate_size"]},
+    }  # fmt: skip
+
+
+def _qwen3_next(config: Config) -> Fields:
+    recurrence = {
+        "kind": "gated_deltanet", "heads": config["linear_num_value_heads"], "key_heads": config["linear_num_key_heads"],
+        "width": config["linear_key_head_dim"], "value_width": config["linear_value_head_dim"], "chunk": 64,
+    }  # fmt: skip
+    experts = {"count": config["num_experts"], "active": config["num_experts_per_tok"], "shared": 1}
+    words = ["ME"] * (config["full_attention_interval"] - 1) + ["*E"]
+    return {
+        "head_norms": True, "gated": True, "pattern": " ".join(words), "recurrence": recurrence,
+        "experts": experts | {"feedforward": config["moe_intermediate_size"]},
+    }  # fmt: skip
+
+
+def _recurrence(kind: str, heads: int, value_width: int, width: int, key_heads: int, config: Config) -> Fields:
+    fields = {"kind": kind, "heads": heads, "value_width": value_width, "width": width, "key_heads": key_heads}
+    names = {"chunk": "chunk_size", "convolution": "conv_kernel"}
+    return {"recurrence": fields | {ours: config[theirs] for ours, theirs in names.items() if theirs in config}}
 
 
 def _stablelm(config: Config) -> Fields:
@@ -357,6 +407,8 @@ _FAMILIES: Final[dict[str, _Family]] = {
             "tied": "tie_word_embeddings",
             "experts.shared": "n_shared_experts",
             "experts.dense_layers": "first_k_dense_replace",
+            "experts.groups": "n_group",
+            "experts.active_groups": "topk_group",
             "latent.query_rank": "q_lora_rank",
         },
         supported={"moe_layer_freq": 1},
@@ -397,6 +449,38 @@ _FAMILIES: Final[dict[str, _Family]] = {
     "stablelm": _Family(Llama, _LLAMA, _GROUPED, _stablelm, supported={"qk_layernorm": False, "use_parallel_residual": False}),
     "gpt_oss": _Family(
         Llama, _SIZES, _MISTRAL, _gpt_oss, defaults={"head_dim": 64, "num_key_value_heads": 8, "sliding_window": 128}
+    ),
+    "mamba2": _Family(
+        Llama,
+        {name: _SIZES[name] for name in ("layers", "hidden", "vocabulary", "sequence")},
+        {"tied": "tie_word_embeddings"},
+        _mamba2,
+        # a recurrence has no longest sequence
+        defaults={"max_position_embeddings": 4096, "n_groups": 8, "state_size": 128},
+    ),
+    "nemotron_h": _Family(Llama, _LLAMA, _GROUPED, _nemotron_h),
+    "jamba": _Family(
+        Llama,
+        _LLAMA,
+        _GROUPED,
+        _jamba,
+        defaults={
+            "attn_layer_period": 8,
+            "attn_layer_offset": 4,
+            "expert_layer_period": 2,
+            "expert_layer_offset": 1,
+            "mamba_expand": 2,
+            "mamba_d_state": 16,
+            "mamba_dt_rank": 256,
+        },
+    ),
+    "qwen3_next": _Family(
+        Llama,
+        _SIZES,
+        _GROUPED,
+        _qwen3_next,
+        supported={"decoder_sparse_step": 1},
+        defaults={"full_attention_interval": 4},
     ),
     "gpt2": _Family(
         Gpt,

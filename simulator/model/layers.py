@@ -14,6 +14,8 @@ from typing import Final, Literal, NamedTuple
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.model.operators import Exchange, Matmul, Module, Operator, SavedActivation, is_added
+from scaleproof.simulator.model.recommender.lookups import RowTable
+from scaleproof.simulator.model.recommender.placement import Tables
 
 ContextBy = Literal["ring", "all_gather", "ulysses"]
 
@@ -27,7 +29,9 @@ class Shard(NamedTuple):
     while attention computes (arXiv 2310.01889), or are gathered before it, or tokens are exchanged for heads before attention
     and back after it (DeepSpeed-Ulysses, arXiv 2309.14509). expert_tensor: number of tensor-parallel ranks that share each
     expert's matrices, if not all do. regathers: whether the backward pass gathers sequences again that the forward
-    pass gathered.
+    pass gathered. repeats_keys: whether context-parallel ranks repeat keys and values to the number of query heads before
+    they exchange them. deduplicated: whether a token is sent once to each rank with some of its experts, and copied there.
+    tables: how embedding tables are divided over `workers` data-parallel workers; each has all if None.
     """
 
     tensor: int = 1
@@ -37,6 +41,10 @@ class Shard(NamedTuple):
     context_by: ContextBy = "ring"
     expert_tensor: int | None = None
     regathers: bool = True
+    repeats_keys: bool = False
+    deduplicated: bool = False
+    tables: Tables | None = None
+    workers: int = 1
 
 
 WHOLE: Final = Shard()
@@ -60,6 +68,8 @@ class Layer:
     inputs: names of the layers whose outputs it reads; the previous layer if None.
     expert_parameters: number of its parameters that belong to experts and differ between expert-parallel ranks.
     modules: parts of it that can be recomputed alone.
+    table_bytes: of its embedding tables that are divided over workers, with optimizer states, on the device of the worker with
+    the most; lookups train them. host_table_bytes: those on its host. row_tables: those among its tensors.
     """
 
     name: str = ""
@@ -75,6 +85,9 @@ class Layer:
     modules: tuple[Module, ...] = ()
     frozen_parameters: int = 0
     frozen_bytes: float | None = None
+    table_bytes: float = 0.0
+    host_table_bytes: float = 0.0
+    row_tables: tuple[RowTable, ...] = ()
 
     def __add__(self, other: Layer) -> Layer:
         """This part, followed by another one."""
@@ -86,6 +99,10 @@ class Layer:
             exchanges=self.exchanges + other.exchanges,
             expert_parameters=self.expert_parameters + other.expert_parameters,
             modules=self.modules + tuple(module.shifted(*before) for module in other.modules),
+            table_bytes=self.table_bytes + other.table_bytes,
+            host_table_bytes=self.host_table_bytes + other.host_table_bytes,
+            row_tables=self.row_tables
+            + tuple(table._replace(tensor=table.tensor + len(self.tensors)) for table in other.row_tables),
         )
 
     def module(

@@ -6,6 +6,7 @@ A multiply-add counts as two FLOPs. Memory is counted in elements, whose size de
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, NamedTuple
@@ -122,6 +123,110 @@ class Matmul(_Weighted):
 
 
 @dataclass(frozen=True)
+class StepwiseMatmul(Matmul):
+    """A product of weights and the state of a recurrent layer, whose `rows` tokens follow one after the other; its weight
+    gradient is one product over all tokens, as cuDNN computes it."""
+
+    def forward(self, samples: float) -> list[Product]:
+        """A product of all samples' rows for each token."""
+        return [Product(round(samples), self.columns, self.inner, self.count)] * self.rows
+
+    def backward(self, samples: float) -> list[Product]:
+        """The products of the state's gradient for each token, and that of the weight gradient."""
+        weights = Product(self.inner, self.columns, round(self.rows * samples), self.count)
+        states = [Product(round(samples), self.inner, self.columns, self.count)] * self.rows
+        return states * self.input_gradient + [weights] * self.weight_gradient
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A linear recurrence over the tokens, computed in chunks by matrix products: state-space duality (arXiv 2405.21060,
+    section 6), gated linear attention (arXiv 2312.06635, section 4) or the gated delta rule (arXiv 2412.06464, section 3).
+
+    heads: number of states of `width` × `value_width`. key_heads: heads of keys and queries, which several states may share.
+    chunk: number of its tokens. delta: whether a value replaces what the state has for its key, for which each chunk solves a
+    triangular system. has_backward: whether what it reads needs gradients.
+    """
+
+    name: str
+    heads: int
+    key_heads: int
+    tokens: int
+    width: int
+    value_width: int
+    chunk: int
+    delta: bool = False
+    has_backward: bool = True
+    trained_weights: ClassVar[int] = 0
+
+    @functools.cached_property
+    def between(self) -> tuple[int, int]:
+        """Elements per sample that the kernel between the products reads and writes in both passes: the pass of states from
+        chunk to chunk, which the backward pass repeats before that of their gradients."""
+        return 2 * self.states, 4 * self.states
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks of a sample."""
+        return -(-self.tokens // self.chunk)
+
+    @functools.cached_property
+    def states(self) -> int:
+        """Elements of the states between chunks; in four bytes, they count as two elements of 16 bits."""
+        return 2 * self.heads * self.chunks * self.width * self.value_width
+
+    @functools.cached_property
+    def read(self) -> int:
+        """Elements of keys, queries, values and decays of one sample."""
+        return self.tokens * (2 * self.key_heads * self.width + self.heads * (self.value_width + 1))
+
+    @functools.cached_property
+    def written(self) -> int:
+        """Elements that it writes for one sample."""
+        return self.tokens * self.heads * self.value_width
+
+    @functools.cached_property
+    def gradient_elements(self) -> int:
+        """Elements per sample of the gradients of activations that the backward pass reads and writes."""
+        return self.read + self.written if self.has_backward else 0
+
+    def moved_elements(self, samples: float) -> float:
+        """Elements that the forward pass reads and writes. States are written, read and written by the pass from chunk to
+        chunk, and read."""
+        return samples * (self.read + self.written + 4 * self.states)
+
+    @functools.cached_property
+    def forward_flops(self) -> float:
+        """FLOPs of the forward pass per sample."""
+        return sum(product.flops for product in self.forward(1))
+
+    @functools.cached_property
+    def backward_flops(self) -> float:
+        """FLOPs of the backward pass per sample."""
+        return sum(product.flops for product in self.backward(1)) if self.has_backward else 0.0
+
+    def forward(self, samples: float) -> list[Product]:
+        """The products of scores within chunks, of values with them, of each chunk's state, and of states with queries; then
+        those of the triangular system."""
+        size, keys, values = self.chunk, self.width, self.value_width
+        shared, each = (max(1, round(heads * self.chunks * samples)) for heads in (self.key_heads, self.heads))
+        products = [
+            Product(size, size, keys, shared), Product(size, values, size, each), Product(keys, values, size, each),
+            Product(size, values, keys, each),
+        ]  # fmt: skip
+        solved = [Product(size, size, keys, shared), Product(size, keys + values, size, each)]
+        return products + solved * self.delta
+
+    def backward(self, samples: float) -> list[Product]:
+        """The products of the gradients of both factors of each product."""
+        return [
+            product
+            for m, n, k, batch in self.forward(samples)
+            for product in (Product(m, k, n, batch), Product(k, n, m, batch))
+        ]
+
+
+@dataclass(frozen=True)
 class Attention:
     """Softmax attention: `queries` × `keys` scores for each of `heads` heads.
 
@@ -149,6 +254,12 @@ class Attention:
     def scores(self) -> int:
         """Elements of all score matrices."""
         return self.heads * self.queries * self.keys
+
+    @functools.cached_property
+    def between(self) -> tuple[int, int]:
+        """Elements per sample that the kernel between the products reads and writes in both passes, without a flash kernel: a
+        fused softmax, whose backward pass reads its output and the gradient of its output."""
+        return 2 * self.scores, 3 * self.scores
 
     @functools.cached_property
     def read(self) -> int:
@@ -294,7 +405,7 @@ class WeightPass(MemoryBound):
         return float(self.moved)
 
 
-Operator = Matmul | Attention | Convolution | MemoryBound
+Operator = Matmul | Attention | Scan | Convolution | MemoryBound
 
 
 class SavedActivation(NamedTuple):
@@ -341,15 +452,49 @@ def is_added(operator: Operator) -> bool:
     return isinstance(operator, WeightPass) or operator.name.startswith(ADDED)
 
 
-Axis = Literal["tensor", "context", "expert", "expert_tensor"]
+Axis = Literal["tensor", "context", "expert", "expert_tensor", "tables", "features"]
 
 
 class Routed(NamedTuple):
-    """Tokens that are each dispatched to `active` of `experts` experts, or whose expert outputs are combined."""
+    """Tokens that are each dispatched to `active` of `experts` experts, or whose expert outputs are combined. The experts of a
+    token are in `active_groups` of `groups` equal groups."""
 
     experts: int
     active: int
     combines: bool
+    groups: int = 1
+    active_groups: int = 1
+
+    def visited(self, bins: float) -> float:
+        """Expected number of `bins` equal parts of the experts that have some of a token's.
+
+        Its groups, and then its experts in them, are drawn uniformly. A part of q of n experts has none of k with the
+        hypergeometric probability C(n − q, k) / C(n, k). Where parts and groups do not nest, groups do not limit.
+        """
+        if self.active_groups >= self.groups:
+            return _visited(bins, self.experts, self.active)
+        share = self.active_groups / self.groups
+        if bins % self.groups == 0:
+            return _visited(bins * share, self.experts * share, self.active)
+        within, rest = divmod(self.groups, int(bins))
+        if rest:
+            return _visited(bins, self.experts, self.active)
+        # n of the groups of a part are among a token's
+        count, draws, each = self.active_groups, math.comb(self.groups, self.active_groups), self.experts / self.groups
+        chosen = [math.comb(within, n) * math.comb(self.groups - within, count - n) for n in range(min(within, count) + 1)]
+        missed = (_missed(n * each, self.experts * share, self.active) for n in range(len(chosen)))
+        return bins * (1 - sum(ways * one for ways, one in zip(chosen, missed, strict=True)) / draws)
+
+
+def _visited(bins: float, experts: float, active: int) -> float:
+    return bins * (1 - _missed(experts / bins, experts, active))
+
+
+def _missed(part: float, experts: float, active: int) -> float:
+    """Probability that none of `active` different experts, drawn uniformly of `experts`, is one of `part` of them."""
+    if active >= experts:
+        return float(part == 0)
+    return math.prod(max(0.0, experts - part - drawn) / (experts - drawn) for drawn in range(active))
 
 
 class Exchange(NamedTuple):
@@ -357,7 +502,8 @@ class Exchange(NamedTuple):
 
     hidden: whether it overlaps computation that does not wait for it. axis: the parallel dimension that the ranks differ in.
     overlapped: name of the operator that a hidden collective overlaps; the whole pass if empty. routed: for an all-to-all of
-    experts, the tokens that it moves; its elements are those of all copies of a token.
+    experts, the tokens that it moves; its elements are those of all copies of a token. element_bytes: if not as in training.
+    one_way: elements of an all-to-all that the rank with the most moves in one direction beyond those in the other.
     """
 
     op: str
@@ -367,3 +513,5 @@ class Exchange(NamedTuple):
     axis: Axis = "tensor"
     overlapped: str = ""
     routed: Routed | None = None
+    element_bytes: int | None = None
+    one_way: int = 0

@@ -11,7 +11,7 @@ from pydantic import Field, WithJsonSchema, model_validator
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.operators import Attention, Exchange, Matmul, Operator, SavedActivation
+from scaleproof.simulator.model.operators import Attention, Exchange, Matmul, Operator, SavedActivation, Scan
 
 # Megatron-Core's names of --recompute-modules (megatron/core/transformer/transformer_config.py, recompute_modules), and
 # `activation`: the activation functions of all MLPs, experts included.
@@ -192,7 +192,7 @@ def _every_second(layer: Layer) -> RecomputedWork:
     products = [product for operator in layer.operators for product in _products(operator, layer.kept)]
     kept = [activation for activation in layer.kept if activation.group == "input" or activation.name in _ATTENTION_KEPT]
     operators = (
-        o for o in layer.operators if not isinstance(o, Matmul | Attention) or (isinstance(o, Attention) and not o.flash)
+        o for o in layer.operators if not isinstance(o, Matmul | Attention | Scan) or (isinstance(o, Attention) and not o.flash)
     )
     exchanges = (e for e in layer.exchanges if not e.backward and e.op != "reduce_scatter" and e.axis != "context")
     scatters = sum(not e.backward and e.op == "reduce_scatter" and e.axis == "tensor" for e in layer.exchanges)

@@ -44,6 +44,7 @@ _READS: Final[Mapping[str, tuple[int, ...]]] = {
 _ONLY_WRITE: Final = re.compile(r"(_foreach_)?(zero|fill|copy)|random|normal|uniform|bernoulli|exponential")
 _ROW_IN_REGISTERS: Final = 1024
 _BAGS: Final = frozenset({"embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"})
+_EMBEDDINGS: Final = _BAGS | {"embedding"}
 # Operators whose time is that of the bytes which they read and write.
 _BANDWIDTH: Final = re.compile(
     # arithmetic, comparisons and activation functions of single elements
@@ -154,6 +155,15 @@ def looks_up_bags(name: str) -> bool:
     return name in _BAGS
 
 
+def sparse_lookup(function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any] | None) -> tuple[Any, Any] | None:
+    """The table and the numbers of the rows that an embedding with sparse gradients reads; None for other operators."""
+    if base_name(function._schema.name) not in _EMBEDDINGS:
+        return None
+    given = zip((argument.name for argument in function._schema.arguments), arguments, strict=False)
+    is_sparse = ({**dict(given), **(keywords or {})}).get("sparse", False)
+    return (arguments[0], arguments[1]) if is_sparse else None
+
+
 def is_bound_by_bandwidth(name: str) -> bool:
     """Whether the time of an operator is known to be that of the bytes which it reads and writes, by its base name."""
     return _BANDWIDTH.fullmatch(name) is not None
@@ -176,7 +186,7 @@ def work_of(name: str, shapes: Sequence[Shape], arguments: Mapping[str, Any], mo
         return _NOTHING
     of_products = _PRODUCTS.get(base)
     if of_products is not None:
-        return Work(products=of_products(shapes), moved_bytes=moved_bytes, boundness="bandwidth", narrow=base == "_scaled_mm")
+        return Work(products=of_products(shapes), moved_bytes=moved_bytes, boundness="bandwidth", narrow=base in _NARROW)
     forward_name = base.removesuffix(_BACKWARD)
     if _ATTENTION.fullmatch(forward_name):
         return _attention(base, shapes, arguments, moved_bytes)
@@ -221,9 +231,16 @@ def _grouped_mm(shapes: Sequence[Shape]) -> tuple[Product, ...]:
     return (Product(left[0], right[1], max(1, left[1] // groups), groups),)
 
 
+def _scaled_grouped_mm(shapes: Sequence[Shape]) -> tuple[Product, ...]:
+    """Products of groups, whose scales come before the ends of groups."""
+    return _grouped_mm((*shapes[:2], *shapes[4:]))
+
+
+# Products in 8 bits.
+_NARROW: Final = ("_scaled_mm", "_scaled_grouped_mm")
 _PRODUCTS: Final[Mapping[str, Callable[[Sequence[Shape]], tuple[Product, ...]]]] = {
     "mm": _mm, "addmm": _mm, "_addmm_activation": _mm, "bmm": _bmm, "baddbmm": _bmm, "linear": _linear,
-    "_scaled_mm": _scaled_mm, "_grouped_mm": _grouped_mm,
+    "_scaled_mm": _scaled_mm, "_grouped_mm": _grouped_mm, "_scaled_grouped_mm": _scaled_grouped_mm,
 }  # fmt: skip
 
 

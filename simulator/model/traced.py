@@ -6,19 +6,23 @@ The user writes a function that returns the module and example inputs, whose fir
         return MyNetwork(), torch.randn(8, 3, 224, 224)
 
 or a mapping with module, inputs, targets, loss and optimizer (see `tracing.user_function.UserModel`), and gives the model as
-`python:my_file:build`.
+`python:my_file:build`, or with arguments of the function as `python:my_file:build(width=32)`.
 """
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from scaleproof.simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, refuse_to_shard
+from scaleproof.simulator.model.contrastive import TwoTowers
+from scaleproof.simulator.model.layers import WHOLE, Layer, Shard, refuse_to_shard
+
+# References to modules of packages, such as timm:resnet50@224.
+PACKAGES: Final = ("timm:", "torchvision:")
 
 
-class Traced(ModelSpec):
+class Traced(TwoTowers):
     """A torch module that a user's function builds.
 
     source: `python:module:function`; the working folder is searched first. strict: whether an operator of unknown cost is an
@@ -38,15 +42,12 @@ class Traced(ModelSpec):
         from scaleproof.simulator.model.tracing.user_function import refuse
 
         refuse_to_shard(self.kind, shard)
-        layers, unknown, _, _, sparse = trace_of(self.source, Path.cwd())
+        layers, unknown, _, _ = trace_of(self.source, Path.cwd())
         if unknown:
             problem = f"no cost is known for {', '.join(unknown)}"
             if self.strict:
                 refuse(self.source, f"{problem}; leave strict out to count the bytes that they read and write")
             warnings.warn(f"{self.source}: {problem}; counted by the bytes that they read and write", stacklevel=1)
-        if sparse:
-            dense = f"gradients of {', '.join(sparse)} are sparse, but are counted as dense: summed, stored and applied whole"
-            warnings.warn(f"{self.source}: {dense}", stacklevel=1)
         return list(layers)
 
 

@@ -134,6 +134,8 @@ class DeviceMesh:
             return self.expert_group()
         if axis == "expert_tensor":
             return self.along("tensor", self.expert_shards)
+        if axis in ("tables", "features"):
+            return self.replicas_of(self.stages - 1)
         return self.along(axis, self.tensor if axis == "tensor" else self.context)
 
     @lru_cache(maxsize=64)  # noqa: B019 (meshes are small and few)

@@ -12,6 +12,7 @@ from pydantic import Field
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes
 from scaleproof.simulator.model.layers import ContextBy
+from scaleproof.simulator.model.recommender.placement import Tables
 from scaleproof.simulator.parallelism.compression import AnyCompression
 from scaleproof.simulator.parallelism.mesh import ORDER, AxisOrder
 from scaleproof.simulator.parallelism.option_rules import BY_FRAMEWORK, Rule
@@ -19,6 +20,8 @@ from scaleproof.simulator.parallelism.stages import Balance, ScheduleName
 
 # Precisions of data sent to experts and back.
 WirePrecision = Literal["fp8", "bf16", "fp16", "fp32"]
+# What sends tokens to experts and back: NCCL, or kernels of DeepEP or HybridEP.
+Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 
 # What options need, and the errors elsewhere
 STAGES: Final = Rule("stages > 1")
@@ -42,9 +45,16 @@ EXPERT: Final = Rule("expert > 1", "has no effect without expert parallelism", "
 OTHER_MICROBATCH: Final = Rule(
     "microbatches > 1", "needs another microbatch to compute meanwhile", "set strategy.microbatches, or leave it out"
 )
+ONE_OVERLAP: Final = Rule(
+    "not overlap_experts", "another microbatch's compute overlaps with the all-to-alls already", "leave one of them out"
+)
 OTHER_NODE: Final = Rule(
     "nodes > 1",
     "all {ranks} ranks are on one node", "set more ranks or fewer cluster.node.devices, or leave it out",
+)  # fmt: skip
+WHOLE_REPLICAS: Final = Rule(
+    "tensor * stages * context * expert == 1",
+    "tables are divided over data-parallel workers alone", "leave tensor, stages, context and expert out, or tables",
 )  # fmt: skip
 REPLICAS: Final = Rule("averages")
 BUCKETS: Final = Rule("zero < 3")
@@ -111,6 +121,9 @@ class GradientAveraging(Spec):
     shard_over: Annotated[Count | None, SHARDS] = Field(
         None, description="workers that shard states; all if absent (hybrid sharding)"
     )
+    tables: Annotated[Tables | None, WHOLE_REPLICAS] = Field(
+        None, description="how embedding tables are divided over workers; each has all, with dense gradients, if absent"
+    )
 
 
 class Microbatches(Spec):
@@ -142,16 +155,21 @@ class AllDegrees(Microbatches, GradientAveraging, PipelineStages):
     expert_tensor: Count | None = Field(
         None, description="tensor-parallel ranks that divide each expert's matrices, all if absent; others are expert ranks"
     )
-    overlap_experts: Annotated[bool, EXPERT, OTHER_MICROBATCH] = Field(
+    overlap_experts: Annotated[bool, BY_FRAMEWORK, EXPERT, OTHER_MICROBATCH] = Field(
         False, description="overlap expert all-to-alls with another microbatch's compute"
+    )
+    overlap_shared_experts: Annotated[bool, BY_FRAMEWORK, EXPERT, ONE_OVERLAP] = Field(
+        False, description="overlap expert all-to-alls with the shared experts' compute"
     )
     node_limit: Annotated[Count | None, EXPERT, OTHER_NODE] = Field(
         None, description="maximum number of nodes with a token's experts; unlimited if absent"
     )
-    deduplicated: Annotated[bool, EXPERT] = Field(
-        False, description="send a token once to each node and forward it inside the node (DeepEP)"
+    dispatcher: Annotated[Dispatcher, BY_FRAMEWORK, EXPERT] = Field(
+        "alltoall",
+        description="sends tokens to experts: NCCL's all-to-all one copy to each expert; deepep and hybridep one to each node, "
+        "and there one to each rank",
     )
-    dispatch_precision: Annotated[WirePrecision | None, EXPERT] = Field(
+    dispatch_precision: Annotated[WirePrecision | None, BY_FRAMEWORK, EXPERT] = Field(
         None, description="precision of tokens sent to experts; the training precision if absent"
     )
     combine_precision: Annotated[WirePrecision | None, EXPERT] = Field(

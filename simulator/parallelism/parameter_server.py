@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Literal
 
@@ -13,6 +14,7 @@ from scaleproof.simulator.common.parameter_server import Asp, Bsp, ConsistencyMo
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes, Seconds
 from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.recommender.lookups import Looked, LookupDistribution, RowTable
 from scaleproof.simulator.parallelism.option_rules import Rule
 from scaleproof.simulator.parallelism.strategy import Strategy
 
@@ -41,12 +43,18 @@ SINGLE_UNITS: Final = Rule(
 class Sparse(Spec):
     """Workers push and pull only the rows of embeddings that their samples touch, each with an index of 8 bytes.
 
-    Rows belong to the largest tensor of each layer that is called embedding; the row width is the greatest common divisor of
-    all tensors of that layer and the next. Positions and token types are touched by every sample and stay dense. An output head
-    that shares the embedding's weights has gradients for all rows: nothing is sparse then.
+    Rows belong to the tables of recommenders, to embeddings of a user's module with `sparse=True` (also without this option),
+    and to the largest tensor of each layer that is called embedding; their width is then the greatest common divisor of all
+    tensors of that layer and the next. Positions and token types are touched by every sample and stay dense. An output head
+    that shares the embedding's weights has gradients for all rows, so nothing is sparse.
     """
 
-    rows: float = Field(gt=0, le=1, description="share of an embedding's rows that a worker touches in a step")
+    rows: float | None = Field(
+        None, gt=0, le=1, description="share of an embedding's rows that a worker touches in a step; by its lookups if absent"
+    )
+    skew: float = Field(
+        0.0, ge=0, le=10, description="exponent of Zipf's law of lookups in a user's module; 0 if all rows are equally frequent"
+    )
 
 
 class ParameterServer(Strategy):
@@ -158,18 +166,46 @@ class ParameterServer(Strategy):
             yield "backups", f"{backups} backups of {workers} workers: a step needs at least one push; give 0 to {workers - 1}"
         if self.shard != "bytes" and self.servers > tensors:
             yield "servers", f"{self.servers} servers for {tensors} whole tensors; give at most {tensors}, or shard: bytes"
-        if self.sparse and not any(is_embedding(layer) for layer in layers):
-            yield (
-                "sparse",
-                "only the token embeddings of described models are sparse, and this model has none: tables of a module of your "
-                "own are pushed and pulled whole; leave sparse out",
-            )
+        if self.sparse:
+            tables = [table for number in range(len(layers)) for table in sent_rows(layers, number, self.sparse)]
+            yield from _problems_of_rows(self.sparse, tables)
         if self.units is None and self.assignment == "dynamic":
             yield "units", f"missing: total number of steps of single workers; give for example {20 * workers}"
         if self.units is not None and self.units < workers:
             yield "units", f"{self.units} units leave some of {workers} workers idle; give {workers} or more"
 
 
-def is_embedding(layer: Layer) -> bool:
-    """Whether a layer looks up rows of a table."""
-    return layer.name.rpartition(".")[2] == "embedding" and bool(layer.tensors)
+def _problems_of_rows(sparse: Sparse, tables: Sequence[RowTable]) -> Iterator[tuple[str, str]]:
+    """Fields of `sparse` with problems. tables: those of which rows are sent."""
+    if not tables:
+        yield (
+            "sparse",
+            "only tables of recommenders, token embeddings of described models, and embeddings of a module of your own with "
+            "sparse=True are sent by rows, and this model has none; build nn.Embedding so, or leave sparse out",
+        )
+    if sparse.rows is None and not all(table.looked.pooling for table in tables):
+        yield "sparse.rows", "missing: share of the embedding's rows that a worker touches in a step; give for example 0.1"
+    if sparse.skew and (sparse.rows is not None or not all(table.name for table in tables)):
+        yield "sparse.skew", "is of lookups in a module of your own, in place of rows; leave it out"
+
+
+def sent_rows(layers: Sequence[Layer], number: int, sparse: Sparse | None) -> list[RowTable]:
+    """The tables among the tensors of layer `number` of which workers push and pull rows. The number of lookups in those that
+    are found by the name of the layer is unknown, and given as 0."""
+    layer = layers[number]
+    tables = [table for table in layer.row_tables if sparse or table.name]
+    if tables or not sparse or not layer.tensors or layer.name.rpartition(".")[2] != "embedding":
+        return tables
+    most, following = max(layer.tensors), layers[number + 1].tensors if number + 1 < len(layers) else ()
+    width = math.gcd(*layer.tensors, *following)
+    return [RowTable(layer.tensors.index(most), Looked(LookupDistribution(most // width, 0.0), width, 0.0))]
+
+
+def touched_rows(table: RowTable, sparse: Sparse | None, samples: float, workers: int = 1) -> float:
+    """Expected number of different rows of a table that samples of some workers look up. samples: of one worker."""
+    distribution = table.looked.distribution
+    if sparse and sparse.rows is not None:
+        return distribution.rows * min(1.0, workers * sparse.rows)
+    if table.name:
+        distribution = distribution._replace(skew=sparse.skew if sparse else 0.0)
+    return distribution.distinct(workers * samples * table.looked.pooling)

@@ -47,6 +47,23 @@ class Plan(AllDegrees):
         return self.tensor * self.context
 
     @property
+    def waiting_within(self) -> int:
+        """Number of ranks that wait for each other within passes: those that share layers, or exchange tokens of a mixture."""
+        if self.exchanges_rows:
+            return self.workers
+        return max(self.model_parallel_size, self.expert * self.expert_shards) if self.expert > 1 else self.model_parallel_size
+
+    @property
+    def exchanges_rows(self) -> bool:
+        """Whether workers exchange rows of embedding tables."""
+        return self.tables is not None and self.tables.shard != "data" and self.workers > 1
+
+    @property
+    def stores_rows_on_hosts(self) -> bool:
+        """Whether embedding tables are in the memory of hosts."""
+        return self.tables is not None and self.tables.shard != "data" and self.tables.on == "host"
+
+    @property
     def ranks(self) -> int:
         """Number of ranks of all workers."""
         return self.workers * self.stages * self.model_parallel_size
@@ -55,7 +72,10 @@ class Plan(AllDegrees):
     def shard(self) -> Shard:
         """Division of each layer over ranks."""
         expert_tensor = None if self.expert_tensor == self.tensor else self.expert_tensor
-        return Shard(self.tensor, self.sequence_parallel, self.expert, self.context, self.context_by, expert_tensor)
+        return Shard(
+            self.tensor, self.sequence_parallel, self.expert, self.context, self.context_by, expert_tensor,
+            deduplicated=self.deduplicated and self.expert > 1, tables=self.tables, workers=self.workers if self.tables else 1,
+        )  # fmt: skip
 
     @property
     def folds(self) -> int:
@@ -66,6 +86,11 @@ class Plan(AllDegrees):
     def expert_shards(self) -> int:
         """Number of tensor-parallel ranks that divide each expert's matrices."""
         return self.expert_tensor or self.tensor
+
+    @property
+    def deduplicated(self) -> bool:
+        """Whether a token is sent once to each node with some of its experts, and once to each rank there."""
+        return self.dispatcher != "alltoall"
 
     @property
     def folds_experts(self) -> bool:

@@ -15,7 +15,9 @@ from pydantic import Field
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import names_for
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.contrastive import Peers, TwoTowers
+from scaleproof.simulator.model.layers import Layer, ModelSpec
+from scaleproof.simulator.model.recommender.dlrm import lookups_of
 from scaleproof.simulator.parallelism.options import AllDegrees, GradientAveraging, Microbatches, PipelineStages
 from scaleproof.simulator.parallelism.plan import Plan, Shares, check_size
 from scaleproof.simulator.parallelism.stages import check_schedule, cut_by_blocks
@@ -62,6 +64,9 @@ class ReplicaStrategy(Strategy):
             super().check(layers, samples)
         check_size(plan)
         plan.check(any(layer.expert_parameters for layer in layers))
+        if plan.tables is not None and not lookups_of(layers):
+            message = "the model has no embedding tables to place; leave tables out, or train a model of kind dlrm"
+            raise FieldError(("strategy", "tables"), message)
         check_schedule(plan.schedule, plan.stages, plan.microbatches, plan.chunks)
         if plan.algorithm is not None and plan.algorithm not in names_for("all_reduce"):
             known = ", ".join(sorted(names_for("all_reduce")))
@@ -106,3 +111,15 @@ class Hybrid(AllDegrees, ReplicaStrategy):
     def nodes_needed(self, cluster: Cluster) -> int:
         """Nodes of the training ranks, and one for each server."""
         return super().nodes_needed(cluster) + self.servers
+
+
+def peers_of(strategy: Strategy, samples_per_worker: float) -> Peers:
+    """The workers that pass together; of other strategies than replicas each passes by itself."""
+    plan = strategy.plan
+    return Peers(plan.workers if isinstance(strategy, ReplicaStrategy) else 1, samples_per_worker / plan.microbatches)
+
+
+def compared_workers(model: ModelSpec, strategy: Strategy) -> int:
+    """Number of workers whose features the model's contrastive loss compares; 1 without such a loss."""
+    is_compared = isinstance(model, TwoTowers) and model.contrast in ("gathered", "ring")
+    return peers_of(strategy, 1).workers if is_compared else 1

@@ -17,6 +17,7 @@ from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.memory import states
 from scaleproof.simulator.model.layers import WHOLE, Shard, block_range, cut_into_stages
+from scaleproof.simulator.model.recommender.placement import Tables
 from scaleproof.simulator.parallelism.replicas import Hybrid, ReplicaStrategy
 from scaleproof.simulator.prediction.steps import STEPS
 from scaleproof.simulator.run.breakdown import slope
@@ -70,12 +71,14 @@ class _Smallest(NamedTuple):
 
 
 class _BaselineLimits(NamedTuple):
-    """The maximum degrees of a baseline, and its schedule and options. More than 1 worker only if workers shard states."""
+    """The maximum degrees of a baseline, and its schedule and options. More than 1 worker only if workers shard states or
+    tables."""
 
     degrees: Degrees
     schedule: str
     sequence_parallel: bool
     overlap_tensor: bool
+    tables: Tables | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class Baseline:
             scenario.model_dump_json(include={"model", "cluster", "framework", "training", "input"}), scenario
         )
         limits, plan = _limits(scenario), scenario.strategy.plan
-        smallest = _smallest(inputs, limits) if degrees is None else _Smallest(degrees, _fits(inputs, degrees))
+        smallest = _smallest(inputs, limits) if degrees is None else _Smallest(degrees, _fits(inputs, limits, degrees))
         degrees = smallest.degrees
         microbatch = max(1, scenario.samples_per_worker // plan.microbatches)
         share = degrees.stages * degrees.tensor / (plan.stages * plan.model_parallel_size)
@@ -208,6 +211,7 @@ def _limits(scenario: Scenario) -> _BaselineLimits:
     if not isinstance(scenario.strategy, ReplicaStrategy):
         return _BaselineLimits(Degrees(), "1f1b", False, False)
     sharing = plan.sharing if scenario.training.zero else math.gcd(plan.workers, plan.expert)
+    sharing = plan.workers if plan.exchanges_rows else sharing
     stages = plan.stages
     if any(plan.counted):
         # the first and last stages of the baseline have blocks
@@ -215,8 +219,9 @@ def _limits(scenario: Scenario) -> _BaselineLimits:
         stages = min(stages, last - first)
     degrees = Degrees(sharing, stages, plan.tensor, math.gcd(plan.expert, sharing * plan.folds), plan.expert_tensor)
     return _BaselineLimits(
-        degrees, "gpipe" if plan.schedule == "gpipe" else "1f1b", plan.sequence_parallel, plan.overlap_tensor
-    )
+        degrees, "gpipe" if plan.schedule == "gpipe" else "1f1b", plan.sequence_parallel, plan.overlap_tensor,
+        plan.tables and plan.tables.defaulted({"plan": "greedy"}),
+    )  # fmt: skip
 
 
 @functools.lru_cache(_CACHE_SIZE)
@@ -227,7 +232,7 @@ def _smallest(inputs: _BaselineInputs, limits: _BaselineLimits) -> _Smallest:
     workers if they do not suffice.
     """
     for degrees in _candidates(limits.degrees):
-        if _fits(inputs, degrees):
+        if _fits(inputs, limits, degrees):
             return _Smallest(degrees, True)
     return _Smallest(limits.degrees._replace(workers=1, expert=1, expert_tensor=None), False)
 
@@ -247,28 +252,28 @@ def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
-def _fits(inputs: _BaselineInputs, degrees: Degrees) -> bool:
+def _fits(inputs: _BaselineInputs, limits: _BaselineLimits, degrees: Degrees) -> bool:
     """Whether the memory of a rank holds its states."""
-    return _states_of_fullest_bytes(inputs, degrees) <= inputs.scenario.cluster.device.capacity_bytes
+    return _states_of_fullest_bytes(inputs, limits.tables, degrees) <= inputs.scenario.cluster.device.capacity_bytes
 
 
-def _states_of_fullest_bytes(inputs: _BaselineInputs, degrees: Degrees) -> float:
+def _states_of_fullest_bytes(inputs: _BaselineInputs, tables: Tables | None, degrees: Degrees) -> float:
     """Bytes of states on the rank that has the most."""
-    total_bytes = np.concatenate([[0.0], np.cumsum(_states_bytes(inputs, degrees))])
+    total_bytes = np.concatenate([[0.0], np.cumsum(_states_bytes(inputs, tables, degrees))])
     cut = cut_into_stages(inputs.scenario.layers(WHOLE), degrees.stages)
     return max(float(total_bytes[part.stop] - total_bytes[part.start]) for part in cut)
 
 
 @functools.lru_cache(_CACHE_SIZE)
-def _states_bytes(inputs: _BaselineInputs, degrees: Degrees) -> list[float]:
+def _states_bytes(inputs: _BaselineInputs, tables: Tables | None, degrees: Degrees) -> list[float]:
     """Bytes of states per rank, for each layer."""
     scenario = inputs.scenario
     tensor, shared = degrees.tensor, degrees.expert_tensor
-    shard = Shard(tensor=tensor, expert=degrees.expert)
+    shard = Shard(tensor=tensor, expert=degrees.expert, tables=tables, workers=degrees.workers if tables else 1)
     if shared is not None and shared < tensor:
         shard = shard._replace(sequence=True, expert_tensor=shared)
     layers = scenario.layers(shard)
-    return [sum(states([layer], scenario.training, degrees.workers)) for layer in layers]
+    return [layer.table_bytes + sum(states([layer], scenario.training, degrees.workers)) for layer in layers]
 
 
 @functools.lru_cache(_CACHE_SIZE)
@@ -289,6 +294,7 @@ def _job(
             "schedule": limits.schedule,
             "sequence_parallel": limits.sequence_parallel and degrees.tensor > 1,
             "overlap_tensor": limits.overlap_tensor,
+            "tables": limits.tables,
         }
     )
     scenario = inputs.scenario

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model.layers import has_operator
+from scaleproof.simulator.published.clusters import device_named
 from scaleproof.simulator.published.tables import Row
 from scaleproof.simulator.published.training_runs import software_of
 from scaleproof.simulator.scenario.load import load
@@ -117,19 +118,6 @@ def model_named(words: str) -> str:
 def _compact(words: str) -> str:
     """Letters and digits of a model's name, without words that say how it was trained."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"\b(base|instruct|chat|hf)\b", "", words.lower()))
-
-
-def device_named(words: str) -> str:
-    """The name of the device that ships whose words are those of a table. Raises InputError."""
-    wanted = set(re.sub(r"(?<=sxm)\d|nvidia|tesla", "", words.lower().replace("-", " ")).split())
-    found = [
-        (len(own & wanted), own == wanted, "sxm" in own, name)
-        for name in catalog.names("devices")
-        if (own := set(re.sub(r"(?<=sxm)\d", "", name).split("-"))) <= wanted or wanted <= own
-    ]
-    if not found:
-        raise InputError(f"no device that ships is called {words}")
-    return max(found)[-1]
 
 
 def _cluster(row: Row, assumed: list[str]) -> dict[str, Any]:

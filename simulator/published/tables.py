@@ -18,7 +18,7 @@ Row = Mapping[str, str]
 # End of the names of compressed tables.
 _COMPRESSED: Final = ".gz"
 # The tables whose rows are scenarios.
-_RUNS: Final = ("transformer_training.csv", "fine_tuning.csv")
+_RUNS: Final = ("transformer_training.csv", "fine_tuning.csv", "recommenders.csv", "vision.csv")
 # Of a table: a million rows, more than anybody has measured.
 _MAX_BYTES: Final = 64 * 2**20
 
@@ -95,7 +95,7 @@ def find_row(reference: str) -> Row:
     rows = _training_rows()
     if number not in rows:
         close = difflib.get_close_matches(number, rows, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"ids are in scenarios/published/{' and '.join(_RUNS)}"
+        hint = f"did you mean {' or '.join(close)}?" if close else f"ids are in scenarios/published/{', '.join(_RUNS)}"
         raise NotFoundError(f"no published training run has the id {number!r}; {hint}")
     return rows[number]
 

@@ -13,6 +13,7 @@ from scaleproof.simulator.run.run import Run
 # Exposed communication below this share of a step is no reason for a faster network.
 _LITTLE: Final = 0.02
 WAITING_FOR_INPUT: Final = "waiting_for_input"
+INPUT_BOUND: Final = "Input-bound"
 _UPDATES: Final = "updates"
 # Causes other than compute, with what they are called, what they bind, and what helps.
 _LIMITS: Final = {
@@ -20,7 +21,7 @@ _LIMITS: Final = {
     "bubble": ("pipeline bubble", "Pipeline-bound", "more microbatches, or several chunks per stage, help"),
     "waiting_for_server": ("waiting for servers", "Server-bound", "more or faster servers help"),
     "waiting_for_ranks": ("waiting for other ranks", "Imbalanced", "equal work and equal speed of all ranks help"),
-    WAITING_FOR_INPUT: ("waiting for input", "Input-bound", "faster data loading helps most"),
+    WAITING_FOR_INPUT: ("waiting for input", INPUT_BOUND, "faster data loading helps most"),
     _UPDATES: ("updates on hosts", "Host-bound", "faster memory of hosts, training.delay_update or less offloading help"),
 }
 _COMPUTE: Final = "Compute-bound"
@@ -30,8 +31,12 @@ _UPDATE_HELPS: Final = "more samples per step, training.delay_update, or hosts w
 # Shares of compute for which kernels wait for the host, from which on it is mentioned, and limits the step.
 _NOTICEABLE: Final = 0.1
 _HOST_LIMITS: Final = 0.5
-# What helps, by the part of data loading that is slowest.
-_FASTER: Final = {"storage": "faster storage", "decoding": "faster decoding, or more cores for it,"}
+
+# What helps a part of data loading, where it is not a faster one.
+_FASTER: Final = {
+    "decoding": "faster decoding, or more cores for it,", "augmentation": "faster augmentation, or more cores for it,",
+    "reads in flight": "a larger number of reads in flight",
+}  # fmt: skip
 
 
 def limit(run: Run) -> Iterator[str]:
@@ -45,7 +50,8 @@ def limit(run: Run) -> Iterator[str]:
         name, words, remedy = _LIMITS[limiting]
         mostly = ""
         if limiting == WAITING_FOR_INPUT and run.loading is not None:
-            remedy = f"{_FASTER[run.loading.slowest]} helps most"
+            slowest = run.loading.parts[0].name
+            remedy = f"{_FASTER.get(slowest, f'faster {slowest}')} helps most"
         if limiting == "exposed_communication" and run.communication:
             most = run.communication[0]
             mostly = f", {format_percent(most.exposed_s / run.step_time_s)} {most.label}"

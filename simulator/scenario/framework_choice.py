@@ -10,6 +10,7 @@ from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, is_narrow
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.frameworks.files import with_features
+from scaleproof.simulator.frameworks.prior import Software, SoftwarePrior, relative_times
 from scaleproof.simulator.model.layers import ModelSpec
 from scaleproof.simulator.parallelism import (
     DataParallel,
@@ -57,15 +58,79 @@ def features(strategy: Strategy, precision: Any, zero: int, cluster: Cluster) ->
     return frozenset(name for name, is_needed in needed.items() if is_needed)
 
 
-def default_framework(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> Framework:
+def default_framework(scenario: Scenario, strategy: Strategy, zero: int) -> Framework:
+    """The default framework of a scenario with another strategy and stage of ZeRO."""
+    precision, model, cluster = scenario.training.precision, scenario.model, scenario.cluster
+    return usual_framework(strategy, precision, zero, model, cluster, scenario.software)
+
+
+def usual_framework(
+    strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster, software: str = ""
+) -> Framework:
     """The default framework: the cluster's, else the usual one of the strategy (table in docs/guides/frameworks.md).
 
-    The first of them that supports the needed features; otherwise `ideal`.
+    The first of them that supports the needed features; otherwise `ideal`. software: words for software that does not ship, for
+    which the middle of its prior stands.
     """
     needed = features(strategy, precision, zero, cluster)
+    if software and not cluster.computes_on_processors and (prior := _prior(needed, model, cluster, software)).names:
+        return shipped(prior.middle)
     own = () if cluster.framework is None else (cluster.framework,)
     usual = map(shipped, (*own, *_usual(strategy, precision, zero, model, cluster)))
     return next((one for one in usual if needed <= set(one.supports)), None) or shipped("ideal")
+
+
+def software_prior(scenario: Scenario) -> SoftwarePrior | None:
+    """The frameworks that the software of a scenario may be like, where it names none; None where it does, and for jobs on
+    other devices, or of other models, than those that their times are of."""
+    if not scenario.framework_is_default or not _has_times(scenario):
+        return None
+    training, cluster = scenario.training, scenario.cluster
+    needed = features(scenario.strategy, training.precision, training.zero, cluster)
+    prior = _prior(needed, scenario.model, cluster, scenario.software)
+    return prior if len(prior.names) > 1 else None
+
+
+def _has_times(scenario: Scenario) -> bool:
+    """Whether the times of frameworks are of such kernels as a scenario's: of transformers on described GPUs or TPUs."""
+    device, name = scenario.cluster.device, scenario.framework.name
+    is_described = device.kernels is not None and not device.measured_layers and device.efficiency is None
+    is_own = scenario.cluster.framework is not None or scenario.cluster.computes_on_processors
+    is_transformer = hasattr(scenario.model, "sequence") and not isinstance(scenario.strategy, CapturedStrategy)
+    return is_described and is_transformer and not is_own and name in relative_times(_is_flash(scenario.model))
+
+
+def _is_flash(model: ModelSpec) -> bool:
+    return bool(getattr(model, "flash", True))
+
+
+def _prior(needed: frozenset[str], model: ModelSpec, cluster: Cluster, words: str) -> SoftwarePrior:
+    known, kernels = Software.from_words(words), cluster.device.kernels
+    if kernels is not None and kernels.generation == "tpu":
+        known = known._replace(kind="jax")
+    return SoftwarePrior.of(needed, _is_flash(model), known)
+
+
+def software_words(scenario: Scenario) -> str:
+    """A sentence on software that is not named: what stands for it, how much faster or slower it may be, and what would narrow
+    the interval. Empty where the scenario names it."""
+    prior, name = software_prior(scenario), scenario.framework.name
+    if prior is None:
+        return ""
+    time = relative_times(_is_flash(scenario.model))[name]
+    fastest, slowest = ((prior.times[at] / time - 1) * 100 for at in (0, -1))
+    what = f"software {scenario.software!r} does not ship" if scenario.software else "no software is named"
+    return (
+        f"{what}: {name} stands for {len(prior.names)} frameworks that run this, with compute times of {fastest:+.0f} % "
+        f"({prior.names[0]}) to {slowest:+.0f} % ({prior.names[-1]}); name one to narrow the interval, such as "
+        f"{', '.join(prior.nearest(time))}"
+    )
+
+
+def software_ends(scenario: Scenario) -> tuple[float, float] | None:
+    """Logarithms of the ends of the 90 % interval of unknown software's compute time over the prediction's; None if known."""
+    prior = software_prior(scenario)
+    return prior and prior.log_ends(relative_times(_is_flash(scenario.model))[scenario.framework.name])
 
 
 def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> tuple[str, ...]:
@@ -93,11 +158,17 @@ def check_supported(framework: Framework, needed: frozenset[str]) -> None:
     missing = sorted(needed - set(framework.supports))
     if not missing:
         return
-    # real training software first, then the ideal bound and CPU software
-    others = sorted(with_features(needed), key=lambda name: name in _NAMED_LAST)
+    # real training software first, by how many use it, then the ideal bound and CPU software
+    others = sorted(with_features(needed), key=lambda name: (name in _NAMED_LAST, -_weight(name)))
     hint = f"use {', '.join(others[:_MOST_NAMED])}" if others else "change the strategy, precision or device"
     words = ", ".join(name.replace("_", " ") for name in missing)
     raise FieldError(("framework",), f"{framework.name} does not support {words}; {hint}")
+
+
+def _weight(name: str) -> float:
+    """How many train with a framework; 0 of variants."""
+    use = shipped(name).use
+    return 0.0 if use is None else use.weight
 
 
 def check_attention(framework: Framework, model: ModelSpec) -> None:

@@ -18,6 +18,7 @@ from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.common.yaml_file import Located
 from scaleproof.simulator.frameworks.files import resolve_framework
 from scaleproof.simulator.model import AnyModel
+from scaleproof.simulator.model.traced import PACKAGES
 from scaleproof.simulator.scenario.problems import problem
 
 _S = TypeVar("_S", bound=Spec)
@@ -123,14 +124,16 @@ def resolve_part(located: Located, part: str, folder: Path) -> None:
 
 
 def _read(part: str, reference: str, folder: Path) -> tuple[Located, Path]:
-    """Reads a part. A model may also be `hf:path/config.json` or `python:module:function`. Raises NotFoundError or
-    ScenarioError."""
+    """Reads a part. A model may also be `hf:path/config.json`, `python:module:function`, `timm:NAME` or `torchvision:NAME`.
+    Raises NotFoundError or ScenarioError."""
     if part == "model" and reference.startswith("hf:"):
         from scaleproof.simulator.model import huggingface
 
         return Located(huggingface.read(folder / reference.removeprefix("hf:"))), folder
     if part == "model" and reference.startswith("python:"):
         return Located({"kind": "traced", "source": reference, "name": reference.rpartition(":")[2]}), folder
+    if part == "model" and reference.startswith(PACKAGES):
+        return Located({"kind": "recorded", "source": reference, "name": reference.partition(":")[2]}), folder
     return read_part(part, reference, folder)
 
 

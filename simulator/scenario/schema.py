@@ -19,12 +19,13 @@ from scaleproof.simulator.cluster.perturbations import EVEN, Perturbations
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Count, Spec
-from scaleproof.simulator.common.units import counted
+from scaleproof.simulator.common.units import counted, format_bytes
 from scaleproof.simulator.common.yaml_file import FieldPath
 from scaleproof.simulator.frameworks import IDEAL, Framework
 from scaleproof.simulator.frameworks.files import renamed
 from scaleproof.simulator.model import AnyModel
 from scaleproof.simulator.model.autocast import with_wide_stream
+from scaleproof.simulator.model.contrastive import Peers, TwoTowers, with_loss
 from scaleproof.simulator.model.fine_tuning import FineTuning, trained_part
 from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard
 from scaleproof.simulator.model.traced import Traced
@@ -40,7 +41,7 @@ from scaleproof.simulator.parallelism import (
     Strategy,
 )
 from scaleproof.simulator.parallelism.option_rules import check_options
-from scaleproof.simulator.parallelism.replicas import ReplicaStrategy, check_shares
+from scaleproof.simulator.parallelism.replicas import ReplicaStrategy, check_shares, peers_of
 from scaleproof.simulator.parallelism.strategy import StrategyRegistry
 from scaleproof.simulator.parallelism.used_devices import placed
 from scaleproof.simulator.scenario.balanced_shares import balanced_shares
@@ -68,17 +69,26 @@ _MOST_PARAMETERS: Final = 10**15
 
 
 def _layers(
-    model: ModelSpec, shard: Shard, autocast: bool = False, tuning: FineTuning | None = None, keys: float = 1.0
+    model: ModelSpec,
+    shard: Shard,
+    autocast: bool = False,
+    tuning: FineTuning | None = None,
+    keys: float = 1.0,
+    peers: Peers | None = None,
 ) -> Sequence[Layer]:
     """The layers of a model, identical objects for equal models. Raises FieldError if the model cannot be sharded, or trained,
     so."""
     # traced models have a cache of their own, by the folder of the user's function, and warn each time
-    return model.build_layers(shard) if isinstance(model, Traced) else _built(model, shard, autocast, tuning, keys)
+    if isinstance(model, Traced):
+        return with_loss(model.build_layers(shard), model, peers)
+    return _built(model, shard, autocast, tuning, keys, peers)
 
 
 @functools.lru_cache(maxsize=64)
-def _built(model: ModelSpec, shard: Shard, autocast: bool, tuning: FineTuning | None, keys: float) -> Sequence[Layer]:
-    layers = tuple(model.build_layers(shard))
+def _built(
+    model: ModelSpec, shard: Shard, autocast: bool, tuning: FineTuning | None, keys: float, peers: Peers | None
+) -> Sequence[Layer]:
+    layers = tuple(with_loss(model.build_layers(shard), model, peers))
     layers = layers if keys == 1 else with_keys(layers, keys)
     layers = with_wide_stream(layers) if autocast else layers
     return layers if tuning is None else trained_part(layers, tuning)
@@ -96,6 +106,10 @@ class Scenario(Spec):
     model: Annotated[AnyModel, Field(description="inline, or the name or path of a model file")]
     cluster: Annotated[Cluster, Field(description="inline, or the name or path of a cluster file")]
     framework: Annotated[Framework, Field(description="inline, or the name or path of a framework file")] = IDEAL
+    software: str = Field(
+        "", max_length=200,
+        description="words for training software that does not ship, such as 'PaddlePaddle 2021', in place of `framework`",
+    )  # fmt: skip
     strategy: AnyStrategy
     batch: Batch
     steps: Count = 20
@@ -161,10 +175,12 @@ class Scenario(Spec):
     @property
     def uses_host(self) -> bool:
         """Whether hosts have states, parameters or activations that their devices would have otherwise."""
-        return bool(self.training.offload) or (isinstance(self.strategy, CapturedStrategy) and self.strategy.script.uses_host)
+        captured = isinstance(self.strategy, CapturedStrategy) and self.strategy.script.uses_host
+        return bool(self.training.offload) or self.strategy.plan.stores_rows_on_hosts or captured
 
-    def layers(self, shard: Shard) -> Sequence[Layer]:
-        """The layers of a rank of the sharded model, as they are trained, with samples of the mean length.
+    def layers(self, shard: Shard, peers: Peers | None = None) -> Sequence[Layer]:
+        """The layers of a rank of the sharded model, as they are trained, with samples of the mean length. peers: whose
+        features a contrastive loss compares; those of the scenario if None.
 
         Identical objects for equal models. Raises FieldError if it cannot be sharded, or trained, so.
         """
@@ -175,7 +191,13 @@ class Scenario(Spec):
             model, keys = model.model_copy(update={"sequence": tokens}), round(found.keys / tokens, 4)
         if shard.sequence and self.framework.memory.keeps_gathered == "always":
             shard = shard._replace(regathers=False)
-        return _layers(model, shard, self.training.has_wide_stream, self.tuning, keys)
+        if shard.context > 1 and self.framework.ring.repeats_keys:
+            shard = shard._replace(repeats_keys=True)
+        if not isinstance(model, TwoTowers) or model.contrast is None:
+            peers = None
+        elif peers is None:
+            peers = peers_of(self.strategy, self.samples_per_worker)
+        return _layers(model, shard, self.training.has_wide_stream, self.tuning, keys, peers)
 
     @property
     def tuning(self) -> FineTuning | None:
@@ -236,11 +258,10 @@ class Scenario(Spec):
             self.__dict__["strategy"] = self.strategy.for_samples(self.samples_per_worker)
         strategy, training = self.strategy, self.training
         cluster = placed(self.cluster, strategy.plan)
-        self.__dict__["cluster"] = with_host(cluster) if self.uses_host else cluster
+        copies = self.input is not None and self.input.copied_bytes > 0
+        self.__dict__["cluster"] = with_host(cluster) if self.uses_host or copies else cluster
         if self.framework_is_default:
-            self.__dict__["framework"] = default_framework(
-                strategy, training.precision, training.zero, self.model, self.cluster
-            )
+            self.__dict__["framework"] = default_framework(self, strategy, training.zero)
         else:
             check_supported(self.framework, features(strategy, training.precision, training.zero, self.cluster))
             check_attention(self.framework, self.model)
@@ -274,6 +295,13 @@ class Scenario(Spec):
             raise FieldError(field, text)
         layers = self.layers(strategy.plan.shard)
         strategy.check(layers, self.samples_per_worker)
+        stored_bytes = max((layer.table_bytes for layer in layers), default=0.0)
+        if stored_bytes > self.cluster.device.capacity_bytes:
+            message = (
+                f"the fullest worker's tables take {format_bytes(stored_bytes)}, its device has "
+                f"{format_bytes(self.cluster.device.capacity_bytes)}; divide them by row or column, add workers, or on: host"
+            )
+            raise FieldError(("strategy", "tables"), message)
         self.training.recompute.check(layers, self.model.kind)
         if isinstance(strategy, CapturedStrategy):
             strategy.check_training(self.training, self.cluster.device.peak_flops)

@@ -16,6 +16,7 @@ from scaleproof.simulator.program.costs import PassCommunication
 from scaleproof.simulator.strategy.data_parallel.buckets import RankLayers
 from scaleproof.simulator.strategy.data_parallel.offloading import add_activation_copies
 from scaleproof.simulator.strategy.data_parallel.ring_allreduce import GradientSync
+from scaleproof.simulator.strategy.data_parallel.tables import add_row_copies
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.folding import folded, folded_with_links
 from scaleproof.simulator.strategy.layout.resource_map import LinkClasses
@@ -61,6 +62,8 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
         GradientSync(context, replicas).add()
         if "activations" in job.offload:
             add_activation_copies(context, replicas)
+        if plan.stores_rows_on_hosts:
+            add_row_copies(context, replicas)
     return context.builder.build(PlanCosts(job, plan.microbatches, link_classes, plan, times))
 
 

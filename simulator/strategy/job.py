@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -45,7 +45,8 @@ class Costs:
     """Costs of each layer for one microbatch; arrays of shape (layers,).
 
     forward_s, backward_s: seconds of compute; recomputation counts as backward. first_forward_s, last_backward_s: additional
-    seconds in the first forward and the last backward pass of a step. forward_exchange_s, backward_exchange_s: exposed seconds
+    seconds in the first forward and the last backward pass of a step. made_s, bucketed_s: the same in the first and in the last
+    pass that computes gradients of weights, as in `Job.gradients_s`. forward_exchange_s, backward_exchange_s: exposed seconds
     of the collectives among ranks that share a layer. output_bytes: boundary activations, passed to later layers.
     parameters: trained ones, elements. replica_delay: share by which collectives of replicas take longer next to forward and
     to backward passes, shape (2, layers).
@@ -55,6 +56,8 @@ class Costs:
     backward_s: NDArray[np.float64]
     first_forward_s: NDArray[np.float64]
     last_backward_s: NDArray[np.float64]
+    made_s: NDArray[np.float64]
+    bucketed_s: NDArray[np.float64]
     forward_exchange_s: NDArray[np.float64]
     backward_exchange_s: NDArray[np.float64]
     output_bytes: NDArray[np.float64]
@@ -79,11 +82,11 @@ class Job:
     in `TrainingWork`. imbalance: work of the worker with the longest samples over the mean.
     exchange: times of the collectives among ranks that share layers. contend: slowdown by collectives next to passes.
     recomputed: whether each layer is recomputed, where that depends on stages; all blocks if None. gradients: bytes of their
-    elements, of the training precision if None. scatter: when ZeRO's stages 2 and 3 scatter gradients. shares_links: whether an
-    engine models that messages share links; else workers whose messages take equal times are one class. is_emulated: whether
-    ranks wait for the time of their compute instead of using cores. trained_bytes: of a trained parameter, of the training
-    precision if None. offload, uses_drives, delays_update: what hosts have, whether drives do, and whether an offloaded step of
-    the optimizer overlaps with the next step.
+    elements, of the training precision if None. averages: whether ranks sum gradients. scatter: when ZeRO's stages 2 and 3
+    scatter gradients. shares_links: whether an engine models that messages share links; else workers whose messages take equal
+    times are one class. is_emulated: whether ranks wait for the time of their compute instead of using cores. trained_bytes: of
+    a trained parameter, of the training precision if None. offload, uses_drives, delays_update: what hosts have, whether drives
+    do, and whether an offloaded step of the optimizer overlaps with the next step. reading_nodes: those that read the data set.
     """
 
     layers: Sequence[Layer]
@@ -95,6 +98,7 @@ class Job:
     recompute: Recompute = NO_RECOMPUTE
     zero: int = 0
     input: Input | None = None
+    reading_nodes: int = 1
     measured_step: MeasuredStep | None = None
     framework: Framework = IDEAL
     recipe: Recipe = "delayed"
@@ -113,6 +117,7 @@ class Job:
     contend: Contention | None = None
     recomputed: tuple[bool, ...] | None = None
     gradients: GradientSizes | None = None
+    averages: bool = False
     scatter: Literal["microbatch", "step"] = "microbatch"
     shares_links: bool = True
     is_emulated: bool = False
@@ -200,11 +205,14 @@ class Job:
         collectives_s = exposed_exchanges_s(within_s)
         forward_exchange_s, backward_exchange_s = collectives_s
         forward_s, backward_s = np.maximum(computing_s, self.least_s(samples) - collectives_s)
+        made_s, bucketed_s = self.gradients_s(samples)
         return Costs(
             forward_s=forward_s,
             backward_s=backward_s,
             first_forward_s=once_per_step_s[0],
             last_backward_s=once_per_step_s[1],
+            made_s=made_s,
+            bucketed_s=bucketed_s * self.averages,
             forward_exchange_s=forward_exchange_s,
             backward_exchange_s=backward_exchange_s,
             output_bytes=self.boundary_bytes(samples),
@@ -218,6 +226,19 @@ class Job:
         if self.recompute.kind != "none":
             backward_s = backward_s + self.where_recomputed(self._executed(Execution.again_s, samples))
         result: NDArray[np.float64] = np.stack([forward_s, backward_s]) * (self._scale() * self.slowest_pass)
+        return result
+
+    def gradients_s(self, samples: float) -> NDArray[np.float64]:
+        """Seconds by which each layer's first backward pass of a step is longer, negative where it makes gradients to which
+        others add theirs, and the last one, where replicas copy gradients into buckets; shape (2, layers)."""
+        made_s = self._made_s()
+        bucketed_s = self._executed(Execution.bucketing_s, samples, self.reduced_bytes)
+        result: NDArray[np.float64] = np.stack([made_s, bucketed_s]) * (self._scale() * self.slowest_pass)
+        return result
+
+    def _made_s(self) -> NDArray[np.float64]:
+        """Seconds by which each layer's first backward pass of a step is longer, at most 0, before scaling, shape (layers,)."""
+        result: NDArray[np.float64] = -self._accumulation_s() * (self.gradients is not None and self.gradients.makes)
         return result
 
     def least_s(self, samples: float) -> NDArray[np.float64]:
@@ -319,7 +340,7 @@ class Job:
                 "is shorter than the optimizer's step alone at the device's memory bandwidth; give the time of a whole step"
             )
             raise FieldError(("training", "measured_step", "time"), message)
-        return left_s / float(np.sum(self._layers_s(self.measured_step.samples)))
+        return left_s / float(np.sum(self._layers_s(self.measured_step.samples)) + np.sum(self._made_s()))
 
     @cached_property
     def _execution(self) -> Execution:
@@ -327,13 +348,14 @@ class Job:
         work = TrainingWork(
             self.precision, self.optimizer, self.recompute, self.recipe, self.pipelined_ranks, self.splits_backward,
             self.autocast, self.master, self.state_bits, self.ema, self.clips, self.zero,
+            self.exchange is not None and self.exchange.plan.overlap_tensor,
         )  # fmt: skip
         return execution_of(self.cluster.device, self.framework, work)
 
-    def _executed(self, method: Callable[..., Any], samples: float) -> NDArray[np.float64]:
-        """Values of a method of `Execution` for all layers; layers are the last axis."""
+    def _executed(self, method: Callable[..., Any], samples: float, *more: Hashable) -> NDArray[np.float64]:
+        """Values of a method of `Execution` for all layers; layers are the last axis. more: arguments of the method."""
         layers, index = self._distinct_layers
-        return np.array(self._execution.each(method, layers, samples), dtype=np.float64)[index].T
+        return np.array(self._execution.each(method, layers, samples, *more), dtype=np.float64)[index].T
 
     def _layers_s(self, samples: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Seconds of each layer's forward and backward pass, without recomputation; both of shape (layers,)."""
@@ -436,7 +458,7 @@ class Job:
             if self.recompute.kind != "none" and (self.recomputed is None or self.recomputed[number]):
                 kept = kept_activations(layer, self.recompute, entry_elements=entry)
             else:
-                result[number] = software.copies_bytes(layer)
+                result[number] = software.copies_bytes(layer, self.element_bytes)
             result[number] += sum(one.elements * (one.element_bytes or self.element_bytes) for one in kept)
         return samples * result
 

@@ -30,10 +30,12 @@ def pass_times(plan: Plan, job: Job) -> PassTimes:
 def with_collectives(plan: Plan, job: Job) -> Job:
     """The job with the collectives of a plan's ranks within their passes, and the contention of collectives next to passes."""
     mesh = plan.grid_on(job.cluster)
-    shares_layers = plan.model_parallel_size > 1 or plan.expert > 1
+    shares_layers = plan.model_parallel_size > 1 or plan.expert > 1 or plan.exchanges_rows
+    shares_layers = shares_layers or any(one.axis == "features" for layer in job.layers[-1:] for one in layer.exchanges)
     return replace(
         job, exchange=LayerCollectives(plan, mesh) if shares_layers else None, contend=Contention.of_replicas(plan, mesh, job),
-        ranks=plan.ranks, group=plan.model_parallel_size, pipelined_ranks=plan.pipelined_ranks(job.cluster),
+        averages=plan.averages and not plan.servers, ranks=plan.ranks, group=plan.waiting_within,
+        pipelined_ranks=plan.pipelined_ranks(job.cluster),
         splits_backward=plan.schedule not in WHOLE,
     )  # fmt: skip
 

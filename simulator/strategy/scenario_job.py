@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from scaleproof.simulator.cluster.perturbations import Perturbations
 from scaleproof.simulator.parallelism import Strategy
+from scaleproof.simulator.parallelism.replicas import peers_of
 from scaleproof.simulator.parallelism.used_devices import placed
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.scenario.schema import Scenario
@@ -58,7 +59,7 @@ def _own_job(scenario: Scenario) -> Job:
 def _job(scenario: Scenario, strategy: Strategy, samples_per_worker: int, unevenness: Perturbations) -> Job:
     training, plan = scenario.training, strategy.plan
     cluster = scenario.cluster if strategy is scenario.strategy else placed(scenario.cluster, plan)
-    layers, lengths = scenario.layers(plan.shard), scenario.length_statistics
+    layers, lengths = scenario.layers(plan.shard, peers_of(strategy, samples_per_worker)), scenario.length_statistics
     job = Job(
         layers=layers,
         imbalance=1.0 if lengths is None else lengths.imbalance(layers),
@@ -72,6 +73,7 @@ def _job(scenario: Scenario, strategy: Strategy, samples_per_worker: int, uneven
         scatter=plan.scatter,
         zero=training.zero,
         input=scenario.input,
+        reading_nodes=cluster.nodes_of(strategy.training_ranks),
         measured_step=training.measured_step,
         framework=scenario.framework,
         recipe=scenario.recipe,
@@ -85,7 +87,7 @@ def _job(scenario: Scenario, strategy: Strategy, samples_per_worker: int, uneven
         uses_drives=training.offload_to == "nvme",
         delays_update=training.delay_update,
         ranks=strategy.waiting_ranks,
-        group=plan.model_parallel_size,
+        group=plan.waiting_within,
         pipelined_ranks=plan.pipelined_ranks(cluster),
         is_emulated=scenario.compute == "paced",
     )

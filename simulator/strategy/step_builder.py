@@ -87,7 +87,7 @@ class StepBuilder(ProgramBuilder):
         self.job = job
         self._places: dict[int, tuple[int, int]] = {}
         loaded = job.samples_per_worker if samples is None else samples
-        self._loader = None if job.input is None else BatchLoader(self, job.input, loaded)
+        self._loader = None if job.input is None else BatchLoader(self, job, loaded)
 
     def add_rank(
         self, name: str, rank: int, node: int,

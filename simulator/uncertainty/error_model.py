@@ -23,18 +23,24 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
 from scaleproof.simulator.common import catalog, yaml_file
+from scaleproof.simulator.model import RecordedModel
+from scaleproof.simulator.scenario.framework_choice import software_ends
 from scaleproof.simulator.scenario.schema import Scenario
 
 Amounts = NDArray[np.float64]
 # Kinds of predictions with errors of their own: step times from a model of the device; step times from a measured step of one
 # device; collectives; steps of pipelines whose passes were measured; bytes of memory.
-Family = Literal["training", "scaling", "collectives", "schedules", "memory"]
+Family = Literal["training", "scaling", "collectives", "schedules", "memory", "vision"]
 
 FILE: Final = catalog.ROOT / "uncertainty" / "errors.yaml"
 # The group of a fit that contains all others.
 ALL: Final = "all"
 # The quantity that slows the step as a whole instead of tasks: the simulator's model error.
 MODEL: Final = "model"
+# The quantity that slows computation where software is not named: that of the frameworks that it may be like.
+SOFTWARE: Final = "software"
+# The quantity of a cluster whose slowdown has the effect of other software, which computes slower.
+SLOWED_AS: Final[Mapping[str, str]] = {SOFTWARE: "device"}
 # Messages of at least this size are large: their time is mostly bandwidth.
 LARGE_BYTES: Final = 2**20
 # Covariate of the share of the step time that does not depend on the speed of the device: log(1 + share / small share), so that
@@ -150,11 +156,16 @@ def _fit(data: Mapping[str, Any]) -> Fit:
 
 @dataclass(frozen=True)
 class ErrorCase:
-    """A prediction as the error model sees it: its family, group and covariates. family: None for calibrated clusters."""
+    """A prediction as the error model sees it: its family, group and covariates. family: None for calibrated clusters.
+
+    software: logarithms of the ends of the 90 % interval of unknown software's compute time over the prediction's; None if
+    the software is named.
+    """
 
     family: Family | None
     group: str = ALL
     covariates: Mapping[str, float] = field(default_factory=dict)
+    software: tuple[float, float] | None = None
 
     def log_ends(self, cluster: Cluster, errors: ErrorModel, exposed: float | Amounts = 1.0) -> tuple[Amounts, Amounts]:
         """Ends of the 90 % interval of the logarithm of the model error; those of the prior for families without a fit.
@@ -194,23 +205,25 @@ def log_exposed(share: float | Amounts) -> Amounts:
 
 
 def case_of_scenario(scenario: Scenario) -> ErrorCase:
-    """The family of a step time, its group (whether the framework is named), and the number of ranks as a covariate."""
+    """The family of a step time, its group (whether the framework is named), and the number of nodes as a covariate. Recorded
+    models, those of vision and sound, have a family of their own."""
     covariates = {NODES: math.log2(max(1, scenario.strategy.nodes_needed(scenario.cluster)))}
     if is_calibrated(scenario.cluster) or scenario.compute == "paced":
         return ErrorCase(None, covariates=covariates)
     if scenario.training.measured_step is not None:
         return ErrorCase("scaling", covariates=covariates)
+    if isinstance(scenario.model, RecordedModel):
+        return ErrorCase("vision", covariates=covariates, software=software_ends(scenario))
     group = "default framework" if scenario.framework_is_default else "named framework"
-    return ErrorCase("training", group, covariates)
+    return ErrorCase("training", group, covariates, software_ends(scenario))
 
 
-def case_of_collective(size_bytes: float, nodes: int, cluster: Cluster) -> ErrorCase:
-    """The family of a collective: small or large messages, within or between nodes."""
+def case_of_collective(size_bytes: float, cluster: Cluster) -> ErrorCase:
+    """The family of a collective: small or large messages."""
     if is_calibrated(cluster):
         return ErrorCase(None)
     is_small = size_bytes < LARGE_BYTES
-    covariates = {"small": float(is_small), "between_nodes": float(nodes > 1)}
-    return ErrorCase("collectives", "below 1 MiB" if is_small else "from 1 MiB", covariates)
+    return ErrorCase("collectives", "below 1 MiB" if is_small else "from 1 MiB", {"small": float(is_small)})
 
 
 def case_of_memory(scenario: Scenario) -> ErrorCase:

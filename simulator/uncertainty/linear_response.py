@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, slowed, uncertain
-from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorCase, ErrorModel, shipped
+from scaleproof.simulator.uncertainty.error_model import MODEL, SOFTWARE, ErrorCase, ErrorModel, shipped
 from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval
 from scaleproof.simulator.uncertainty.priors import Priors, columns
 from scaleproof.simulator.uncertainty.response import NEGLIGIBLE
@@ -147,9 +147,10 @@ def linear_response(
         if name != MODEL:
             share = (slower_s({name: 1 + _SLOWDOWN}) / first_s - 1) / _SLOWDOWN
             shares |= {name: share} if (np.abs(share) > NEGLIGIBLE).any() else {}
-    exposed = 1 - np.clip(shares.get("device", np.zeros_like(first_s)), 0.0, 1.0)
-    model = case.log_ends(cluster, errors or shipped(), exposed)
-    return LinearResponse(Priors.of(shares, cluster, model), np.array(list(shares.values())))
+    computed = np.clip(shares.get("device", np.zeros_like(first_s)), 0.0, 1.0)
+    model = case.log_ends(cluster, errors or shipped(), 1 - computed)
+    shares |= {} if case.software is None else {SOFTWARE: computed}
+    return LinearResponse(Priors.of(shares, cluster, model, case.software), np.array(list(shares.values())))
 
 
 def of_closed_form(

@@ -20,7 +20,7 @@ from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.draws import drawn, interval
-from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario, shipped, similarity
+from scaleproof.simulator.uncertainty.error_model import MODEL, SOFTWARE, ErrorModel, case_of_scenario, shipped, similarity
 from scaleproof.simulator.uncertainty.response import Response, response_of_scenario
 
 Times = NDArray[np.float64]
@@ -181,6 +181,9 @@ def common(name: str, a: Scenario, b: Scenario, errors: ErrorModel | None = None
     the model error, see `common_error_share`."""
     if name == MODEL:
         return common_error_share(a, b, errors)
+    if name == SOFTWARE:
+        # software that neither names is the same in both
+        return float(a.framework_is_default and b.framework_is_default and a.software == b.software)
     quantity = QUANTITIES[name]
     in_a, in_b = (
         (quantity.value(one.cluster), quantity.slowdown_interval(one.cluster), _parameters(name, one.cluster)) for one in (a, b)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, uncertain
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.uncertainty.error_model import MODEL
+from scaleproof.simulator.uncertainty.error_model import MODEL, SOFTWARE
 
 Amounts = NDArray[np.float64]
 
@@ -28,19 +29,38 @@ class Priors(NamedTuple):
     high: Amounts
 
     @classmethod
-    def of(cls, names: Iterable[str], cluster: Cluster, model: tuple[Amounts, Amounts] | None = None) -> Priors:
+    def of(
+        cls,
+        names: Iterable[str],
+        cluster: Cluster,
+        model: tuple[Amounts, Amounts] | None = None,
+        software: tuple[float, float] | None = None,
+    ) -> Priors:
         """The priors of some quantities of a cluster.
 
-        model: logarithms of the ends for the model error, each a number or one per row; those of the cluster if None.
+        model: logarithms of the ends for the model error, each a number or one per row; those of the cluster if None. software:
+        those of unknown software.
         """
         names = tuple(names)
-        low, high = np.log([QUANTITIES[name].slowdown_interval(cluster) for name in names]).reshape(-1, 2).T
+        low_of_software, high_of_software = software or (0.0, 0.0)
+        of_software = math.exp(low_of_software), math.exp(high_of_software)
+        ends = [of_software if name == SOFTWARE else QUANTITIES[name].slowdown_interval(cluster) for name in names]
+        low, high = np.log(ends).reshape(-1, 2).T
         if model is None or MODEL not in names:
             return cls(names, low, high)
-        ends = (np.multiply.outer(end, np.ones(np.shape(of_model))) for end, of_model in zip((low, high), model, strict=True))
-        low, high = ends
+        low, high = (
+            np.multiply.outer(end, np.ones(np.shape(of_model))) for end, of_model in zip((low, high), model, strict=True)
+        )
         low[names.index(MODEL)], high[names.index(MODEL)] = model
         return cls(names, low, high)
+
+    def on_each(self, clusters: Sequence[Cluster]) -> Priors:
+        """The same with each cluster's own intervals of its quantities, one cluster per row."""
+        low, high = np.array(np.broadcast_arrays(columns(self.low), columns(self.high), np.ones(len(clusters)))[:2])
+        for number, name in enumerate(self.names):
+            if name in QUANTITIES and name != MODEL:
+                low[number], high[number] = np.log([QUANTITIES[name].slowdown_interval(cluster) for cluster in clusters]).T
+        return Priors(self.names, low, high)
 
     def take(self, names: Iterable[str]) -> Priors:
         """The priors of some of the quantities, in this order."""

@@ -25,7 +25,7 @@ from scaleproof.simulator.run.breakdown import slopes
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step, priced
 from scaleproof.simulator.strategy.scenario_job import job_of, program_of
-from scaleproof.simulator.uncertainty.error_model import MODEL, ErrorModel, case_of_scenario, shipped
+from scaleproof.simulator.uncertainty.error_model import MODEL, SOFTWARE, ErrorModel, case_of_scenario, shipped
 from scaleproof.simulator.uncertainty.priors import Priors, quantity_deviations
 
 Times = NDArray[np.float64]
@@ -96,8 +96,12 @@ def response_of_scenario(scenario: Scenario, errors: ErrorModel | None = None) -
     errors: the shipped error model if None.
     """
     response = scenario.cached(_response)
-    model = case_of_scenario(scenario).log_ends(scenario.cluster, errors or shipped(), response.exposed)
-    return replace(response, priors=Priors.of(response.shares, scenario.cluster, model))
+    case = case_of_scenario(scenario)
+    model = case.log_ends(scenario.cluster, errors or shipped(), response.exposed)
+    shares = dict(response.shares)
+    if case.software is not None:
+        shares[SOFTWARE] = 1 - response.exposed
+    return replace(response, shares=shares, priors=Priors.of(shares, scenario.cluster, model, case.software))
 
 
 def _response(scenario: Scenario) -> Response:

@@ -11,11 +11,15 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.common.units import format_time_s
+from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.operators import Matmul
+from scaleproof.simulator.model.operators import Matmul, Scan, StepwiseMatmul
+from scaleproof.simulator.model.recommender.dlrm import lookups_of
+from scaleproof.simulator.model.transformer.recurrent import SELECTIVE_SCAN
+from scaleproof.simulator.parallelism.parameter_server import ParameterServer
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.plan_costs import stage_layers
 from scaleproof.simulator.strategy.scenario_job import job_of
 
@@ -60,15 +64,84 @@ def _repeated_recomputation(scenario: Scenario) -> Unmodelled | None:
         weights = sum(isinstance(one, Matmul) and one.weight_gradient for one in layer.operators)
         return (weights * job.layer_passes_s(layer, samples)[2],)
 
-    (layers_s,) = job.where_recomputed(job.of_layers(of_layer))
-    stages = stage_layers(scenario.strategy, job)
-    repeated_s = plan.microbatches * max(sum(layers_s[i] for one in own for i in stages[one]) for own in plan.stage_of)
+    repeated_s = _of_busiest_rank(scenario, job, *job.where_recomputed(job.of_layers(of_layer)))
     note = (
         "recomputed activations are kept until the gradients of weights; torch.distributed.pipelining keeps their gradients "
         f"alone and recomputes again for each weight, which is not modelled; the interval includes {format_time_s(repeated_s)} "
         "a step"
     )
-    return Unmodelled(note, float(repeated_s))
+    return Unmodelled(note, repeated_s)
 
 
-_PARTS: Final[Sequence[Callable[[Scenario], Unmodelled | None]]] = (_repeated_recomputation,)
+def _of_busiest_rank(scenario: Scenario, job: Job, layers_s: NDArray[np.float64]) -> float:
+    """Seconds of all microbatches of a step on the rank whose stages take longest. layers_s: of one microbatch, shape
+    (layers,)."""
+    plan, stages = scenario.strategy.plan, stage_layers(scenario.strategy, job)
+    return float(plan.microbatches * max(sum(layers_s[i] for one in own for i in stages[one]) for own in plan.stage_of))
+
+
+def _missed_rows(scenario: Scenario) -> Unmodelled | None:
+    """Rows of embedding tables that a batch looks up again, and that no cache has kept since: the model reads and changes each
+    row once."""
+    plan, job = scenario.strategy.plan, job_of(scenario)
+    samples = job.samples_per_worker / plan.microbatches
+    again_bytes = sum(lookup.repeated_bytes(samples) for lookup in lookups_of(job.layers))
+    if not again_bytes:
+        return None
+    again_s = plan.microbatches * job.cluster.device.moved_s(again_bytes)
+    note = (
+        "rows of tables that a batch looks up several times are read and changed once, and found in caches afterwards; the "
+        f"interval includes {format_time_s(again_s)} a step in case that none of them is"
+    )
+    return Unmodelled(note, again_s)
+
+
+def _dense_tables(scenario: Scenario) -> Unmodelled | None:
+    """Sparse gradients of a user's module, which none but parameter servers have without the rows that are zero."""
+    names = [table.name for layer in job_of(scenario).layers for table in layer.row_tables if table.name]
+    if not names or scenario.strategy.kind == "parameter_server":
+        return None
+    note = f"gradients of {', '.join(names)} are sparse, but are counted as dense: summed, stored and applied whole"
+    return Unmodelled(note, 0.0)
+
+
+def _whole_tables(scenario: Scenario) -> Unmodelled | None:
+    """Tables of which servers and workers exchange rows, and whose gradients workers compute whole, as PyTorch's do."""
+    strategy, job = scenario.strategy, job_of(scenario)
+    if not isinstance(strategy, ParameterServer) or not strategy.sparse:
+        return None
+    tables_bytes = sum(lookup.dense_gradient_bytes for lookup in lookups_of(job.layers))
+    if not tables_bytes:
+        return None
+    filled_s = strategy.plan.microbatches * job.cluster.device.moved_s(tables_bytes)
+    note = (
+        f"each worker is taken to have whole tables and their dense gradients, {format_bytes(tables_bytes)} each, as in "
+        "PyTorch; workers that have looked-up rows alone, as in TensorFlow, do not need this memory, and "
+        f"{format_time_s(filled_s)} a step less"
+    )
+    return Unmodelled(note, 0.0)
+
+
+def _unmeasured_recurrences(scenario: Scenario) -> Unmodelled | None:
+    """Kernels of recurrences, none of which was measured: they are priced as products and passes, and may take twice that."""
+    plan, job = scenario.strategy.plan, job_of(scenario)
+    samples = job.samples_per_worker / plan.microbatches
+
+    def of_layer(layer: Layer) -> tuple[float]:
+        own = [one for one in layer.operators if isinstance(one, Scan | StepwiseMatmul) or one.name == SELECTIVE_SCAN]
+        return (sum(job.operators_s(layer, own, samples)) if own else 0.0,)
+
+    (layers_s,) = job.of_layers(of_layer)
+    if not layers_s.any():
+        return None
+    recurrences_s = _of_busiest_rank(scenario, job, layers_s)
+    note = (
+        "no kernel of a recurrence was measured on a GPU: they are priced like products and passes over memory of their sizes; "
+        f"the interval includes twice their time, {format_time_s(recurrences_s)} a step more"
+    )
+    return Unmodelled(note, recurrences_s)
+
+
+_PARTS: Final[Sequence[Callable[[Scenario], Unmodelled | None]]] = (
+    _repeated_recomputation, _missed_rows, _dense_tables, _whole_tables, _unmeasured_recurrences,
+)  # fmt: skip

@@ -13,8 +13,8 @@ from scaleproof.commands.output import show
 _COMMANDS = (
     "predict", "plan", "sweep", "compare", "crossover", "sensitivity", "uneven", "goodput", "collective", "model",
     "cluster diff", "device", "schema", "list", "show", "calibrate", "import nccl-tests", "import topo", "import kineto",
-    "import chakra", "import kernels", "capture", "fit", "measure", "runs", "reconcile", "prove", "faults", "converge", "score",
-    "report", "timeline", "claims", "explore", "history", "completion",
+    "import chakra", "import kernels", "capture", "diagnose", "fit", "measure", "runs", "reconcile", "prove", "faults",
+    "converge", "score", "report", "timeline", "claims", "explore", "history", "completion",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from tests.docs.accuracy_page import ALL, CALIBRATED, LOG, OUTPUTS, RESULTS, Par
 
 TABLES = (
     "collectives", "data_parallel_scaling", "fine_tuning", "gpu_kernels", "layer_times", "pipeline_schedules",
-    "step_time_quantiles", "transformer_training",
+    "recommenders", "step_time_quantiles", "transformer_training", "vision",
 )  # fmt: skip
 # Tables whose rows are not of speed.
 OTHERS = ("gpu_kernels", "step_time_quantiles")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from scaleproof.simulator.cluster import Cluster
@@ -51,7 +52,8 @@ class ProbePlan:
 
     models: models whose layers are measured. names: probes to run, all if empty. groups: group sizes for collectives; 2, half
     and all ranks if empty. budget_s: seconds for all probes together. timeout_s: a probe that exceeds its budget by this has
-    failed. gpu: sizes of the probes of GPUs; None to probe cores.
+    failed. gpu: sizes of the probes of GPUs; None to probe cores. files: folder of samples that the probe "loading" reads and
+    decodes, in place of batches of random data.
     """
 
     models: Sequence[ModelSpec]
@@ -61,12 +63,15 @@ class ProbePlan:
     budget_s: float = 35.0
     timeout_s: float = 120.0
     gpu: GpuSizes | None = None
+    files: Path | None = None
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.names if name not in NAMES]:
             raise InputError(f"--probe {unknown[0]}: no such probe; give one of {', '.join(NAMES)}")
         if any(ranks < 2 for ranks in self.groups):
             raise InputError("--groups: a group needs at least 2 ranks")
+        if self.files is not None and self.names and "loading" not in self.names:
+            raise InputError("--files: only the probe loading reads files; add --probe loading")
 
     @property
     def ranks(self) -> int:
@@ -92,8 +97,10 @@ class Task:
 def tasks(plan: ProbePlan, site: Site, cluster: Cluster | None) -> list[Task]:
     """Tasks in the order in which they run, each with its share of the time.
 
-    Raises InputError if several machines are not described, or a group has more ranks than there are.
+    Raises InputError if several machines are not described, a group has more ranks than there are, or there are no files.
     """
+    from scaleproof.validator.probe import loading
+
     machines = len(site.heads)
     if machines > (cluster.nodes if cluster else 1):
         known = (
@@ -106,6 +113,10 @@ def tasks(plan: ProbePlan, site: Site, cluster: Cluster | None) -> list[Task]:
         raise InputError(f"--groups {most}: there are {site.ranks} ranks; give groups of at most {site.ranks}")
     network = _network(plan, site, cluster)
     chosen = [*_gpu(plan.gpu), *network] if plan.gpu else [*_device(plan, site), *network, *_host(plan, site)]
+    if plan.files is not None:
+        if next(loading.files_of(plan.files), None) is None:
+            raise InputError(f"--files {plan.files}: there are no files; give a folder of samples")
+        chosen.append(Task("loading", f"files of {plan.files.name}", loading.files, (plan.files,), SHARES["loading"], 1))
     if plan.names:
         chosen = [task for task in chosen if task.name in plan.names]
     scale = plan.budget_s / sum(task.budget_s for task in chosen) if chosen else 0.0
@@ -237,7 +248,8 @@ def _host(plan: ProbePlan, site: Site) -> Iterator[Task]:
 
     share = SHARES["update"]
     yield Task("update", "updates of a parameter server", servers.updates, ((1, 4), ("sgd", "adam"), servers.SIZES), share, 1)
-    yield Task("loading", "preparing batches", loading.loading, (plan.models[0], (8, 64), None), SHARES["loading"], 1)
+    if plan.files is None:
+        yield Task("loading", "preparing batches", loading.loading, (plan.models[0], (8, 64), None), SHARES["loading"], 1)
     if site.on != "netlab" or plan.names:
         yield Task("host_copy", "copies from and to the host", host.copies, (host.COPY_BYTES,), SHARES["host_copy"], 1)
         yield Task("host_adam", "Adam on the host", host.adam, (host.PARAMETERS,), SHARES["host_adam"], 1)

@@ -16,10 +16,12 @@ from typing import Final
 from scaleproof.simulator.captured.record import Capture, RecordedRanks
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.validator.capture.backend.calls import OperatorCall
+from scaleproof.validator.capture.communication.matching import IssuedCalls, unmatched
 from scaleproof.validator.capture.failures import sentence
 from scaleproof.validator.capture.job import CaptureJob
-from scaleproof.validator.capture.player import FAILURE, RECORD, RankRecord, read_record
-from scaleproof.validator.capture.players import JOB, LOG, RESOURCES, Players
+from scaleproof.validator.capture.playing.places import ReportedPlace
+from scaleproof.validator.capture.playing.player import FAILURE, RECORD, RankRecord, read_record
+from scaleproof.validator.capture.playing.processes import JOB, LOG, RESOURCES, AllWaitError, Players
 from scaleproof.validator.capture.rank_classes import EquivalentRanks, axes_of, find_classes, ranges, with_differences
 from scaleproof.validator.capture.replaced.files import remove_written
 
@@ -94,6 +96,7 @@ class _RankHashes:
     def __init__(self, job: CaptureJob, folder: Path, players: Players, options: CaptureOptions) -> None:
         self._job, self._folder, self._players, self._options = job, folder, players, options
         self._hashes: dict[int, str] = {}
+        self._issued: dict[int, IssuedCalls] = {}
         self._kinds: list[RankRecord] = []
 
     def __call__(self, ranks: Iterable[int]) -> Mapping[int, str]:
@@ -102,12 +105,18 @@ class _RankHashes:
             failed = self._players.play(rank for rank in ranks if rank not in self._hashes)
         except TimeoutError:
             raise RunError(self._late()) from None
+        except AllWaitError:
+            raise RunError(self._waits()) from None
         if failed is not None:
             raise RunError(self._why(failed))
         for path in self._folder.glob(RECORD.format("*")):
             rank = int(path.stem.rpartition("-")[2])
             if rank not in self._hashes:
-                self._hashes[rank] = self._kind(read_record(path)).own.operators_hash
+                record = read_record(path)
+                self._hashes[rank] = self._kind(record).own.operators_hash
+                self._issued[rank] = record.issued
+                if missing := next(filter(None, (unmatched(rank, other, self._issued) for other in self._issued)), ""):
+                    raise RunError(missing)
         return self._hashes
 
     def _kind(self, record: RankRecord) -> RankRecord:
@@ -135,18 +144,30 @@ class _RankHashes:
         last = f" ({printed})" if printed else ""
         return f"{self._job.script.target}: rank {rank} ended with {by} before its step was recorded{memory}{last}"
 
+    def _active(self) -> ReportedPlace | None:
+        """Where a rank is, if possible one that does not wait for another rank."""
+        places = self._players.places()
+        return next((one for one in places if not one.waits), next(iter(places), None))
+
+    def _waits(self) -> str:
+        """Where ranks wait for ever."""
+        script, active = self._job.script.target, self._active()
+        where, does = (active.line or script, f"rank {active.rank}, which {active.does}") if active else (script, "a rank")
+        return (
+            f"{where}: {does}, waits here for ever, since no rank that is played does anything else; let a rank do "
+            "what it waits for, or leave the wait out"
+        )
+
     def _late(self) -> str:
         """Why time is up, and where the script was."""
-        places = self._players.places()
         limit = f"within {self._options.timeout_s:g} s"
-        script = self._job.script.target
-        if not places:
+        script, active = self._job.script.target, self._active()
+        if active is None:
             return f"{script}: not captured {limit}; give more time with --timeout"
-        active = next((one for one in places if not one.waits), places[0])
         steps = f"{active.steps} of {self._job.steps} training steps" if active.steps else "no training step"
         return (
-            f"{active.line or script}: {steps} {limit} on rank {active.rank}, which is at this line"
-            f"{active.does and f', where it {active.does}'}; make the script's data or model smaller, take fewer --steps, or "
+            f"{active.line or script}: {steps} {limit} on rank {active.rank}, which is at this line, where it "
+            f"{active.does}; make the script's data or model smaller, take fewer --steps, or "
             "give more --timeout"
         )
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import sys
 import sysconfig
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -20,9 +22,16 @@ from torch.nn.modules import module as modules
 from torch.nn.parallel import DistributedDataParallel
 
 from scaleproof.simulator.captured.record import ModelInput, TrainingPass
+from scaleproof.validator.capture.communication.branches import Expression
 
 # Folders whose files are never the script's own, even if the environment is inside the script's folder.
 _INSTALLED: Final = (*sysconfig.get_paths().values(), str(Path(__file__).parents[2]))
+_PYTORCH: Final = str(Path(torch.__file__).parent)
+# Where what is called lies when a tensor's method or a collective is called.
+_CALLED: Final = (
+    str(Path(__file__).parent),
+    *(f"{_PYTORCH}/{name}.py" for name in ("_ops", "_tensor", "distributed/distributed_c10d", "distributed/c10d_logger")),
+)
 _REENTRANT: Final = "CheckpointFunctionBackward"
 # Names of modules that wrap one of the script's, as parts of paths.
 _WRAPPERS: Final = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod", "_forward_module")
@@ -85,7 +94,7 @@ class ScriptContext:
         # an installed package may be the script
         self._installed = tuple(path for path in _INSTALLED if not folder.is_relative_to(path))
         # names of the script's own files, empty for others
-        self._files: dict[CodeType, str] = {}
+        self._files: dict[str, str] = {}
 
     def install(self) -> None:
         """Adds the hooks."""
@@ -199,19 +208,29 @@ class ScriptContext:
             return TrainingPass.FORWARD
         return TrainingPass.OPTIMIZER if self._optimizing else TrainingPass.OTHER
 
-    def line(self) -> str:
-        """File and line of the innermost frame that is the script's own; empty if there is none."""
-        frame: FrameType | None = sys._getframe(1)
+    def line(self, frame: FrameType | None = None) -> str:
+        """File and line of the innermost frame, from this or the caller's, that is the script's own; empty if there is none."""
+        frame = frame or sys._getframe(1)
         files = self._files
         while frame is not None:
-            code = frame.f_code
-            file = files.get(code)
+            path = frame.f_code.co_filename
+            file = files.get(path)
             if file is None:
-                file = files[code] = self._short(code.co_filename) if self.is_own_file(code.co_filename) else ""
+                file = files[path] = self._short(path) if self.is_own_file(path) else ""
             if file:
                 return f"{file}:{frame.f_lineno}"
             frame = frame.f_back
         return ""
+
+    def expression(self) -> Expression | None:
+        """What calls a tensor's method or a collective, in the script or a library; None in PyTorch, or if Python does not
+        know."""
+        frames = (frame for frame, _ in traceback.walk_stack(sys._getframe()))
+        frame = next((one for one in frames if not one.f_code.co_filename.startswith(_CALLED)), None)
+        if frame is None or frame.f_code.co_filename.startswith(_PYTORCH):
+            return None
+        position = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
+        return None if None in position else Expression(frame.f_code.co_filename, *position)  # type: ignore[arg-type]
 
     def is_own_file(self, path: str) -> bool:
         """Whether a file is the script's, or of a package next to it."""

@@ -61,6 +61,9 @@ def sentence(script: str, failure: dict[str, Any], hint: str = "--log DIR keeps 
         return f"{where}: the script imports {package}, which is not installed here; pip install it into this environment"
     if any(kind in _NETWORK_ERRORS for kind in kinds) or _NETWORK_TEXT.search(text):
         return f"{where}: the script needs the network ({text}); download the data before, or capture with synthetic data"
+    if "CheckpointError" in kinds:
+        what = f"the second forward pass of torch.utils.checkpoint differs from the first ({text})"
+        return f"{where}: {what}; let both call the same operators, or pass debug=True to checkpoint to see where they differ"
     if "FileNotFoundError" in kinds:
         return f"{where}: the script needs a file that does not exist ({text}); create it, or start capture in its folder"
     if "SyntaxError" in kinds:

@@ -121,10 +121,11 @@ class _Search:
         first, last = 0, self._world - 1
         # ranks of an axis may differ alternately, replicas do not
         middle = [] if [axis.name for axis in self._axes] == [_REST] else [self._world // 2]
-        hashes = self._play([1, last - 1, *middle])
-        if {hashes[rank] for rank in (1, *middle)} == {hashes[last]}:
+        hashes = self._play([1, *middle])
+        others = {hashes[rank] for rank in (1, *middle)}
+        if others == {hashes[last]}:
             return self._without(first, last)
-        if {hashes[rank] for rank in (last - 1, *middle)} == {hashes[first]}:
+        if others == {hashes[first]} and self._play([last - 1])[last - 1] == hashes[first]:
             return self._without(last, first)
         return []
 

@@ -30,7 +30,7 @@ class Mark(NamedTuple):
 
 class KeptStep(NamedTuple):
     """The step that is kept: rows where it begins and ends, its number, steps in all, inputs, optimizers, and whether it equals
-    the one before."""
+    the one before. first_mark: number of marks before it. first_end: the row where the first step ends."""
 
     begin: int
     end: int
@@ -40,6 +40,7 @@ class KeptStep(NamedTuple):
     optimizers: tuple[UsedOptimizer, ...]
     is_steady: bool
     first_mark: int
+    first_end: int
 
 
 class Steps:
@@ -131,7 +132,8 @@ class Steps:
         optimizers = tuple(UsedOptimizer(self._names[one], used.count(one)) for one in dict.fromkeys(used))
         steady = count > 2 and self._digest(2 * period, period) == self._digest(period, 0)
         first = len(self._marks) - period + (self._forgotten or 0)
-        return KeptStep(begin, end, count - 1, count, inputs, optimizers, steady, first)
+        first_end = self._marks[period - 1].row
+        return KeptStep(begin, end, count - 1, count, inputs, optimizers, steady, first, first_end)
 
     def _digest(self, begin: int, end: int) -> str:
         """A hash of the events between two marks, counted from the last one."""
@@ -175,8 +177,8 @@ def shortest_period(optimizers: Sequence[int]) -> int:
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a distributed tensor that this rank has; any other tensor itself."""
-    local = getattr(tensor, "_local_tensor", tensor)
+    """The part of a distributed tensor that this rank has, the values of a sparse one; any other tensor itself."""
+    local = getattr(tensor, "_local_tensor", tensor._values() if tensor.is_sparse else tensor)
     return local if isinstance(local, torch.Tensor) else tensor
 
 

@@ -10,9 +10,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+import torch
+
 from scaleproof.simulator.captured.record import (
+    EQUAL_RANKS,
     NONE,
     Category,
     EventKind,
@@ -21,6 +25,7 @@ from scaleproof.simulator.captured.record import (
     RecordedEvents,
     TrainingPass,
 )
+from scaleproof.validator.capture.communication.branches import decides
 from scaleproof.validator.capture.context import Place, ScriptContext
 
 # Kinds of events that distinguish ranks, and those of them that may have any order.
@@ -32,6 +37,8 @@ _UNORDERED: Final = {EventKind.OPERATOR, EventKind.COPY}
 # Processor time of the calling thread, which other work on the machine does not change.
 _now: Final = time.thread_time
 _REPEATS: Final = 101
+# Numbers of nodes of autograd from which on they are not distinct, and what stands for them.
+_SAME, _ACCUMULATES = 1 << 63, -2
 
 
 class RankTrace:
@@ -126,6 +133,22 @@ class RankTrace:
         self._decided_here[key] += 1
         return self._decided_here[key]
 
+    def of_collective(self, collective: str, is_read: bool = True) -> None:
+        """Notes that the script reads a result of a collective, computed as if all ranks contributed what this one does.
+        is_read: otherwise it is on the host, and only what the script decides by it is noted."""
+        expression = self.context.expression()
+        if expression is None:
+            return
+        if decides(expression, writes=not is_read):
+            name = Path(expression.path).name
+            where = "" if self.context.is_own_file(expression.path) else f" in {name}:{expression.line}"
+            self.note(
+                f"decides a branch, a loop or a size{where} by the result of {collective}, to which all ranks count as "
+                "contributing the same: what one of them alone contributes is wrong or lost; to capture it, let all do so"
+            )
+        elif is_read:
+            self.answer(collective, EQUAL_RANKS)
+
     def note(self, what: str) -> None:
         """Keeps a sentence for users, which begins with the line where the script is, once."""
         text = f"{self.context.line() or 'a library'} {what}"
@@ -149,6 +172,7 @@ class RankTrace:
     def mark(self) -> int:
         """The row where a step may begin; its highest number of allocated bytes so far begins again."""
         self._decided_here.clear()
+        self.host.settle()
         self._peaks.append(self._highest)
         self._highest = self._live
         return len(self.events)
@@ -214,22 +238,29 @@ class RankTrace:
 class _ThreadTimes(threading.local):
     def __init__(self) -> None:
         self.left_s: float | None = None
-        self.pending_s = 0.0
+        self.passed_s = self.pending_s = 0.0
         self.depth = 0
+        self.node = NONE
 
 
 class HostClock:
     """Time of the script's own host code between operators, by thread, without the time of recording them. PyTorch's own time
-    for calling a recorded operator and passing it a list does not count."""
+    for calling a recorded operator and passing it a list does not count.
+
+    That is what passes between two operators of one node of the backward pass, in which no other code runs. Between two nodes
+    the engine's own time passes too. It takes as long as a replay needs for calling an operator by its name, and counts there.
+    """
 
     def __init__(self) -> None:
         self._own = _ThreadTimes()
-        self._call_s = self._listed_s = 0.0
+        self._call_s = self._node_s = self._listed_s = 0.0
+        self._within_s: list[float] = []
+        self._between_s: list[float] = []
 
     @contextlib.contextmanager
     def recording(self, arguments: Sequence[Any] | None = None) -> Iterator[None]:
         """A context in which something is recorded, whose time does not count as the script's. arguments: of an operator."""
-        self._enter(self._call_s + self._listed_s * _listed(arguments) if arguments is not None else 0.0)
+        self._enter(arguments)
         try:
             yield
         finally:
@@ -237,13 +268,23 @@ class HostClock:
 
     def ignore_collections(self) -> None:
         """Leaves out Python's garbage collections, which look at all that has been recorded."""
-        gc.callbacks.append(lambda phase, _: self._enter(0.0) if phase == "start" else self._leave())
+        gc.callbacks.append(lambda phase, _: self._enter() if phase == "start" else self._leave())
 
-    def _enter(self, called_s: float) -> None:
+    def _enter(self, arguments: Sequence[Any] | None = None) -> None:
         own = self._own
         own.depth += 1
-        if own.depth == 1 and own.left_s is not None:
-            own.pending_s += max(0.0, _now() - own.left_s - called_s)
+        if own.depth > 1:
+            return
+        own.passed_s = _now() - own.left_s if own.left_s is not None else 0.0
+        own.pending_s += own.passed_s
+        if arguments is None or own.left_s is None:
+            return
+        before, own.node = own.node, _engine_node()
+        is_within = own.node == before and own.node >= 0
+        is_between = not is_within and own.node != NONE
+        own.pending_s -= (self._node_s if is_between else self._call_s) + self._listed_s * _listed(arguments)
+        if own.node != NONE:
+            (self._within_s if is_within else self._between_s).append(own.passed_s)
 
     def _leave(self) -> None:
         own = self._own
@@ -254,23 +295,41 @@ class HostClock:
     def taken_s(self) -> float:
         """Seconds of the script on this thread since the last call of this function."""
         own = self._own
-        pending_s, own.pending_s = own.pending_s, 0.0
-        return pending_s
+        # what calls took less than usual belongs to later ones
+        pending_s, own.pending_s = own.pending_s, min(0.0, own.pending_s)
+        return max(0.0, pending_s)
 
     def calibrate(self, call: Callable[[], object], call_with_list: Callable[[], object], listed: int) -> None:
         """Measures the time of a call, and of each element of a list. The calls must be recorded; the second has `listed`
         elements in lists."""
-        self._call_s = self._between_s(call)
-        self._listed_s = self._between_s(call_with_list) / listed
+        self._call_s = self._node_s = self._repeated_s(call)
+        self._listed_s = max(0.0, self._repeated_s(call_with_list) - self._call_s) / listed
 
-    def _between_s(self, call: Callable[[], object]) -> float:
+    def _repeated_s(self, call: Callable[[], object]) -> float:
+        """Seconds that pass between two calls."""
         taken_s = []
         for _ in range(_REPEATS):
             call()
-            self.taken_s()
-            call()
-            taken_s.append(self.taken_s())
+            taken_s.append(self._own.passed_s)
         return statistics.median(taken_s)
+
+    def settle(self) -> None:
+        """Measures the time of calls anew by those of the step that ends, among which memory is as cold as in the next one."""
+        if min(len(self._within_s), len(self._between_s)) >= _REPEATS:
+            self._call_s = statistics.fmean(self._within_s)
+            # some nodes call code of the script
+            uneven = self._call_s / statistics.median(self._within_s)
+            self._node_s = uneven * statistics.median(self._between_s)
+        self._within_s.clear()
+        self._between_s.clear()
+
+
+def _engine_node() -> int:
+    """The number of the node of autograd whose operators run, NONE outside of nodes and in those that run code of Python."""
+    node: Any = torch._C._current_autograd_node()
+    runs_script = node is None or torch.is_grad_enabled() or isinstance(node, torch.autograd.function.BackwardCFunction)
+    # all nodes that accumulate gradients have the same number
+    return NONE if runs_script else number if (number := node._sequence_nr()) < _SAME else _ACCUMULATES
 
 
 def _listed(arguments: Sequence[Any]) -> int:

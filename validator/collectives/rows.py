@@ -50,6 +50,8 @@ _RATE: Final = re.compile(
     r"(?:(?P<count>\d{1,4})\s*[x×*]\s*)?(?:[A-Z]DR\s*)?(?P<rate>\d{1,6}(?:\.\d+)?)\s*(?P<unit>[TG])(?P<kind>B|b|ig)?(?:E|ps|it)?\b",
 )
 _VERSION: Final = re.compile(r"2\.\d+")
+# Words of a row's links that say that GPUs reach each other's memory.
+_PEERS: Final = re.compile(r"\b(P2P|peer-to-peer|peer access)\b(?! disabled)", re.IGNORECASE)
 # Owner and name of a repository, or an address.
 _REPOSITORY: Final = re.compile(r"https?://\S+|[\w.-]+/[\w.-]+(?=[@ ])")
 _MOST_RANKS: Final = 10_000_000
@@ -209,6 +211,8 @@ def _from_columns(row: Row, facts: Nccl, per_node: int, spans_nodes: bool) -> tu
     else:
         named = next((rate for name, rate in _NVLINK_GBps.items() if name in row["gpu"]), 0)
         port = _link(named * 1e9 or _rate_Bps(usual.node.link))
+        if facts.generation == "cdna" and usual.node.link is not None and per_node == usual.node.devices:
+            port = port.model_copy(update={"topology": usual.node.link.topology})
     if "EFA" in between:  # settings of aws-ofi-nccl; the first EFA generation, used with these GPUs, is unordered
         ordered = facts.generation not in ("volta", "ampere")
         facts = facts.model_copy(update={"network_latency_s": 75e-6, "ll128": ordered})
@@ -228,7 +232,8 @@ def _from_columns(row: Row, facts: Nccl, per_node: int, spans_nodes: bool) -> tu
 def _pcie_link(row: Row, facts: Nccl, per_node: int) -> Link:
     """The PCIe link of the GPU: through the host without peer-to-peer access, under one switch if the row says so."""
     inside, port = row.get("intra_node", ""), _link(_PCIE_GBps[facts.generation] * 1e9)
-    update: dict[str, Any] = {"peer_to_peer": "no peer access" not in inside and has_peers(row["gpu"])}
+    denied = "no peer access" in inside or not has_peers(row["gpu"])
+    update: dict[str, Any] = {"peer_to_peer": False if denied else True if _PEERS.search(inside) else None}
     if "one switch" in inside:
         fields = {"per_switch": per_node, "between_sockets": f"{port.bandwidth_Bps} B/s"}
         update["topology"] = PcieTree.model_validate(fields)

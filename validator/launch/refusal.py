@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.schema import Scenario
 
+UNMEASURED: Final = "predicted but not measured"
 # Whether it applies, the field with its value, the reason if the field does not say it, and what to do instead.
 Refusal = tuple[object, str, str, str]
 

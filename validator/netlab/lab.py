@@ -10,7 +10,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -87,6 +88,18 @@ class Netlab:
     def limit_upload(self, host: int, rate_Bps: float) -> None:
         """Changes the rate at which a host sends. Raises RunError where the lab is not up."""
         _batch("tc", self.namespace(host), [wiring.changed_limit(self._plan, self.interface, rate_Bps)])
+
+    @contextmanager
+    def upload_limiter(self, host: int) -> Iterator[Callable[[float], None]]:
+        """A function that changes the rate at which a host sends, in bytes/s and at once, within the context."""
+        with subprocess.Popen(self.command(host, ["tc", "-batch", "-"]), stdin=subprocess.PIPE, text=True) as tc:
+            lines = tc.stdin
+            assert lines is not None
+
+            def limit(rate_Bps: float) -> None:
+                print(wiring.changed_limit(self._plan, self.interface, rate_Bps), file=lines, flush=True)
+
+            yield limit
 
     @property
     def mtu(self) -> int:

@@ -14,7 +14,7 @@ from scaleproof.validator.netlab import compatibility
 from scaleproof.validator.preflight.memory_check import check_room
 from scaleproof.validator.preflight.refusals import refusals
 from scaleproof.validator.record import gpu_facts
-from scaleproof.validator.train.capabilities import trains_by_layers, uses_gpus
+from scaleproof.validator.train.capabilities import sent_tables, trains_by_layers, uses_gpus
 from scaleproof.validator.verify.verify import check_verifiable
 
 
@@ -73,7 +73,10 @@ def _check_traced(scenario: Scenario, model: Traced) -> None:
     has."""
     from scaleproof.validator.train.models import traced
 
-    traced.check_dense(model)
+    if scenario.strategy.kind != "parameter_server":
+        traced.check_dense(model)
+    elif sent_tables(scenario):
+        traced.check_rows(model)
     if trains_by_layers(scenario):
         traced.check_divisible(model)
         if scenario.training.zero == 3 and scenario.strategy.plan.averages:

@@ -23,6 +23,9 @@ SKIPPED: Final = "skipped"
 SUSTAINED: Final = "sustained"
 # Name of all-to-alls in which one rank receives twice the mean, which no prediction uses.
 UNEVEN_ALL_TO_ALL: Final = "alltoall uneven"
+# What is timed of a folder of samples, by the probe "loading".
+FILES_READ: Final = "files read"
+FILES_DECODED: Final = "files decoded"
 
 _COLUMNS: Final = (
     "probe", "what", "where", "ranks", "group", "size", "unit", "seconds", "stopped", "cores_busy", "numbers",

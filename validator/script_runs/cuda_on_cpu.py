@@ -8,9 +8,11 @@ of tensors.
 from __future__ import annotations
 
 import functools
+import importlib.abc
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -27,7 +29,10 @@ from scaleproof.validator.capture.job import DeviceProperties
 _CPU: Final = torch.device("cpu")
 _DEVICE: Final = torch.device
 # What a real run replaces, for users.
-REPLACED: Final = "cuda by the processor (one thread per rank), nccl by gloo; torch.compile does not compile"
+REPLACED: Final = (
+    "cuda by the processor (one thread per rank), whose freed memory stays with the process; nccl by gloo; torch.compile does "
+    "not compile"
+)
 _LIKE: Final = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")
 _NEW: Final = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
 _MS_PER_S: Final = 1e3
@@ -66,12 +71,32 @@ def install(device: DeviceProperties, index: int, devices: int) -> None:
     _replace_methods()
     _replace_classes()
     _install_autocast()
+    sys.meta_path.insert(0, _Accelerators())
     # optimizers and norms of gradients take the lists of tensors that they take on GPUs
     optimizer: Any = sys.modules[Optimizer.__module__]
     foreach: Any = _foreach_utils
     supported = [*foreach._get_foreach_kernels_supported_devices(), "cpu"]
     for module in (foreach, optimizer):
         module._get_foreach_kernels_supported_devices = lambda: supported
+
+
+class _Accelerators(importlib.abc.MetaPathFinder):
+    """Finds Lightning's modules for GPUs, whose accelerators then take the processor as device."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        """See importlib."""
+        found = PathFinder.find_spec(name, path) if name.endswith(".accelerators.cuda") else None
+        if found is None:
+            return None
+        loader: Any = found.loader
+        load = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            load(module)
+            module.CUDAAccelerator.setup_device = lambda *_: None
+
+        loader.exec_module = exec_module
+        return found
 
 
 class _Streams:
@@ -147,6 +172,10 @@ def _redirected(function: Callable[..., Any]) -> Callable[..., Any]:
             keywords["device"] = on_cpu(keywords["device"])
         return function(*arguments, **keywords)
 
+    # by its identity, torch.jit.script takes it for the operator that it calls
+    scripted: Any = torch.jit._builtins
+    if (operator := scripted._get_builtin_table().get(id(function))) is not None:
+        scripted._register_builtin(redirected, operator)
     return redirected
 
 

@@ -6,6 +6,7 @@ import itertools
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed import ProcessGroupGloo
 
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.validator.capture.communication.c10d_group import C10dGroup, C10dWork, CollectiveCall, GroupsOfBackend, flat
+from scaleproof.validator.script_runs.memory_profile import TRANSPORT
 from scaleproof.validator.script_runs.recording import CollectiveKind, IssuedTransfer, ScriptRecorder, now
 
 # Largest value of an integer column of recorded spans; hashes are cut to it.
@@ -81,7 +83,8 @@ class RecordedGloo(C10dGroup):
     def collective(self, call: CollectiveCall) -> RecordedTransferWork:
         """Issues a collective of gloo for each tensor or list of them, and records it."""
         divides = _sums_in_place_of_means(call.options)
-        works, finish = self._started(call)
+        with torch.profiler.record_function(TRANSPORT) if torch._C._autograd._profiler_enabled() else nullcontext():
+            works, finish = self._started(call)
         if divides:
             finish = self._dividing(call.written)
         return self._issue(call.collective, works, call.size_bytes(self._size), finish)
@@ -104,7 +107,7 @@ class RecordedGloo(C10dGroup):
                 wholes = _wholes(call.inputs)
                 return [gloo._reduce_scatter_base(*pair, options) for pair in zip(written, wholes, strict=True)], None
             case "alltoall" if call.splits is not None:
-                return [gloo.alltoall_base(written[0], call.read[0], *(list(each or ()) for each in call.splits))], None
+                return [gloo.alltoall_base(written[0], call.read[0], *call.splits)], None
             case "alltoall":
                 return self._exchanged(written, call.read)
         return [getattr(gloo, call.collective)(call.outputs, call.inputs, options)], None

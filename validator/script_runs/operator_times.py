@@ -27,9 +27,10 @@ from scaleproof.validator.launch import rank
 from scaleproof.validator.launch.job import Host
 from scaleproof.validator.launch.launch import LocalRanks, run_on_ranks, temporary_folder
 from scaleproof.validator.record.cpu_usage import usable
+from scaleproof.validator.script_runs.host_memory import keep_freed
 
 # Seconds for the replays of each class, if fewer steps than the most do not take less.
-_BUDGET_S: Final = 8.0
+_BUDGET_S: Final = 5.0
 _WARMUP: Final = 1
 _FEWEST: Final = 3
 _MOST: Final = 12
@@ -57,6 +58,14 @@ def with_times(
             for rows in zip(*results, strict=True):
                 keys.append((one.operator_key(int(rows[0][0])), float(np.mean([seconds for _, seconds in rows]))))
     return replace(capture, timed_on=device, timed_s=mean_by_key(iter(keys)))
+
+
+def between(before: Capture, after: Capture) -> Capture:
+    """The capture with the mean of seconds that were measured before and after a run."""
+    timed_s = before.timed_s or {}
+    return replace(
+        before, timed_s={key: (seconds + timed_s.get(key, seconds)) / 2 for key, seconds in (after.timed_s or {}).items()}
+    )
 
 
 class _Allocations:
@@ -176,6 +185,7 @@ def replay_here(path: str, budget_s: float) -> list[list[float]]:
     """On a rank: row and seconds of each operator of the class in a file, the median over several steps."""
     columns, calls = pickle.loads(Path(path).read_bytes())  # noqa: S301 - written by `write`
     torch.set_grad_enabled(False)
+    keep_freed()
     replay = Replay(columns, calls)
     taken: defaultdict[int, list[float]] = defaultdict(list)
     begin_s = time.monotonic()

@@ -18,12 +18,13 @@ from scaleproof.simulator.common.atomic_file import write_atomically
 from scaleproof.validator.capture.context import ScriptContext
 from scaleproof.validator.capture.failures import failure_plain
 from scaleproof.validator.capture.job import DeviceProperties, Script, set_environment
-from scaleproof.validator.capture.player import folder_of, run_script
+from scaleproof.validator.capture.playing.player import folder_of, run_script
 from scaleproof.validator.launch import rank
 from scaleproof.validator.record import provenance as environment
 from scaleproof.validator.record.cpu_usage import Usage
 from scaleproof.validator.script_runs import cuda_on_cpu
 from scaleproof.validator.script_runs.gloo_group import GlooGroups
+from scaleproof.validator.script_runs.host_memory import keep_freed
 from scaleproof.validator.script_runs.memory_profile import MemoryProfile
 from scaleproof.validator.script_runs.recording import EnoughStepsError, ScriptRecorder
 
@@ -58,6 +59,7 @@ def run(job: ScriptRun) -> dict[str, Any]:
     dist.destroy_process_group()
     set_environment(job.script, me.rank, job.ranks, job.ranks_per_node, job.address, job.port, "reconcile")
     torch.set_num_threads(1)
+    keep_freed()
     sys.stdout.flush()
     gc.collect()
     context = ScriptContext(folder_of(job.script))

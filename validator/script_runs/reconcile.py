@@ -17,7 +17,7 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.capture.capture import CaptureOptions, capture_with_calls
-from scaleproof.validator.capture.command_line import ScriptCommand
+from scaleproof.validator.capture.command.command_line import ScriptCommand
 from scaleproof.validator.capture.job import CaptureJob
 from scaleproof.validator.launch.job import LOOPBACK, Host
 from scaleproof.validator.launch.launch import temporary_folder
@@ -34,7 +34,7 @@ from scaleproof.validator.script_runs.measure import (
     peak_memory_bytes,
     run_script,
 )
-from scaleproof.validator.script_runs.operator_times import with_times
+from scaleproof.validator.script_runs.operator_times import between, with_times
 from scaleproof.validator.script_runs.rank import ScriptRun
 
 _CAPTURED_STEPS: Final = 3
@@ -104,13 +104,21 @@ class _Reconciliation:
         if options.cluster is None:
             this_machine.describe(options.on, self._ranks, self._files.cluster, options.timeout_s, self._progress)
         cluster = load_cluster(name)
-        captured = with_times(captured, calls, cluster.device.name, options.timeout_s, self._progress)
-        captured.write(self._files.capture)
-        scenario = load(str(self._files.capture), {"cluster": name} | _missing_rates(cluster))
+
+        def timed() -> Capture:
+            return with_times(captured, calls, cluster.device.name, options.timeout_s, self._progress)
+
+        def scenario(one: Capture) -> Scenario:
+            one.write(self._files.capture)
+            return load(str(self._files.capture), {"cluster": name} | _missing_rates(cluster))
+
+        before = timed()
         with self._place(cluster) as place, temporary_folder() as folder:
-            measured = self._measured(scenario, captured, place, folder)
+            measured = self._measured(scenario(before), captured, place, folder)
+        # the speed of a shared machine drifts
+        described = scenario(between(before, timed()))
         self._progress(f"predicting {self._script.target}")
-        return ReconciledCase(scenario, predict(scenario), measured)
+        return ReconciledCase(described, predict(described), measured)
 
     def _measured(self, scenario: Scenario, captured: Capture, place: ScriptPlace, folder: Path) -> Run:
         """The measured run, with the peak memory that a second, shorter run counts."""

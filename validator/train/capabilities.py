@@ -6,9 +6,12 @@ Does not import torch, so that scenarios are refused before anything starts.
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
 from typing import Final
 
+from scaleproof.simulator.model.recommender.lookups import RowTable
 from scaleproof.simulator.parallelism import ParameterServer
+from scaleproof.simulator.parallelism.parameter_server import sent_rows
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.scenario.schema import Scenario
@@ -38,6 +41,20 @@ def trains_by_layers(scenario: Scenario) -> bool:
     staged = strategy.kind in ("pipeline", "hybrid", "model_parallel")
     pushes_buckets = isinstance(strategy, ParameterServer) and strategy.overlap
     return staged or pushes_buckets or training.zero > 0 or training.recompute.kind != "none"
+
+
+def sent_tables(scenario: Scenario) -> dict[int, RowTable]:
+    """The tables of which workers of parameter servers push and pull rows, by number of the tensor in the model."""
+    strategy = scenario.strategy
+    if not isinstance(strategy, ParameterServer):
+        return {}
+    layers = scenario.model.build_layers()
+    before = accumulate((len(layer.tensors) for layer in layers), initial=0)
+    return {
+        first + table.tensor: table
+        for number, first in zip(range(len(layers)), before, strict=False)
+        for table in sent_rows(layers, number, strategy.sparse)
+    }
 
 
 def is_padded(scenario: Scenario) -> bool:

@@ -12,17 +12,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scaleproof.simulator.model import Dlrm, Traced
 from scaleproof.simulator.model.layers import inputs_of
 from scaleproof.simulator.model.transformer.decoder import Transformer
-from scaleproof.simulator.parallelism import ParameterServer
+from scaleproof.simulator.parallelism.parameter_server import touched_rows
 from scaleproof.simulator.scenario.lengths import step_lengths
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.train.capabilities import has_documents, is_padded
+from scaleproof.validator.record.steps import total_steps
+from scaleproof.validator.train.capabilities import has_documents, is_padded, sent_tables
 from scaleproof.validator.train.emulated_compute import small_width
 from scaleproof.validator.train.layer_graph import data_name
+from scaleproof.validator.train.models import traced
+from scaleproof.validator.train.models.models import DTYPES
 from scaleproof.validator.train.models.transformer import IGNORED
 from scaleproof.validator.train.models.wiring import DATA, Wire
-from scaleproof.validator.train.samples import Samples, arrays
+from scaleproof.validator.train.samples import Samples, arrays, poolings
+from scaleproof.validator.train.trained_model import TrainedModel, distinct_parameters
 
 
 class Batch(NamedTuple):
@@ -103,26 +108,71 @@ def _global_batch(scenario: Scenario, step: int) -> Samples:
         return tuple(inputs), generator.integers(width, size=samples)
     data = scenario.training.data
     drawn = arrays(model, samples, generator, None if data is None else Path(data))
-    count = touched_rows(scenario)
-    if count is not None and data is None:
-        _keep_to_rows(drawn, scenario, count, generator)
+    tables = [] if data or isinstance(model, Traced) else sparse_tables(scenario)
+    if tables:
+        _keep_to_rows(drawn, scenario, tables, generator)
     return drawn
 
 
-def _keep_to_rows(drawn: Samples, scenario: Scenario, count: int, generator: np.random.Generator) -> None:
-    """Replaces random tokens in place, so that those of each worker are from `count` rows of the embedding that are drawn."""
-    assert isinstance(scenario.model, Transformer), "other models have no sparse gradients"
-    (inputs, *_), targets = drawn
+def _keep_to_rows(drawn: Samples, scenario: Scenario, tables: Sequence[SparseTable], generator: np.random.Generator) -> None:
+    """Replaces random numbers of rows in place: those of each worker are from drawn rows of each table, as many as a
+    worker may touch."""
+    inputs, targets = drawn
+    numbers: list[tuple[NDArray[Any], ...]] = [(inputs[0], targets)]
+    if isinstance(scenario.model, Dlrm):
+        numbers = [(own,) for own in np.split(inputs[-1], np.cumsum(poolings(scenario.model))[:-1], axis=1)]
     for worker in range(scenario.strategy.workers):
         share = share_of(scenario, worker)
-        rows = generator.choice(scenario.model.vocabulary, count, replace=False)
-        for tokens in (inputs[share], targets[share]):
-            tokens[...] = rows[tokens % count]
+        for table, of_table in zip(tables, numbers, strict=True):
+            rows = generator.choice(table.rows, table.touched, replace=False)
+            for own in of_table:
+                own[share] = rows[own[share] % table.touched]
 
 
-def touched_rows(scenario: Scenario) -> int | None:
-    """Number of rows of the embedding that a worker's random tokens of a step touch; None where gradients are not sparse."""
-    strategy, model = scenario.strategy, scenario.model
-    if not isinstance(strategy, ParameterServer) or strategy.sparse is None or not isinstance(model, Transformer):
-        return None
-    return max(1, round(strategy.sparse.rows * model.vocabulary))
+class SparseTable(NamedTuple):
+    """A table of which workers push and pull rows. number: of its tensor in the model. width: of a row. touched: most rows that
+    a worker's samples of a step touch, the number in each message."""
+
+    number: int
+    rows: int
+    width: int
+    touched: int
+
+
+def sparse_tables(scenario: Scenario) -> list[SparseTable]:
+    """The tables of which workers of parameter servers push and pull rows, in the order of `looked_up`."""
+    return scenario.cached(_sparse_tables)
+
+
+def _sparse_tables(scenario: Scenario) -> list[SparseTable]:
+    strategy, model, tables = scenario.strategy, scenario.model, sent_tables(scenario)
+    sparse, touched, numbers = getattr(strategy, "sparse", None), list[int](), list(tables)
+    if tables and isinstance(model, Traced) and scenario.compute == "real":
+        names = [name for _, name, _ in distinct_parameters(TrainedModel(scenario).shapes())]
+        numbers = [names.index(f"model.{table.name}") for table in tables.values()]
+        if sparse is None or sparse.rows is None:
+            # workers exchange no sizes: all messages have the rows of the batch with the most
+            steps = range(total_steps(scenario))
+            whole = whole_batches(scenario, steps, torch.device("cpu"), DTYPES[scenario.training.precision])
+            parts = (batch.part(share_of(scenario, worker)) for batch in whole for worker in range(strategy.workers))
+            counts = ([len(torch.unique(rows)) for rows in own] for own in looked_up(scenario, parts))
+            touched = [max(own) for own in zip(*counts, strict=True)]
+    expected = (touched_rows(table, sparse, scenario.samples_per_worker) for table in tables.values())
+    touched = touched or [max(1, round(rows)) for rows in expected]
+    if isinstance(model, Transformer) and tables:
+        return [SparseTable(numbers[0], model.vocabulary, model.hidden, touched[0])]
+    shapes = [(table.looked.distribution.rows, table.looked.width) for table in tables.values()]
+    return [SparseTable(number, *shape, rows) for number, shape, rows in zip(numbers, shapes, touched, strict=True)]
+
+
+def looked_up(scenario: Scenario, batches: Iterable[Batch]) -> Iterator[Sequence[Tensor]]:
+    """For each batch, the numbers of the rows that its samples look up, by sparse table."""
+    model = scenario.model
+    if isinstance(model, Traced):
+        names = [table.name for table in sent_tables(scenario).values()]
+        tensors = ((batch.inputs, *batch.others.values()) for batch in batches)
+        yield from traced.looked_up(model.source, DTYPES[scenario.training.precision], names, tensors)
+        return
+    for batch in batches:
+        numbers = batch.others[data_name(Wire(DATA, 1))] if isinstance(model, Dlrm) and model.dense else batch.inputs
+        yield torch.split(numbers, poolings(model), -1) if isinstance(model, Dlrm) else [numbers]

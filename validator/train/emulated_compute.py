@@ -93,7 +93,10 @@ class Pace:
         """Times of each layer for a number of samples."""
         job = replace(self._job, samples_per_worker=samples)
         costs, weights_s = job.costs(), job.weights_s()
-        columns = costs.forward_s, np.maximum(0.0, costs.backward_s - weights_s), weights_s
+        # what the first and the last microbatch have more or less, in equal parts
+        made_s, bucketed_s = job.gradients_s(samples) / self._plan.microbatches
+        inputs_s = np.maximum(0.0, costs.backward_s - weights_s)
+        columns = costs.forward_s, inputs_s, np.maximum(0.0, weights_s + made_s + bucketed_s * self._plan.averages)
         return [EmulatedLayerTimes(*map(float, row)) for row in np.stack(columns, axis=1)]
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from scaleproof.simulator.cluster.device.device import Optimizer, StateBits
+from scaleproof.simulator.model.recommender.lookups import RowOptimizer
 from scaleproof.validator.train.muon import Muon, Orthogonalise, each_whole
 from scaleproof.validator.train.narrow_states import NarrowStates
 
@@ -43,6 +44,17 @@ def build_optimizer(
             return Muon(parameters, learning_rate, orthogonalise)
         case _:
             return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9 if name == "momentum" else 0.0)
+
+
+def build_row_optimizer(name: RowOptimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+    """The optimizer of the parts of tables. It changes no rows whose gradient is zero, such as those that are not looked up."""
+    match name:
+        case "rowwise_adagrad":
+            return RowwiseAdagrad(parameters, learning_rate)
+        case "adagrad":
+            return torch.optim.Adagrad(parameters, lr=learning_rate)
+        case _:
+            return torch.optim.SGD(parameters, lr=learning_rate)
 
 
 class _TensorOptimizer(torch.optim.Optimizer):
@@ -95,3 +107,20 @@ class Lion(_TensorOptimizer):
         in_update, in_next = _LION_DECAYS
         parameter.sub_(learning_rate * state["momentum"].lerp(gradient, 1 - in_update).sign_())
         state["momentum"].lerp_(gradient, 1 - in_next)
+
+
+class RowwiseAdagrad(_TensorOptimizer):
+    """Adagrad with one state for each row of a table, the sum of its gradients' mean squares (TorchRec's row-wise Adagrad, doi
+    10.1145/3523227.3547387)."""
+
+    def update(self, parameter: nn.Parameter, gradient: Tensor, learning_rate: float) -> None:
+        """Updates a table and the states of its rows; of a sparse gradient, those that it has."""
+        state = self.state[parameter]
+        if not state:
+            state["squares"] = parameter.new_zeros(len(parameter), 1)
+        rows: Any = slice(None)
+        if gradient.is_sparse:
+            gradient = gradient.coalesce()
+            (rows,), gradient = gradient.indices(), gradient.values()
+        state["squares"][rows] += gradient.square().mean(-1, keepdim=True)
+        parameter[rows] -= learning_rate * gradient / (state["squares"][rows].sqrt() + _EPSILON)

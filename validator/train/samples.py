@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from functools import cache, singledispatch
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.model import T5, Bert, Mlp, ModelSpec, Siamese, Traced
+from scaleproof.simulator.model import T5, Bert, Dlrm, Mlp, ModelSpec, RecurrentNetwork, Siamese, Traced
 from scaleproof.simulator.model.convolutional.image_steps import Convnet
+from scaleproof.simulator.model.recommender.placement import each
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.validator.train.models.traced import drawn, examples
 
 Array = NDArray[Any]
 # Input tensors of a batch, and its targets; the first dimension of each is that of samples.
 Samples = tuple[tuple[Array, ...], NDArray[np.int64]]
+# Knuth's multiplicative hash (The Art of Computer Programming, volume 3, section 6.4), a prime: ids of rows that are looked up
+# often are spread over a table.
+_SPREAD: Final = 2_654_435_761
 
 
 @singledispatch
@@ -53,6 +57,12 @@ def _(model: Transformer, samples: int, generator: np.random.Generator, text: Pa
 
 
 @arrays.register
+def _(model: RecurrentNetwork, samples: int, generator: np.random.Generator, text: Path | None = None) -> Samples:
+    words = generator.integers(model.vocabulary, size=(samples, model.sequence + 1))
+    return (words[:, :-1].copy(),), words[:, 1:].copy()
+
+
+@arrays.register
 def _(model: Bert, samples: int, generator: np.random.Generator, text: Path | None = None) -> Samples:
     words = generator.integers(model.vocabulary, size=(samples, model.sequence))
     if not model.pretraining:
@@ -69,10 +79,25 @@ def _(model: T5, samples: int, generator: np.random.Generator, text: Path | None
 
 
 @arrays.register
+def _(model: Dlrm, samples: int, generator: np.random.Generator, text: Path | None = None) -> Samples:
+    rows = [
+        table.distribution.drawn((samples, pooling), generator) * _SPREAD % table.rows
+        for table, pooling in zip(each(model.tables), poolings(model), strict=True)
+    ]
+    dense = (generator.standard_normal((samples, model.dense)),) if model.dense else ()
+    return (*dense, np.hstack(rows)), generator.integers(2, size=samples)
+
+
+@arrays.register
 def _(model: Traced, samples: int, generator: np.random.Generator, text: Path | None = None) -> Samples:
     inputs = tuple(drawn(example, samples, generator) for example in _examples(model.source, Path.cwd()))
     # the module reads its targets like inputs
     return inputs, np.zeros(samples, dtype=np.int64)
+
+
+def poolings(model: Dlrm) -> list[int]:
+    """Number of lookups of a sample in each table."""
+    return [round(table.pooling) for table in each(model.tables)]
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -19,12 +19,12 @@ from scaleproof.validator.train import emulated_compute
 from scaleproof.validator.train.capabilities import has_documents, is_padded, trains_by_layers
 from scaleproof.validator.train.emulated_compute import Pace
 from scaleproof.validator.train.layer_graph import LayerGraph, Values
-from scaleproof.validator.train.models import models, traced
+from scaleproof.validator.train.models import contrastive, models, traced
 from scaleproof.validator.train.models.models import DTYPES
 from scaleproof.validator.train.models.transformer import cross_entropy, mean_of_samples
 from scaleproof.validator.train.models.wiring import DATA, Tie, Wire, Wiring, wiring_of
 from scaleproof.validator.train.muon import Orthogonalise, each_whole, mark_matrices
-from scaleproof.validator.train.optimizers import build_optimizer
+from scaleproof.validator.train.optimizers import build_optimizer, build_row_optimizer
 from scaleproof.validator.train.recompute import prepare
 
 
@@ -46,7 +46,11 @@ class RealModel:
         if isinstance(spec, Traced):
             user = self._user = traced.user_model(spec.source, seed, dtype)
             if samples is None:
-                self._layers = [traced.WithLoss(spec.source, user)]
+                self._layers = [
+                    traced.WithLoss(spec.source, user)
+                    if spec.contrast is None
+                    else contrastive.Contrasted(spec.source, user, spec.contrast)
+                ]
                 self.wiring: Wiring = [tuple(Wire(DATA, place) for place in range(len(user.inputs) + len(user.targets)))]
                 self.ties: list[Tie] = []
             else:
@@ -93,6 +97,17 @@ class EmulatedModel:
         return cross_entropy(outputs, targets)  # type: ignore[arg-type]
 
     own_optimizer: Final = None
+
+
+def distinct_parameters(layers: Sequence[nn.Module]) -> list[tuple[int, str, nn.Parameter]]:
+    """All parameters with the numbers of their layers and names; those that layers share belong to the first one."""
+    first_of = {parameter: number for number, layer in [*enumerate(layers)][::-1] for parameter in layer.parameters()}
+    return [
+        (number, name, parameter)
+        for number, layer in enumerate(layers)
+        for name, parameter in layer.named_parameters()
+        if first_of[parameter] == number
+    ]
 
 
 @dataclass(frozen=True)
@@ -154,6 +169,12 @@ class TrainedModel:
         if self.modules.own_optimizer is not None:
             return self.modules.own_optimizer(parameters)
         return build_optimizer(training.optimizer, parameters, training.learning_rate, training.state_bits, orthogonalise)
+
+    def row_optimizer(self, tables: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer of tables that workers divide, or of parts of them."""
+        how = self.scenario.strategy.plan.tables
+        assert how is not None, "tables are divided"
+        return build_row_optimizer(how.optimizer, tables, self.scenario.training.learning_rate)
 
     def mark(self, number: int, layer: nn.Module) -> None:
         """Notes on the parameters of a layer what an optimizer needs to know of them."""

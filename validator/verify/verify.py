@@ -55,7 +55,7 @@ def _refusals(scenario: Scenario) -> Iterator[tuple[object, str, str]]:
          "leave dispatch_precision and combine_precision, or strategy.tensor, out"),
         (is_real and rounds and plan.deduplicated,
          "one process cannot round the sums of experts' outputs that nodes send",
-         "leave dispatch_precision and combine_precision, or strategy.deduplicated, out"),
+         "leave dispatch_precision and combine_precision, or strategy.dispatcher, out"),
         (is_real and training.state_bits == 8 and plan.tensor > 1,
          "one process has no blocks of states as in the parts of tensor-parallel ranks",
          "give state_bits 16 or 32, or leave strategy.tensor out"),

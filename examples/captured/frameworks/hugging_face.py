@@ -56,6 +56,9 @@ common = {
     "gradient_accumulation_steps": options.accumulate, "gradient_checkpointing": options.checkpointing, "logging_steps": 1,
     "save_strategy": "no", "report_to": [], "torch_compile": options.compile, "deepspeed": options.deepspeed,
 }  # fmt: skip
+if options.adapters == "qlora":
+    # activations are computed again by PyTorch's older way, which DDP cannot search for unused parameters
+    common["ddp_find_unused_parameters"] = False
 if options.fsdp:
     common |= {"fsdp": "full_shard auto_wrap", "fsdp_config": {
         "version": int(options.fsdp), "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"],

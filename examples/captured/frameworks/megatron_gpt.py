@@ -21,26 +21,37 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 parser = argparse.ArgumentParser()
 parser.add_argument("--sequence-parallel", action="store_true")
 parser.add_argument("--transformer-engine", action="store_true")
+parser.add_argument("--fp8", help="format of products in 8 bits, such as hybrid")
 sizes = {"layers": 4, "width": 512, "vocabulary": 8192, "length": 512, "batch": 2, "micro-batches": 4, "steps": 6}
-for name, value in (sizes | {"tensor": 2, "pipeline": 2, "context": 1}).items():
+for name, value in (sizes | {"tensor": 2, "pipeline": 2, "context": 1, "expert-ranks": 1, "experts": 0}).items():
     parser.add_argument(f"--{name}", type=int, default=value)
 options = parser.parse_args()
 
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
-parallel_state.initialize_model_parallel(options.tensor, options.pipeline, context_parallel_size=options.context)
+parallel_state.initialize_model_parallel(
+    options.tensor, options.pipeline, context_parallel_size=options.context,
+    expert_model_parallel_size=options.expert_ranks, expert_tensor_parallel_size=1 if options.experts else None,
+)  # fmt: skip
 model_parallel_cuda_manual_seed(123)
 init_num_microbatches_calculator(
     dist.get_rank(), None, options.micro_batches * options.batch * parallel_state.get_data_parallel_world_size(),
     options.batch, parallel_state.get_data_parallel_world_size(),
 )  # fmt: skip
+mixture = {"num_moe_experts": options.experts, "moe_grouped_gemm": True, "moe_token_dispatcher_type": "alltoall",
+           "moe_router_topk": 2, "expert_model_parallel_size": options.expert_ranks, "expert_tensor_parallel_size": 1,
+           "add_bias_linear": False} if options.experts else {}  # fmt: skip
 config = TransformerConfig(
     num_layers=options.layers, hidden_size=options.width, num_attention_heads=options.width // 64, bf16=True,
     pipeline_dtype=torch.bfloat16, params_dtype=torch.bfloat16, sequence_parallel=options.sequence_parallel,
     tensor_model_parallel_size=options.tensor, pipeline_model_parallel_size=options.pipeline,
     context_parallel_size=options.context, hidden_dropout=0.0, attention_dropout=0.0, gradient_accumulation_fusion=False,
+    fp8=options.fp8, **mixture,
 )  # fmt: skip
-layer = get_gpt_layer_with_transformer_engine_spec() if options.transformer_engine else get_gpt_layer_local_spec()
+experts = {"num_experts": options.experts, "moe_grouped_gemm": True} if options.experts else {}
+layer = (
+    get_gpt_layer_with_transformer_engine_spec(**experts) if options.transformer_engine else get_gpt_layer_local_spec(**experts)
+)
 model = GPTModel(
     config, layer, options.vocabulary, options.length, position_embedding_type="rope",
     pre_process=parallel_state.is_pipeline_first_stage(), post_process=parallel_state.is_pipeline_last_stage(),
@@ -56,7 +67,7 @@ config.grad_scale_func = optimizer.scale_loss
 
 def batches() -> Iterator[torch.Tensor]:
     while True:
-        yield torch.randint(options.vocabulary, (options.batch, options.length + 1), device="cuda")
+        yield torch.randint(options.vocabulary, (options.batch, options.length // options.context + 1), device="cuda")
 
 
 def mean(outputs: torch.Tensor) -> tuple[torch.Tensor, dict]:
@@ -66,8 +77,10 @@ def mean(outputs: torch.Tensor) -> tuple[torch.Tensor, dict]:
 
 def forward(data: Iterator[torch.Tensor], model: torch.nn.Module) -> tuple[torch.Tensor, partial]:
     tokens = next(data)
-    positions = torch.arange(options.length, device="cuda").expand(options.batch, -1)
-    mask = torch.ones(1, 1, options.length, options.length, dtype=torch.bool, device="cuda").triu(1)
+    # with context parallelism, ranks have parts of the sequence
+    length = tokens.shape[1] - 1
+    positions = torch.arange(length, device="cuda").expand(options.batch, -1)
+    mask = torch.ones(1, 1, length, length, dtype=torch.bool, device="cuda").triu(1)
     return model(tokens[:, :-1].contiguous(), positions, mask, labels=tokens[:, 1:].contiguous()), mean
 
 

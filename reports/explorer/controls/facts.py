@@ -15,8 +15,9 @@ from scaleproof.simulator.model import T5
 _USUAL: Final[tuple[Precision, ...]] = ("bf16", "fp16", "tf32", "fp32", "fp64")
 # models whose layers can be divided among ranks
 _TRANSFORMERS: Final = ("vision_language", "gpt", "llama", "bert", "t5")
-# of these, those whose attention is one kernel unless the file says otherwise
+# of these, those whose attention is one kernel unless the file says otherwise, as that of recorded models is
 _DECODERS: Final = ("gpt", "llama", "vision_language")
+_RECORDED: Final = "recorded"
 # that every other model has
 _FEW_BLOCKS: Final = 4
 
@@ -76,7 +77,8 @@ def models() -> Mapping[str, ModelFacts]:
         usual = {"target_sequence": T5.model_fields["target_sequence"].default} if data["kind"] == "t5" else {}
         sequences = tuple((usual | data)[field] for field in ("sequence", "target_sequence") if field in usual | data)
         scores = heads is not None and data.get("flash") is False
-        flash = heads is not None and bool(data.get("flash", data["kind"] in _DECODERS))
+        has_attention = heads is not None or data["kind"] == _RECORDED
+        flash = has_attention and bool(data.get("flash", data["kind"] in (*_DECODERS, _RECORDED)))
         experts = bool(data.get("experts"))
         found[name] = ModelFacts(name, _said(data), heads, sequences, experts, scores, flash, data.get("layers", _FEW_BLOCKS))
     return found

@@ -9,7 +9,7 @@ from scaleproof.reports.explorer.controls import facts
 from scaleproof.reports.explorer.controls.choices import COUNTS, Control, Option, choice, option
 from scaleproof.reports.explorer.controls.layouts import micro_batch_size, rearranged, settings_between
 from scaleproof.reports.explorer.controls.parallelism import Parallelism
-from scaleproof.reports.explorer.controls.sliders import sliders
+from scaleproof.reports.explorer.controls.sliders import input_sliders, sliders
 from scaleproof.simulator.cluster.device.device import OPTIMIZER_STATES, Optimizer, Precision
 from scaleproof.simulator.cluster.device.kernels.products import has_scaled_blocks
 from scaleproof.simulator.common.errors import InputError
@@ -33,10 +33,12 @@ _RECIPES: Final = {
 def controls(scenario: Scenario) -> list[dict[str, Any]]:
     """Groups of controls, each with its title."""
     training, parallelism = _Training(scenario), Parallelism(scenario)
+    loading = input_sliders(scenario)
     return [
         {"title": "Model and batch", "controls": list(training.controls())},
         {"title": "Cluster", "controls": [gpus(scenario), *_cluster(scenario), *sliders(scenario), *_price(scenario)]},
         {"title": "Parallelism", "controls": list(parallelism.controls())},
+        *([{"title": "Data loading", "controls": loading}] if loading else []),
     ]
 
 

@@ -74,7 +74,7 @@ class Parallelism:
     def _framework(self) -> Control:
         scenario, strategy, training = self._scenario, self._strategy, self._scenario.training
         needed = features(strategy, training.precision, training.zero, scenario.cluster)
-        usual = default_framework(strategy, training.precision, training.zero, scenario.model, scenario.cluster).name
+        usual = default_framework(scenario, strategy, training.zero).name
         flash = getattr(scenario.model, "flash", False)
         options: list[Option] = []
         for name in frameworks.names():

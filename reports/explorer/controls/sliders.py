@@ -13,6 +13,7 @@ _R20: Final = (1, 1.12, 1.25, 1.4, 1.6, 1.8, 2, 2.24, 2.5, 2.8, 3.15, 3.55, 4, 4
 _BITS: Final = ((1e6, "Mbit/s"), (1e9, "Gbit/s"), (1e12, "Tbit/s"))
 _BYTES: Final = ((1e9, "GB/s"), (1e12, "TB/s"))
 _FLOPS: Final = ((1e9, "GFLOP/s"), (1e12, "TFLOP/s"), (1e15, "PFLOP/s"))
+_CORES: Final = ((1.0, ""),)
 _TIMES: Final = ((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s"))
 
 
@@ -36,7 +37,7 @@ class Slider(NamedTuple):
 def _text(number: float, decade: int, units: tuple[tuple[float, str], ...]) -> str:
     """'250 Gbit/s'."""
     size, unit = next((one for one in reversed(units) if 10.0**decade >= one[0] * 0.99), units[0])
-    return f"{number * 10 ** (decade - round(math.log10(size))):.3g} {unit}"
+    return f"{number * 10 ** (decade - round(math.log10(size))):.4g} {unit}".rstrip()
 
 
 def sliders(scenario: Scenario) -> list[dict[str, Any]]:
@@ -60,6 +61,22 @@ def sliders(scenario: Scenario) -> list[dict[str, Any]]:
     return [_placed(one, scenario) for one in found]
 
 
+def input_sliders(scenario: Scenario) -> list[dict[str, Any]]:
+    """The sliders of data loading, where the scenario has it."""
+    loaded, found = scenario.input, list[Slider]()
+    if loaded is None:
+        return []
+    if loaded.storage is not None:
+        words = "total of all nodes" if loaded.storage.shared_by == "cluster" else "of each node"
+        found.append(Slider("input.storage.bandwidth", "Storage bandwidth", words, (8, 13), _BYTES))
+    if loaded.decode_s:
+        words = "time of a core, or of a device's decoder"
+        found.append(Slider("input.decode", "Decoding of a sample", words, (-5, 0), _TIMES))
+    if loaded.augment_s or (loaded.decode_s and loaded.decode_on == "cores"):
+        found.append(Slider("input.cores", "Cores for loading", "cores of a node that decode and augment", (0, 3), _CORES))
+    return [_placed(one, scenario) for one in found]
+
+
 def _placed(slider: Slider, scenario: Scenario) -> dict[str, Any]:
     texts = slider.texts()
     bits = 8 if slider.units is _BITS else 1
@@ -73,5 +90,5 @@ def _placed(slider: Slider, scenario: Scenario) -> dict[str, Any]:
         "help": slider.help,
         "texts": texts,
         "position": min(max(position, 0), len(texts) - 1),
-        "value": f"{value / size:.4g} {symbol}",
+        "value": f"{value / size:.4g} {symbol}".rstrip(),
     }

@@ -101,7 +101,7 @@ def _predicted(
     def seconds(cluster: Cluster) -> float:
         return collective_cost(op, size_bytes, group, cluster, algorithm).seconds + called_s
 
-    interval = of_closed_form(seconds, cluster, case_of_collective(size_bytes, group.nodes, cluster))
+    interval = of_closed_form(seconds, cluster, case_of_collective(size_bytes, cluster))
     predicted_s = seconds(cluster)
     return PredictedSize(size_bytes, predicted_s, interval.low * predicted_s, interval.high * predicted_s)
 

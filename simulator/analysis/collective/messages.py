@@ -8,7 +8,7 @@ from typing import Final
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS
-from scaleproof.simulator.cluster.collectives.cost import modelled_costing, rotates
+from scaleproof.simulator.cluster.collectives.cost import modelled_costing, placed, rotates
 from scaleproof.simulator.cluster.collectives.groups import NETWORK_SWITCH, NODE_SWITCH, Group, Op, Round
 from scaleproof.simulator.cluster.collectives.link_traffic import channels_of, node_orders
 from scaleproof.simulator.common.errors import InputError
@@ -41,7 +41,7 @@ def _best_pieces(op: Op, size_bytes: float, group: Group, cluster: Cluster, algo
     (r − 1 + p) (a + T / p), which is least at p = √((r − 1) T / a) (Thakur et al. 2005)."""
     if op not in ALGORITHMS[algorithm].pipelined:
         return 1
-    rounds = sum(step.times for step in ALGORITHMS[algorithm].rounds(op, group))
+    rounds = sum(step.times for step in ALGORITHMS[algorithm].rounds(op, placed(group, cluster, algorithm)))
     cost = modelled_costing(op, group, cluster, algorithm)(size_bytes)
     latency_s = max(cost.latency_s / rounds, 1e-9)
     return min(_MOST_PIECES, max(1, round(math.sqrt((rounds - 1) * (cost.seconds - cost.latency_s) / latency_s))))
@@ -54,6 +54,7 @@ def expand(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm:
     A message starts after everything that its sender has sent and received before. pieces: number of pieces of the data that
     are pipelined. Raises InputError for too many messages, or links that the algorithm needs but the cluster lacks.
     """
+    group = placed(group, cluster, algorithm)
     rounds = ALGORITHMS[algorithm].rounds(op, group)
     # a program is a step that repeats: identical rounds are its repetitions
     repeats = pieces == 1 and all(step is rounds[0] for step in rounds)

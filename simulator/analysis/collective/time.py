@@ -38,7 +38,7 @@ def collective_time(
     known = parse_op(op)
     check_algorithm(known, algorithm)
     check_size(size_bytes)
-    return collective_cost(known, size_bytes, group_on(cluster, ranks), cluster, algorithm).seconds
+    return collective_cost(known, size_bytes, group_on(cluster, ranks), cluster.reached(), algorithm).seconds
 
 
 def check_size(size_bytes: float) -> None:
@@ -117,6 +117,7 @@ def collective_times(
     from scaleproof.simulator.analysis.collective.messages import message_time
 
     check_algorithm(op, algorithm)
+    cluster = cluster.reached()
     shared = group.size if op in ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter") else 1
     for size_bytes in sizes_bytes:
         check_size(size_bytes)

@@ -40,7 +40,7 @@ def of_nodes(cluster: Cluster, nodes: Sequence[int]) -> Cluster:
     ]
     node, collectives = _node(cluster, sizes[own]), cluster.collectives
     if cluster.links:
-        slowest = min(kinds, key=lambda kind: (cluster.links[kind].bandwidth_Bps, cluster.links[kind].peer_to_peer))
+        slowest = min(kinds, key=lambda kind: cluster.links[kind].speed)
         node = node.model_copy(update={"link": cluster.links[slowest]})
         if collectives.nccl in [facts_of(device.name) for device in device_of]:
             collectives = collectives.model_copy(update={"nccl": facts_of(device_of[slowest].name)})

@@ -16,6 +16,8 @@ from scaleproof.simulator.memory import capacity_bytes, memory
 from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.simulator.parallelism.option_rules import has_effect
 from scaleproof.simulator.parallelism.plan import Plan
+from scaleproof.simulator.predict import loading
+from scaleproof.simulator.run.bottleneck import INPUT_BOUND, bound
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.run.totals import Estimate, TrainingTotals
 from scaleproof.simulator.scenario.dump import dump, dump_framework, dump_part
@@ -130,8 +132,8 @@ class PlanRecord(Record):
     those that fit with a lower probability, if it is better. memory_bytes: of the best by holder. too_large: faster ones that
     do not fit. fields: lines of a scenario file for the best; scenario_yaml: all of it. training: totals of a whole training
     run by the best, where wanted. methods: of fine-tuning that were compared; all else is about the first of them that has a
-    plan. by_nodes: the best of each selection of unequal nodes. problem: why there is no plan; then nothing else is known but
-    the size.
+    plan. by_nodes: the best of each selection of unequal nodes. input: rates of data loading, if the best waits for samples.
+    problem: why there is no plan; then nothing else is known but the size.
     """
 
     version: str
@@ -169,6 +171,7 @@ class PlanRecord(Record):
     server_counts: list[ServerCount] = Field(default_factory=list)
     fields: list[str] = Field(default_factory=list)
     scenario_yaml: str = ""
+    input: str = ""
     training: TrainingTotals | None = None
     methods: list[MethodRow] = Field(default_factory=list)
     by_nodes: list[PlanRow] = Field(default_factory=list)
@@ -271,6 +274,7 @@ def record_of(planned: PlanResult, version: str, added_nodes: int = 0, key: str 
         riskier=None if planned.riskier is None else rows[len(best) + (planned.runner_up is not None)],
         by_nodes=rows[len(rows) - len(planned.by_nodes) :],
         memory_bytes=dict(memory(first.scenario).worst.holders_bytes),
+        input=str(loading(first.scenario, first.run)) if bound(first.run) == INPUT_BOUND else "",
         too_large=list(_too_large(planned)),
         front=[_front_point(planned, row) for row in planned.front],
         server_counts=list(_server_counts(planned)),

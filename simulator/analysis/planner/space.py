@@ -35,6 +35,8 @@ _OFFLOAD: Final[tuple[tuple[Offloaded, ...], ...]] = (("optimizer",), ("optimize
 _CHUNKS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24)
 # Kinds of strategies that are planned.
 STRATEGIES: Final = ("hybrid", "parameter_server")
+# Ways to divide embedding tables.
+_SHARDINGS: Final = ("column", "table", "row")
 _BUCKETS_BYTES: Final = (25 * 2.0**20, 100 * 2.0**20, 400 * 2.0**20)
 # Order of mesh axes with pipelines inside nodes, where tensor parallelism leaves room, and replicas across nodes.
 _STAGES_FIRST: Final = ("tensor", "context", "stages", "workers")
@@ -56,8 +58,8 @@ def spaces(
     """
     if frameworks is not None or not scenario.framework_is_default:
         named = [scenario.framework] if frameworks is None else frameworks
-        return [space(_in_framework(scenario, one), ranks, schedules) for one in named]
-    found = (space(_in_framework(scenario, one), ranks, schedules) for one in _defaults(scenario))
+        return [space(one, ranks, schedules) for framework in named for one in _in_framework(scenario, framework)]
+    found = (space(one, ranks, schedules) for framework in _defaults(scenario) for one in _in_framework(scenario, framework))
     return [replace(one, by_default=True) for one in found]
 
 
@@ -73,21 +75,25 @@ def offloading(scenario: Scenario) -> Iterator[Scenario]:
 
 def _defaults(scenario: Scenario) -> list[Framework]:
     """The default frameworks of all layouts, without the bound `ideal` unless it is the only one."""
-    precision, model, cluster = scenario.training.precision, scenario.model, scenario.cluster
     layouts = (
         (zero, Hybrid(workers=2, tensor=tensor, context=context, stages=stages, expert=expert))
         for zero, tensor, context, stages, expert in itertools.product(_ZERO, *[(1, 2)] * 4)
     )
-    names = dict.fromkeys(default_framework(strategy, precision, zero, model, cluster).name for zero, strategy in layouts)
+    names = dict.fromkeys(default_framework(scenario, strategy, zero).name for zero, strategy in layouts)
     return [shipped(name) for name in names if name != "ideal"] or [shipped("ideal")]
 
 
-def _in_framework(scenario: Scenario, framework: Framework) -> Scenario:
-    """The scenario with another framework, which need not support the scenario's own strategy. Raises FieldError for a
-    precision, kind of attention or autocast that the framework does not support."""
+def _in_framework(scenario: Scenario, framework: Framework) -> list[Scenario]:
+    """The scenario with another framework, which need not support the scenario's own strategy; with each way to divide its
+    tables, if it divides them. Raises FieldError for a precision, kind of attention or autocast that the framework does not
+    support."""
     check_supported(framework, features(Hybrid(), scenario.training.precision, 0, scenario.cluster))
     check_attention(framework, scenario.model)
-    return _changed(scenario, framework, Hybrid())
+    changed, own = _changed(scenario, framework, Hybrid()), scenario.strategy.plan.tables
+    if own is None:
+        return [changed]
+    ways = (own.model_copy(update={"shard": shard, "plan": "greedy"}) for shard in _SHARDINGS)
+    return [changed.model_copy(update={"strategy": Hybrid(workers=scenario.strategy.workers, tables=way)}) for way in ways]
 
 
 def _changed(scenario: Scenario, framework: Framework, strategy: Strategy) -> Scenario:
@@ -112,6 +118,8 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
     first, last = block_range(layers)
     total = scenario.total_samples
     long = getattr(scenario.model, "sequence", 0) >= _LONG
+    # samples of recommenders are small
+    most_samples = max(_MOST_SAMPLES, total // ranks if scenario.strategy.plan.tables else 0)
     own, supports = planned_fields(scenario)["bucket_bytes"], scenario.framework.supports
     mixture = any(layer.expert_parameters for layer in layers) and "expert" in supports
     tensor = [degree for degree in _powers(cluster.node.devices) if _divides(scenario, degree)]
@@ -126,7 +134,7 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
             stages for stages in range(1, last - first + 1) if ranks % stages == 0 and (stages == 1 or "pipeline" in supports)
         ),
         chunks=_CHUNKS,
-        samples=tuple(samples for samples in range(1, min(total, _MOST_SAMPLES) + 1) if total % samples == 0),
+        samples=tuple(samples for samples in range(1, min(total, most_samples) + 1) if total % samples == 0),
         # always includes the schedule of configurations without pipeline parallelism
         schedules=tuple(dict.fromkeys((*schedules, *CLOSED[:1]))),
         zero=tuple(
@@ -178,7 +186,7 @@ def _with_servers(scenario: Scenario, workers: int, frameworks: Sequence[Framewo
     strategy, training = ParameterServer(workers=workers, servers=1), scenario.training
     needed = features(strategy, training.precision, 0, scenario.cluster)
     if frameworks is None and scenario.framework_is_default:
-        frameworks = [default_framework(strategy, training.precision, 0, scenario.model, scenario.cluster)]
+        frameworks = [default_framework(scenario, strategy, 0)]
     named = [scenario.framework] if frameworks is None else frameworks
     framework = next((one for one in named if needed <= set(one.supports)), named[0])
     check_supported(framework, needed)

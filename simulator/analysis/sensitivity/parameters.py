@@ -133,5 +133,7 @@ PARAMETERS: Final = (
     _quantity("node.host.adam_rate", "Adam on the host"),
     _quantity("collectives", "measured collectives", "cluster.collectives.measured"),
     StepParameter("storage bandwidth", "input.storage.bandwidth", _slow_fields("input.storage", "bandwidth_Bps", power=-1)),
+    StepParameter("latency of a read", "input.storage.latency", _slow_fields("input.storage", "latency_s"), sign=-1),
     StepParameter("decoding of a sample", "input.decode", _slow_fields("input", "decode_s"), sign=-1),
+    StepParameter("augmentation of a sample", "input.augment", _slow_fields("input", "augment_s"), sign=-1),
 )

@@ -22,7 +22,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import compile_step, priced
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.scenario_job import job_of
-from scaleproof.simulator.uncertainty.error_model import case_of_scenario
+from scaleproof.simulator.uncertainty.error_model import SLOWED_AS, case_of_scenario
 from scaleproof.simulator.uncertainty.linear_response import linear_response
 from scaleproof.simulator.uncertainty.priors import quantity_deviations
 from scaleproof.simulator.uncertainty.response import added_seconds, replayed_s
@@ -115,7 +115,7 @@ class _Priced:
             """Derivative of the tasks' seconds with respect to a quantity's slowdown factor, shape (tasks, clusters)."""
             columns = []
             for number, (cluster, program) in enumerate(zip(self._clusters, self._programs, strict=True)):
-                slower = self._at(slowed(cluster, {name: 1 + _SLOWDOWN}))
+                slower = self._at(slowed(cluster, {SLOWED_AS.get(name, name): 1 + _SLOWDOWN}))
                 longer_s = added_seconds(program, slower, seconds[:, number])
                 if longer_s is None:
                     raise ValueError("the program on a slower cluster differs in more than durations")
@@ -129,6 +129,7 @@ class _Priced:
         try:
             names, first_s = quantity_deviations(scenario), slower_s({})
             response = linear_response(first_s, slower_s, names, scenario.cluster, case_of_scenario(scenario))
+            response = replace(response, priors=response.priors.on_each(self._clusters))
             others = response.priors.names[1:]
             low, high = response.bent_intervals(
                 lambda factors: factors[0] * slower_s(dict(zip(others, factors[1:], strict=True))) / first_s

@@ -7,6 +7,7 @@ alltoall; one message in a sendrecv; the root's buffer in a gather or a scatter.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -104,6 +105,31 @@ def hierarchical(op: Op, group: Group) -> list[Round]:
     lap = Round.of(everyone, (everyone + per_node) % group.size, 1 / group.size, times=nodes - 1)
     between = [lap] if nodes > 1 else []
     scatter, gather = [*inside, *between], [*between, *inside]
+    return {"reduce_scatter": scatter, "all_gather": gather, "all_reduce": scatter + gather}[op]
+
+
+def torus_axes(op: Op, group: Group) -> list[Round]:
+    """Rings along all axes of a torus at once, as XLA uses the links of TPUs: an equal part of the data begins along each axis,
+    half of it in either direction, and what is left of it goes on along the next axis.
+
+    Raises InputError if the members are not all places of a box of one torus.
+    """
+    sizes = group.box
+    if not sizes:
+        raise InputError("torus_axes needs ranks that fill a box of one torus; use ring")
+    box, axes = np.arange(group.size).reshape(sizes), len(sizes)
+    scatter = []
+    for phase in range(axes):
+        steps, source, target, share = max(sizes) - 1, [], [], []
+        for axis in range(axes):
+            before = math.prod(sizes[(axis - 1 - i) % axes] for i in range(phase))
+            sent = (sizes[axis] - 1) / sizes[axis] / before / axes / 2
+            for direction in (1, -1):
+                source.append(box.ravel())
+                target.append(np.roll(box, -direction, axis).ravel())
+                share.append(np.full(group.size, sent / steps))
+        scatter.append(Round(np.concatenate(source), np.concatenate(target), np.concatenate(share), times=steps))
+    gather = [step.back() for step in reversed(scatter)]
     return {"reduce_scatter": scatter, "all_gather": gather, "all_reduce": scatter + gather}[op]
 
 
@@ -325,6 +351,7 @@ ALGORITHMS: Final[dict[str, Algorithm]] = {
     "binomial": Algorithm(binomial, ("broadcast", "reduce")),
     "halving_doubling": Algorithm(halving_doubling, _SHARED),
     "hierarchical": Algorithm(hierarchical, _SHARED),
+    "torus_axes": Algorithm(torus_axes, _SHARED, _SHARED),
     "in_network": Algorithm(in_network, ("all_reduce",)),
     "collnet_direct": Algorithm(collnet_direct, _SHARED, _SHARED),
     "collnet_chain": Algorithm(collnet_chain, ("all_reduce",), ("all_reduce",)),
@@ -332,6 +359,7 @@ ALGORITHMS: Final[dict[str, Algorithm]] = {
     "nvls_tree": Algorithm(nvls_tree, ("all_reduce",), ("all_reduce",)),
     "symmetric_ll": Algorithm(symmetric_ll, _SHARED),
     "symmetric_direct": Algorithm(symmetric_direct, _SHARED),
+    "all_pairs": Algorithm(symmetric_direct, ("all_reduce", "all_gather")),
     "symmetric_multimem": Algorithm(nvls, _SHARED),
     "pat": Algorithm(pat, ("reduce_scatter", "all_gather"), ("reduce_scatter", "all_gather")),
     "pairwise": Algorithm(pairwise, ("alltoall", "sendrecv"), at_once=True),

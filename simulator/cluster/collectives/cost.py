@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, names_for
@@ -13,6 +14,7 @@ from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConsta
 from scaleproof.simulator.cluster.collectives.nccl.timing import choices, nccl_choice
 from scaleproof.simulator.cluster.collectives.nccl.tuner import candidates
 from scaleproof.simulator.cluster.collectives.settings import Nccl
+from scaleproof.simulator.cluster.network.topology_kinds import Torus
 from scaleproof.simulator.common.errors import FieldError, InputError
 
 if TYPE_CHECKING:
@@ -58,11 +60,15 @@ class CollectiveCost(NamedTuple):
     seconds: float
 
 
-def timing_constants(cluster: Cluster, facts: Nccl) -> TimingConstants:
-    """Constants of the timing of a cluster's collectives by NCCL or RCCL."""
+def timing_constants(cluster: Cluster, facts: Nccl, devices: Collection[int]) -> TimingConstants:
+    """Constants of the timing of collectives among some devices of a cluster's nodes by NCCL or RCCL."""
+    return constants_of(facts, cluster.transport, cluster.collectives.adjust, are_staged(devices, cluster, facts))
+
+
+def are_staged(devices: Collection[int], cluster: Cluster, facts: Nccl) -> bool:
+    """Whether messages among some devices of a node pass the host's memory."""
     link = cluster.node.link
-    staged = link is not None and not link.peer_to_peer and facts.interconnect == "pcie"
-    return constants_of(facts, cluster.transport, cluster.collectives.adjust, staged)
+    return link is not None and facts.interconnect == "pcie" and not link.are_peers(devices)
 
 
 def facts_among(devices: Collection[int], cluster: Cluster) -> Nccl | None:
@@ -161,8 +167,9 @@ def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | No
     if group.size == 1:
         return _nothing
     _check_links(group, cluster)
-    facts = facts_among(set(group.device_of.tolist()), cluster)
-    constants = timing_constants(cluster, facts) if facts else None
+    devices = set(group.device_of.tolist())
+    facts = facts_among(devices, cluster)
+    constants = timing_constants(cluster, facts, devices) if facts else None
     return _modelled_costing(op, group, cluster.interconnect, constants, algorithm)
 
 
@@ -228,7 +235,16 @@ def _check_links(group: Group, cluster: Cluster) -> None:
 def _suitable(op: Op, group: Group, cluster: Cluster) -> list[str]:
     reduces = GroupLinks(group, cluster.node, cluster.network).reduces
     among = (*_COMMON, "in_network") if reduces else _COMMON
+    if placed(group, cluster, "torus_axes").box:
+        among = (*among, "torus_axes")
     return [name for name in names_for(op, among) if name != "hierarchical" or group.is_even]
+
+
+def placed(group: Group, cluster: Cluster, algorithm: str) -> Group:
+    """The group as an algorithm has it: with the axes of the torus of its node, if it uses them."""
+    topology = cluster.node.link.topology if cluster.node.link is not None else None
+    is_torus = algorithm == "torus_axes" and isinstance(topology, Torus)
+    return replace(group, axes=topology.dimensions) if is_torus else group  # type: ignore[union-attr]
 
 
 def _nccl_costing(op: Op, group: Group, cluster: Cluster, constants: TimingConstants, algorithm: str | None) -> Costing:
@@ -269,7 +285,7 @@ def _link_costing(op: Op, group: Group, cluster: Cluster, algorithm: str) -> Cos
     passes in chunks."""
     if algorithm.startswith(tuple(_NCCL_ONLY)):
         raise InputError(f"{algorithm} is NCCL's, which does not run on {cluster.device.name}; use another algorithm")
-    links = GroupLinks(group, cluster.node, cluster.network)
+    links = GroupLinks(placed(group, cluster, algorithm), cluster.node, cluster.network)
     if op in ALGORITHMS[algorithm].pipelined or ALGORITHMS[algorithm].at_once:
         parts: Sequence[Traffic] = [links.traffic(algorithm, op, rotate=False)]
         latency_s = links.latency_s(parts[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,10 +55,11 @@ class Round:
 @dataclass(frozen=True)
 class Group:
     """The members of a collective. ranks: ascending, a range if they are evenly spaced. devices: of each node, so that a rank's
-    node is rank // devices."""
+    node is rank // devices. axes: sizes of the torus that the devices of a node form, for algorithms that use its axes."""
 
     ranks: range | tuple[int, ...]
     devices: int
+    axes: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, ranks: int | Sequence[int], devices: int) -> Group:
@@ -102,6 +104,15 @@ class Group:
     def device_of(self) -> NDArray[np.int64]:
         """Each member's device on its node; shape (size,)."""
         return self._numbers % self.devices
+
+    @functools.cached_property
+    def box(self) -> tuple[int, ...]:
+        """Sizes of the box of one torus whose places the members are, along axes with more than one place; () if they are no
+        such box."""
+        if not self.axes or self.nodes > 1 or self.size == 1:
+            return ()
+        sizes = tuple(len(np.unique(place)) for place in np.unravel_index(self.device_of, self.axes))
+        return tuple(size for size in sizes if size > 1) if math.prod(sizes) == self.size else ()
 
     @functools.cached_property
     def first(self) -> NDArray[np.int64]:

@@ -151,9 +151,10 @@ def channels_of(op: Op, group: Group, node: Node, rotate: bool) -> list[Numbers]
     """Orders of the members, node by node, one for each channel, which all carry equal parts of the data; shape (size,).
 
     The order within a node is that of its topology's rings, from the first device on. If channels rotate, each member of a node
-    is first in one of them, except in the root's node, where the root stays first. A sendrecv goes to the next rank.
+    is first in one of them, except in the root's node, where the root stays first. A sendrecv goes to the next rank, and what
+    goes along axes to the neighbour.
     """
-    if op == "sendrecv":
+    if op == "sendrecv" or group.axes:
         return [np.arange(group.size)]
     slot = np.arange(group.size) - group.first[group.node_of]
     base, count = group.first[group.node_of], group.members[group.node_of]

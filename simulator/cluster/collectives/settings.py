@@ -21,8 +21,11 @@ PROTOCOLS: Final[tuple[Protocol, ...]] = ("ll", "ll128", "simple")
 
 
 # Channels on one node; between nodes two for each card that the node's ranks use, the usual result of NCCL's search.
+# Over PCIe NCCL's search finds one of 12 or 24 GB/s, or two where they have 25 GB/s or more, and doubles them (search.cc,
+# ncclTopoDupChannels; connect.cc, ncclTopoPostset).
 # RCCL: four for each of the 14 rings of eight fully joined MI300X, 16 rings for eight cards (rome_models.cc, 79 and 81).
 _CHANNELS: Final = {"volta": 12, "ampere": 24, "hopper": 24, "blackwell": 32, "cdna": 56}
+_PCIE_CHANNELS: Final = {"volta": 2, "ampere": 2, "hopper": 4, "blackwell": 4, "cdna": 2}
 
 
 class Nccl(Spec):
@@ -57,6 +60,11 @@ class Nccl(Spec):
     def channels(self, nodes: int, cards: int) -> int:
         """Number of channels over `nodes` nodes that use `cards` network cards each."""
         return _CHANNELS[self.generation] if nodes == 1 else min(_CHANNELS[self.generation], 2 * cards)
+
+    @property
+    def channels_share(self) -> float:
+        """Number of channels that a node's links have over that of NVLink."""
+        return _PCIE_CHANNELS[self.generation] / _CHANNELS[self.generation] if self.interconnect == "pcie" else 1.0
 
     def has_nvls_on(self, group: Group) -> bool:
         """Whether NVSwitch reduces and multicasts for a group."""

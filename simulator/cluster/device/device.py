@@ -16,7 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed, at_power_limit, with_peak_share
+from scaleproof.simulator.cluster.device.kernels.parameters import (
+    Kernels,
+    Speed,
+    at_power_limit,
+    direct_flops,
+    with_peak_share,
+)
 from scaleproof.simulator.cluster.device.kernels.passes import passes_s, weights_s
 from scaleproof.simulator.cluster.device.kernels.products import Recipe, narrow_products
 from scaleproof.simulator.cluster.device.kernels.rates import State
@@ -169,7 +175,9 @@ class Device(Spec):
     memory_bandwidth_Bps: PositiveMemoryBytesPerSecond = Field(alias="memory_bandwidth")
     power_limit_W: Watts | None = Field(None, gt=0, alias="power_limit", description="power limit; no throttling if absent")
     l2_bytes: Bytes | None = Field(None, alias="l2", description="second-level cache; for information")
-    clock_Hz: Hertz | None = Field(None, alias="clock", description="highest clock; for information")
+    clock_Hz: Hertz | None = Field(
+        None, alias="clock", description="highest clock, which convolutions in narrow groups depend on"
+    )
     source: str = ""
     measured: tuple[str, ...] = Field((), description="fields with measured values, such as kernels.tile_share, or kernels")
     assumed: tuple[str, ...] = Field((), description="fields with assumed values; the others are as in data sheets")
@@ -257,7 +265,11 @@ class Device(Spec):
         peak_flops = self.peak_flops[precision] * faster
         winograd, rates = precision == "fp32", kernels.product_rates(precision)
         kernels = at_power_limit(kernels, self.power_limit_W)
-        return Speed(kernels, peak_flops, self.memory_bandwidth_Bps, size_bytes, winograd, rates, burst, _NARROW.get(precision))
+        operand_bytes = _NARROW.get(precision)
+        return Speed(
+            kernels, peak_flops, self.memory_bandwidth_Bps, size_bytes, winograd, rates, burst, operand_bytes,
+            direct_flops=direct_flops(kernels, self.clock_Hz),
+        )  # fmt: skip
 
     def narrow_speed(self, precision: Precision, kernels: Kernels, recipe: Recipe) -> Speed:
         """Rates of products in 8 or 4 bits that training sustains: those that were measured in this precision, else those in 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 import numpy as np
@@ -76,10 +77,17 @@ class Link(Spec):
     connection_Bps: PositiveBytesPerSecond | None = Field(
         None, alias="connection", description="largest rate of one TCP connection, where the network's provider limits it"
     )
-    peer_to_peer: bool = Field(
-        True,
-        description="whether devices of a node reach each other's memory, else messages pass the host's; of GeForce "
-        "cards false if absent",
+    sockets: str | None = Field(
+        None, description="how many TCP connections NCCL opens: an entry of scenarios/network/sockets.yaml; enough if absent"
+    )
+    state: str | None = Field(
+        None,
+        description="untuned: a network of which nobody measured that it is fast; an entry of scenarios/network/states.yaml",
+    )
+    peer_to_peer: bool | None = Field(
+        None,
+        description="whether devices of a node reach each other's memory, else messages pass the host's; if absent false of "
+        "GeForce cards, and of others as NCCL decides: over PCIe under one switch alone",
     )
     in_network_reduction: bool = Field(
         False, description="whether a network's switches reduce and libraries use it (SHARP, by NCCL_COLLNET_ENABLE=1)"
@@ -108,6 +116,11 @@ class Link(Spec):
         return self.model_copy(update={"bandwidth_Bps": 1.0, "latency_s": 0.0})
 
     @property
+    def speed(self) -> tuple[float, bool]:
+        """What links inside nodes are compared by: their bandwidth, and whether the driver lets devices reach each other."""
+        return self.bandwidth_Bps, self.peer_to_peer is not False
+
+    @property
     def is_uniform(self) -> bool:
         """Whether all pairs of endpoints are connected equally."""
         return self.topology.is_uniform and not self.exceptions
@@ -125,13 +138,18 @@ class Link(Spec):
         if self.exceptions and not self.topology.has_own_links:
             message = f"the endpoints of a {self.topology.kind} have no link of their own; describe it as kind: graph"
             raise FieldError(("exceptions",), message)
-        if not self.peer_to_peer and self.topology.kind not in _HOSTED:
+        if self.peer_to_peer is False and self.topology.kind not in _HOSTED:
             message = f"messages through the host need a topology of {', '.join(_HOSTED)}; {self.topology.kind} joins devices"
             raise FieldError(("peer_to_peer",), message)
         for i, exception in enumerate(self.exceptions):
             if max(exception.at) >= endpoints:
                 message = f"there is no endpoint {max(exception.at)}; they are numbered 0 to {endpoints - 1}"
                 raise FieldError(("exceptions", i, "at"), message)
+
+    def are_peers(self, endpoints: Collection[int]) -> bool:
+        """Whether NCCL lets devices on PCIe access each other's memory, if the driver does: where a switch joins them, but not
+        through the host's root complex (ncclTopoCheckP2p, src/graph/paths.cc)."""
+        return self.topology.share_switch(endpoints) if self.peer_to_peer is None else self.peer_to_peer
 
     def wiring(self, endpoints: int, cards: int = 1) -> Wiring:
         """The wiring of `endpoints` endpoints with `cards` network cards each."""
@@ -160,7 +178,7 @@ def _wiring(link: Link, endpoints: int, cards: int) -> Wiring:
     topology = Switch() if link.is_uniform else link.topology
     wiring = topology.wire(endpoints * per_node, link.bandwidth_Bps / per_node, per_node)
     wiring.half_duplex = link.duplex == "half"
-    if not link.peer_to_peer:
+    if link.peer_to_peer is False:
         wiring = topology.through_host(wiring)
     for exception in link.exceptions:
         assert wiring.access_Bps is not None

@@ -86,6 +86,10 @@ class Topology(Spec, ABC):
         """The wiring where messages between devices pass the host's memory: as it is, if all of them pass the host anyway."""
         return wiring
 
+    def share_switch(self, endpoints: Collection[int]) -> bool:
+        """Whether one PCIe switch is known to join these devices."""
+        return False
+
     def are_bridged(self, endpoints: Collection[int]) -> bool:
         """Whether NVLink bridges join these devices, while the links of others are PCIe's."""
         return False

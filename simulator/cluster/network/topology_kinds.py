@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -32,6 +32,10 @@ class Direct(Topology):
         return Wiring(range(endpoints), None, graph_of(edges), routing=self.routing, nearest_hops=1)
 
 
+# Seven rings of eight endpoints that use each link once in each direction (Tillson 1980: all even numbers from 8 on have such).
+_RINGS_OF_EIGHT: Final = ("07641235", "05746213", "04375261", "03271654", "06342517", "02473156", "01453672")
+
+
 class Mesh(Direct):
     """A direct link between every pair, like NVLink between four GPUs or Infinity Fabric between eight, without a switch."""
 
@@ -48,7 +52,9 @@ class Mesh(Direct):
 
     def rings(self, endpoints: int) -> list[list[int]]:
         """Rings in both directions that share no link (Walecki's zigzag, in Lucas 1892); for up to four endpoints all rings,
-        which use every link equally."""
+        and for eight as many as use every link equally."""
+        if endpoints == 8:
+            return [[int(place) for place in ring] for ring in _RINGS_OF_EIGHT]
         if endpoints <= 4:
             return [[0, *rest] for rest in itertools.permutations(range(1, endpoints))]
         last = endpoints - 1
@@ -116,6 +122,10 @@ class PcieTree(Topology):
         across = ((f"socket {a}", f"socket {b}", self.between_sockets_Bps) for a, b in pairs)
         attached = [f"switch {i // self.per_switch}" for i in range(endpoints)]
         return self._switched(attached, bandwidth_Bps, itertools.chain(up, across))
+
+    def share_switch(self, endpoints: Collection[int]) -> bool:
+        """Whether all devices are under one switch."""
+        return len({endpoint // self.per_switch for endpoint in endpoints}) == 1
 
     def through_host(self, wiring: Wiring) -> Wiring:
         """Messages climb to the socket of the sender also where one switch joins both ends."""

@@ -14,7 +14,15 @@ from typing import Any, Final
 
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
-from scaleproof.simulator.model.torch_operators import base_name, is_bound_by_bandwidth, is_free, looks_up, looks_up_bags
+from scaleproof.simulator.model.recommender.lookups import Looked, LookupDistribution, RowTable
+from scaleproof.simulator.model.torch_operators import (
+    base_name,
+    is_bound_by_bandwidth,
+    is_free,
+    looks_up,
+    looks_up_bags,
+    sparse_lookup,
+)
 
 # Operators whose gradient needs no value of the forward pass.
 _LINEAR: Final = ("add", "cat", "clone", "copy", "div", "dropout", "mean", "neg", "stack", "sub", "sum", "to_copy")
@@ -31,7 +39,8 @@ class RecordedModule:
     """A module that is recorded as a whole: its operators for one sample, and the elements of its trained parameter tensors.
 
     run: number of the run; modules of the same run are neighbours. chained: whether it is in a Sequential or a ModuleList.
-    has_parameters: trained or frozen ones. frozen: number of frozen parameters.
+    has_parameters: trained or frozen ones. frozen: number of frozen parameters. tables: those of the tensors of which rows have
+    gradients.
     """
 
     name: str
@@ -42,6 +51,7 @@ class RecordedModule:
     operators: list[Operator] = field(default_factory=list)
     tensors: list[int] = field(default_factory=list)
     frozen: int = 0
+    tables: list[RowTable] = field(default_factory=list)
 
     @property
     def computes(self) -> bool:
@@ -85,6 +95,11 @@ class Recorder:
         self.repeated: tuple[str, str] | None = None
         self._weights = {id(storage): storage for storage in (weight.untyped_storage() for weight in weights)}
         self._frozen = {id(weight.untyped_storage()) for weight in frozen}
+        # storages that depend on trained parameters or random numbers
+        self._learned: set[int] = set()
+        # by storage of a weight, numbers of rows that embeddings with sparse gradients read; weights that others read
+        self._looked_up: dict[int, list[Any]] = {}
+        self._read_whole: set[int] = set()
         for tensor in data:
             self._stored(tensor)
 
@@ -123,6 +138,13 @@ class Recorder:
         self._moved(read, () if view else written)
         scalar = all(tensor.dim() == 0 for tensor in (*read, *written))
         tags = {tag.name for tag in function.tags}
+        if "nondeterministic_seeded" in tags:
+            self._learned.update(id(tensor.untyped_storage()) for tensor in written)
+        looked_up = sparse_lookup(function, *arguments)
+        if looked_up is not None:
+            self._looked_up.setdefault(id(looked_up[0].untyped_storage()), []).append(looked_up[1])
+        elif not view:
+            self._read_whole.update(known)
         if view or scalar or "inplace_view" in tags or is_free(name):
             return
         if name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv"):
@@ -165,6 +187,16 @@ class Recorder:
         own = StoredTensor(None, elements, size, self.running, keepers=[self.running])
         self.stored[id(own)] = own
 
+    def table(self, name: str, weight: Any, tensor: int) -> RowTable | None:
+        """A weight as a table, number `tensor` of its layer, if nothing but embeddings with sparse gradients reads it."""
+        key = id(weight.untyped_storage())
+        if key not in self._looked_up or key in self._read_whole:
+            return None
+        numbers, (rows, width) = self._looked_up[key], weight.shape
+        looked = Looked(LookupDistribution(rows, 0.0), width, sum(one.numel() for one in numbers) / self.batch)
+        is_foreseen = not any(id(one.untyped_storage()) in self._learned for one in numbers)
+        return RowTable(tensor, looked, name, is_foreseen)
+
     def per_sample(self, elements: float) -> int:
         """Elements per sample, rounded up."""
         return math.ceil(elements / self.batch)
@@ -183,6 +215,8 @@ class Recorder:
         for tensor in read:
             if not self._is_weight(tensor) and (tensor.requires_grad or self._stored(tensor).is_frozen):
                 self._stored(tensor).readers.append(self.running)
+        if any(tensor.requires_grad or id(tensor.untyped_storage()) in self._learned for tensor in read):
+            self._learned.update(id(tensor.untyped_storage()) for tensor in written)
         is_frozen = any(map(self._follows_frozen, read)) and not any(tensor.requires_grad for tensor in read)
         for tensor in written:
             stored = self._stored(tensor, self.running)
@@ -286,6 +320,12 @@ def layers_of(recorder: Recorder, outputs: set[int]) -> list[Layer]:
         operators = tuple(operator for module in group for operator in module.operators)
         tensors = tuple(size for module in group for size in module.tensors)
         frozen = sum(module.frozen for module in group)
+        first = itertools.accumulate((len(module.tensors) for module in group), initial=0)
+        tables = tuple(
+            table._replace(tensor=before + table.tensor)
+            for before, module in zip(first, group, strict=False)
+            for table in module.tables
+        )
         kept = tuple(
             SavedActivation("input" if kind == "input" else "activations", elements, size, kind)
             for (kind, size), elements in flow.kept.items()
@@ -303,6 +343,7 @@ def layers_of(recorder: Recorder, outputs: set[int]) -> list[Layer]:
             kept=kept,
             inputs=None if flow.reads == previous else tuple(leading[i].name for i in sorted(flow.reads)),
             frozen_parameters=frozen,
+            row_tables=tables,
         )
         layers.append(layer)
     return layers

@@ -28,14 +28,12 @@ from scaleproof.simulator.model.tracing.user_function import (
 
 class Trace(NamedTuple):
     """A traced model. unknown: names of operators of unknown cost. modules: by layer, the names of its modules. repeated: names
-    of a module with parameters and of one that ran before it ran again; None if each runs at once. sparse: names of modules
-    whose gradients are sparse."""
+    of a module with parameters and of one that ran before it ran again; None if each runs at once."""
 
     layers: tuple[Layer, ...]
     unknown: tuple[str, ...]
     modules: tuple[tuple[str, ...], ...]
     repeated: tuple[str, str] | None
-    sparse: tuple[str, ...]
 
 
 @functools.cache
@@ -50,15 +48,13 @@ def trace_of(source: str, folder: Path) -> Trace:
         with user_errors(source, "its forward pass on the example inputs", folder):
             recorder, outputs = _run(torch, source, user)
     modules = tuple(tuple(module.name for module in group) for group in grouped(recorder.modules))
-    sparse = tuple(
-        name or "the module" for name, module in user.module.named_modules() if getattr(module, "sparse", False) is True
-    )
-    return Trace(tuple(layers_of(recorder, outputs)), tuple(sorted(recorder.unknown)), modules, recorder.repeated, sparse)
+    return Trace(tuple(layers_of(recorder, outputs)), tuple(sorted(recorder.unknown)), modules, recorder.repeated)
 
 
 @contextmanager
 def _on_meta(torch: Any) -> Iterator[None]:
-    """Creates tensors on the meta device, also if the CPU is requested. Raises GpuRequestedError if a GPU is requested."""
+    """Creates tensors on the meta device, also if the CPU is requested, except schedules (`linspace`), whose values modules
+    read while they are built. Raises GpuRequestedError if a GPU is requested."""
 
     def meta(device: Any) -> Any:
         if torch.device(device).type not in ("cpu", "meta"):
@@ -76,6 +72,8 @@ def _on_meta(torch: Any) -> Iterator[None]:
             args = tuple(meta(value) if isinstance(value, devices) else value for value in args)
             if kwargs.get("device") is not None:
                 kwargs["device"] = meta(kwargs["device"])
+            if function is torch.linspace:
+                kwargs["device"] = "cpu"
             return function(*args, **kwargs)
 
     autocast = torch.autocast.__init__
@@ -240,6 +238,8 @@ def _assign_parameters(module: Any, recorded: dict[str, RecordedModule], recorde
         siblings = [ran for ran in recorder.modules if ran.name.startswith(prefixes[0])]
         last = next((owner for owner in (*owners, *siblings) if owner in recorder.modules), last)
         if parameter.requires_grad:
+            table = recorder.table(name, parameter, len(last.tensors))
+            last.tables += [] if table is None else [table]
             last.tensors.append(parameter.numel())
         else:
             last.frozen += parameter.numel()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import importlib.util
 import re
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 from scaleproof.simulator.common.errors import FieldError, MissingDependencyError
+from scaleproof.simulator.model.traced import PACKAGES
 
 PREFIX: Final = "python:"
 EXAMPLE: Final = "`return model, torch.randn(8, 3, 224, 224)`"
@@ -47,7 +50,8 @@ def user_function(source: str, folder: Path) -> Iterator[tuple[Any, Any]]:
 
     Raises FieldError if there is no such function, and MissingDependencyError without torch.
     """
-    module_name, function_name = names_of(source)
+    is_package = not source.startswith(PREFIX) and source.startswith(PACKAGES)
+    module_name, function_name, arguments = ("torch", "", {}) if is_package else _parts_of(source)
     sys.path.insert(0, str(folder))
     try:
         # before torch is imported, which takes seconds
@@ -58,20 +62,37 @@ def user_function(source: str, folder: Path) -> Iterator[tuple[Any, Any]]:
             raise MissingDependencyError(
                 "torch is not installed, and tracing needs it; pip install 'scaleproof[validator]'"
             ) from None
-        yield torch, function_of(source, module_name, function_name, folder)
+        if is_package:
+            from scaleproof.simulator.model.tracing.packages import package_function
+
+            yield torch, package_function(source, torch)
+        else:
+            yield torch, functools.partial(function_of(source, module_name, function_name, folder), **arguments)
     finally:
         sys.path.remove(str(folder))
 
 
-def names_of(source: str) -> tuple[str, str]:
-    """The names of the user's module and function. Raises FieldError."""
-    module_name, _, name = source.removeprefix(PREFIX).partition(":")
+def _parts_of(source: str) -> tuple[str, str, dict[str, Any]]:
+    """The names of the user's module and function, and the arguments of the function. Raises FieldError."""
+    module_name, _, called = source.removeprefix(PREFIX).partition(":")
     # a file is written as often as its module
     if module_name.endswith(".py"):
         module_name = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
-    if not (source.startswith(PREFIX) and module_name and name) or module_name.startswith("."):
+    if not (source.startswith(PREFIX) and module_name and called) or module_name.startswith("."):
         refuse(source, "not of the form python:module:function")
-    return module_name, name
+    name, bracket, _ = called.partition("(")
+    return module_name, name, _arguments(source, called) if bracket else {}
+
+
+def _arguments(source: str, called: str) -> dict[str, Any]:
+    """The arguments in a call, given by name and as literals. Raises FieldError."""
+    try:
+        match ast.parse(called, mode="eval").body:
+            case ast.Call(func=ast.Name(), args=[], keywords=given) if all(one.arg for one in given):
+                return {str(one.arg): ast.literal_eval(one.value) for one in given}
+    except (SyntaxError, ValueError):
+        pass
+    refuse(source, f"cannot read {called!r}; give arguments by name, as in build(width=32, norm='group')")
 
 
 def check_exists(source: str, module_name: str, folder: Path) -> None:

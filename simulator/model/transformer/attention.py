@@ -98,24 +98,34 @@ def cross_projection(stream: ActivationStream, source: ActivationStream, heads: 
     return queries + input_collectives(source) + linear("key value", source.tokens, keys, stream.hidden, False)
 
 
-def attention(stream: ActivationStream, heads: Heads, bias: bool, read_tokens: int | None = None) -> Layer:
-    """Attention with its output projection. read_tokens: number of the rank's keys; that of queries if None.
+def attention(stream: ActivationStream, heads: Heads, bias: bool, read_tokens: int | None = None, gated: bool = False) -> Layer:
+    """Attention with its output projection. read_tokens: number of the rank's keys; that of queries if None. gated: whether a
+    gate multiplies the output before the projection.
 
     Context-parallel ranks read one another's keys and values, or each attends to all tokens with some of the heads. A window
     bounds the keys of a query; a causal mask then hides keys only from the first queries.
     """
     if stream.shard.context > 1 and stream.shard.context_by == "ulysses":
-        return _attention_by_heads(stream, heads, bias, read_tokens)
+        return _attention_by_heads(stream, heads, bias, read_tokens, gated)
+    if stream.shard.context > 1 and stream.shard.repeats_keys:
+        heads = heads._replace(key_heads=heads.heads)
     queries, own_keys = stream.tokens, read_tokens or stream.tokens
     keys = own_keys * stream.shard.context
     output_width, widths = heads.heads * heads.value_width, heads.width + heads.value_width
     pieces = stream.shard.context if stream.shard.context_by == "ring" else 1
     part = _core(heads, queries, own_keys, keys, stream.dropout, pieces)
     collectives = _key_collectives(stream.shard, part.operators[0].name, keys * heads.key_heads * widths)
-    return _recomputable(part + Layer(exchanges=collectives)) + linear("projection", queries, stream.hidden, output_width, bias)
+    part = _recomputable(part + Layer(exchanges=collectives)) + (_gate(queries * output_width) if gated else Layer())
+    return part + linear("projection", queries, stream.hidden, output_width, bias)
 
 
-def _attention_by_heads(stream: ActivationStream, heads: Heads, bias: bool, read_tokens: int | None) -> Layer:
+def _gate(elements: int) -> Layer:
+    """The product of attention's output and the sigmoid of a gate. It keeps the gate and its own output."""
+    gate = MemoryBound("gate", 2 * elements, elements, 3 * elements, 2 * elements)
+    return Layer(operators=(gate,), kept=(SavedActivation("gate", elements), SavedActivation("gated", elements)))
+
+
+def _attention_by_heads(stream: ActivationStream, heads: Heads, bias: bool, read_tokens: int | None, gated: bool) -> Layer:
     """Attention of context-parallel ranks, each over all tokens with its share of the heads (arXiv 2309.14509).
 
     All-to-alls exchange queries, keys and values before attention and its output after it, in both passes. Key heads are
@@ -136,6 +146,7 @@ def _attention_by_heads(stream: ActivationStream, heads: Heads, bias: bool, read
         for backward in (False, True)
     )
     read = Layer(kept=(SavedActivation("projection input", tokens * output_width),), exchanges=exchanges)
+    read += _gate(tokens * output_width) if gated else Layer()
     return _recomputable(part) + read + linear("projection", tokens, stream.hidden, output_width, bias)
 
 

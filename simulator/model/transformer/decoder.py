@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from scaleproof.simulator.common.spec import Depth, Width
 from scaleproof.simulator.model.layers import WHOLE, Layer, ModelSpec, Shard
+from scaleproof.simulator.model.operators import SavedActivation
 from scaleproof.simulator.model.transformer.attention import Heads, Latent, attention, latent_projection, qkv_projection
 from scaleproof.simulator.model.transformer.experts import Experts, expert_parameters, mixture
 from scaleproof.simulator.model.transformer.layer_parts import (
@@ -23,12 +24,18 @@ from scaleproof.simulator.model.transformer.layer_parts import (
     branch_collectives,
     embedding,
     even_share,
+    linear,
+    logits_and_loss,
     mlp,
+    norm,
     output_head,
 )
+from scaleproof.simulator.model.transformer.recurrent import Recurrence, recurrence
 
 # In all layers, about ten times as many as any model has; their tensors are listed one by one.
 _MAX_EXPERTS: Final = 250_000
+# Branches of a block by their letters in a pattern, those of Nemotron-H (arXiv 2504.03624) and E.
+_BRANCHES: Final = "*M-E"
 # fields that are written explicitly in a layer's signature, or that do not affect its cost
 _NO_OPTIONS: Final = frozenset({"kind", "name", "description", "layers", "hidden", "heads", "vocabulary", "sequence"})
 
@@ -69,6 +76,19 @@ class Transformer(ModelSpec):
     flash: bool = Field(True, description="whether attention is one kernel that keeps no scores")
     experts: Experts | None = None
     latent: Latent | None = None
+    gated: bool = Field(
+        False, description="whether the output of attention is multiplied by a sigmoid that its input gives (Qwen3-Next)"
+    )
+    recurrence: Recurrence | None = None
+    pattern: str | None = Field(
+        None,
+        max_length=10_000,
+        description="branches of the blocks, a word for each block, repeated: * attention, M recurrence, - MLP, E mixture; for "
+        "example 'M- ME *- ME' (Jamba) or 'M - * -' (Nemotron-H); '*-' or '*E' if absent",
+    )
+    predictions: int = Field(
+        0, ge=0, le=64, description="further tokens that each position predicts, each with a block of its own (DeepSeek-V3)"
+    )
 
     @model_validator(mode="after")
     def _fields_fit(self) -> Self:
@@ -93,6 +113,25 @@ class Transformer(ModelSpec):
         if self.experts is not None and self.experts.count * (mixed := self.layers - self.experts.dense_layers) > _MAX_EXPERTS:
             message = f"experts.count: {self.experts.count} in each of {mixed} blocks; give at most {_MAX_EXPERTS} in all"
             raise ValueError(message)
+        return self._with_pattern()
+
+    def _with_pattern(self) -> Self:
+        words = self.pattern.split() if self.pattern is not None else None
+        if words is None:
+            if self.recurrence is not None:
+                raise ValueError("pattern: missing; with a recurrence give the branches of the blocks, such as 'M- *-'")
+            return self
+        if not words or set("".join(words)) - set(_BRANCHES) or any(len(set(word)) < len(word) for word in words):
+            raise ValueError(f"pattern: {self.pattern!r}; give words of the letters {' '.join(_BRANCHES)}, each once in a word")
+        if self.layers % len(words):
+            raise ValueError(f"pattern: {len(words)} blocks do not divide layers {self.layers}; give a divisor of it")
+        for letter, field, given in (("M", "recurrence", self.recurrence), ("E", "experts", self.experts)):
+            if (letter in "".join(words)) != (given is not None):
+                missing = f"missing; pattern has a block with {letter}, which needs it"
+                unused = f"not used; add {letter} to a block of pattern, or leave it out"
+                raise ValueError(f"{field}: {missing if given is None else unused}")
+        if self.experts is not None and self.experts.dense_layers:
+            raise ValueError("experts.dense_layers: a pattern says which blocks have experts; leave it out")
         return self
 
     def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
@@ -105,23 +144,38 @@ class Transformer(ModelSpec):
         stream = ActivationStream.checked(self.sequence, self.hidden, shard, self.norm, self.dropout, count)
         h, v, s = f"h={self.hidden}", f"v={self.vocabulary}", f"s={self.sequence}"
         end = f"{options(self)}{sharding(shard)})"
-        roles = [(self.is_mixed(index), self.window_of(index)) for index in range(self.layers)]
+        roles = [(self.branches_of(index), self.window_of(index)) for index in range(self.layers)]
         parts = {role: self._block(stream, *role) for role in dict.fromkeys(roles)}
         blocks: list[Layer] = []
-        for index, (is_mixed, window) in enumerate(roles):
-            role = ("experts" if is_mixed else "block") + ("" if window == self.window else ".global")
+        for index, (branches, window) in enumerate(roles):
+            usual = {"*-": "block", "*E": "experts"}.get(branches, f"block[{branches}]")
+            role = usual + ("" if window == self.window else ".global")
             signature = f"{self.kind}.{role}({h},heads={self.heads},{s}{end}"
-            blocks.append(parts[is_mixed, window].named(f"block{index}", signature, stream.local_elements))
+            blocks.append(parts[branches, window].named(f"block{index}", signature, stream.local_elements))
+        ahead = _joined(stream) + parts[roles[-1]] if self.predictions else Layer()
         first, last = self._ends(stream)
         return [
             first.named("embedding", f"{self.kind}.embedding({h},{v},{s}{end}", stream.local_elements, pinned_to_end=True),
             *blocks,
+            *(
+                ahead.named(
+                    f"prediction{index}", f"{self.kind}.prediction({h},{s}{end}", stream.local_elements, pinned_to_end=True
+                )
+                for index in range(self.predictions)
+            ),
             last.named("head", f"{self.kind}.head({h},{v},{s}{end}", self._words(shard) * stream.tokens, pinned_to_end=True),
         ]
 
     def is_mixed(self, block: int) -> bool:
         """Whether a block has a mixture of experts."""
-        return self.experts is not None and block >= self.experts.dense_layers
+        return "E" in self.branches_of(block)
+
+    def branches_of(self, block: int) -> str:
+        """The branches of a block, by the letters of `pattern`."""
+        if self.pattern is not None:
+            words = self.pattern.split()
+            return words[block % len(words)]
+        return "*E" if self.experts is not None and block >= self.experts.dense_layers else "*-"
 
     def window_of(self, block: int) -> int | None:
         """Number of tokens that each token of a block attends to; None for all."""
@@ -131,15 +185,23 @@ class Transformer(ModelSpec):
         """Number of parameters that a token uses: all except those of the experts that it is not sent to."""
         if self.experts is None:
             return self.parameters()
-        mixed = self.layers - self.experts.dense_layers
+        mixed = sum(map(self.is_mixed, range(self.layers)))
         idle = mixed * (self.experts.count - self.experts.active)
         return self.parameters() - idle * expert_parameters(self.experts, self.hidden, self.activation)
 
-    def _block(self, stream: ActivationStream, is_mixed: bool, window: int | None) -> Layer:
-        """A block with an MLP or a mixture of experts."""
-        mixing = self._attention(stream, window)
-        branch, collectives = self._mixture(stream) if is_mixed else self._mlp(stream)
-        return block(stream, (mixing, branch), self.parallel, (branch_collectives(stream), collectives), self.norms)
+    def _block(self, stream: ActivationStream, branches: str, window: int | None) -> Layer:
+        """A block with some branches."""
+        both = [self._branch(stream, letter, window) for letter in branches]
+        return block(stream, [part for part, _ in both], self.parallel, [collectives for _, collectives in both], self.norms)
+
+    def _branch(self, stream: ActivationStream, letter: str, window: int | None) -> tuple[Layer, Layer]:
+        """A branch, and the collectives around it."""
+        if letter == "*":
+            return self._attention(stream, window), branch_collectives(stream)
+        if letter == "M":
+            assert self.recurrence is not None
+            return recurrence(stream, self.recurrence), branch_collectives(stream)
+        return self._mixture(stream) if letter == "E" else self._mlp(stream)
 
     def _attention(self, stream: ActivationStream, window: int | None) -> Layer:
         ranks = stream.shard.tensor
@@ -156,7 +218,10 @@ class Transformer(ModelSpec):
         width = self.head_width or self.hidden // self.heads
         shape = Heads(heads, key_heads, width, width, True, self.flash, window)
         rotary = self.positions == "rotary"
-        part = qkv_projection(stream, shape, self.biases != "none", rotary, self.head_norms) + attention(stream, shape, bias)
+        part = qkv_projection(stream, shape, self.biases != "none", rotary, self.head_norms)
+        if self.gated:
+            part += linear("attention gate", stream.tokens, heads * width, stream.hidden, False)
+        part += attention(stream, shape, bias, gated=self.gated)
         return part + Layer(tensors=(heads,)) if self.sinks else part
 
     def _mlp(self, stream: ActivationStream) -> tuple[Layer, Layer]:
@@ -185,7 +250,18 @@ class Transformer(ModelSpec):
     def _ends(self, stream: ActivationStream) -> tuple[Layer, Layer]:
         words = self._words(stream.shard)
         rows = (self.position_rows or self.sequence) if self.positions == "learned" else None
-        return embedding(stream, words, rows), output_head(stream, words, self.tied, self.head_bias, self.softcap)
+        ahead = norm(stream) + logits_and_loss(stream, words, True, False, self.softcap)
+        last = sum([ahead] * self.predictions, output_head(stream, words, self.tied, self.head_bias, self.softcap))
+        return embedding(stream, words, rows), last
+
+
+def _joined(stream: ActivationStream) -> Layer:
+    """The input of a block that predicts a further token: the normalised last activations and the normalised embedding of the
+    token before it, projected together (arXiv 2412.19437, section 2.2). Ranks share the columns of the projection."""
+    ranks, tokens, hidden = stream.shard.tensor, stream.tokens, stream.hidden
+    product = linear("prediction input", tokens, even_share("hidden", hidden, ranks), 2 * hidden, False)
+    kept = Layer(kept=(SavedActivation("prediction input", 2 * stream.local_elements, group="input"),))
+    return norm(stream) + norm(stream) + kept + branch_collectives(stream) + product
 
 
 class Gpt(Transformer):

@@ -40,6 +40,12 @@ _BITS: Final = 8
 _PICO: Final = 1e-12
 
 
+def completes_early(gradient_bytes: Times | float, limit_bytes: Times | float) -> NDArray[np.bool_]:
+    """Whether a bucket of gradients is complete before the last pass ends, so that its sum runs next to passes: a bucket of
+    all gradients is not. limit_bytes: at which the first bucket closes."""
+    return np.asarray(gradient_bytes >= limit_bytes)
+
+
 class _Collective(NamedTuple):
     """A collective of replicas next to passes over a layer.
 
@@ -99,7 +105,9 @@ class Contention:
             return None
         zero = 0 if job.owns_tensors else job.zero
         gathering = plan.gathering(zero)
-        overlaps = (plan.overlap and not job.sums_whole) or zero >= 2
+        gradient_bytes = job.reduced_bytes * sum(layer.trained_parameters for layer in job.layers)
+        early = plan.overlap and not job.sums_whole and completes_early(gradient_bytes, plan.bucket_limits_bytes[0])
+        overlaps = bool(early) or zero >= 2
         experts = mesh.expert_replicas(0)[0] if plan.divides_experts else None
         return cls(
             group=mesh.replicas_of(0, 0, plan.sharing if zero else None),

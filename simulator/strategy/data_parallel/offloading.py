@@ -51,8 +51,8 @@ class HostCopies:
         # frozen parameters have no master copies
         sizes_bytes = trained * self.job.shard_bytes + (gathered - trained) * self.job.gathered_bytes
         for replica in self.replicas:
-            path = _path(replica, self.rank, to_host=False, from_drives=self.job.uses_drives)
-            rows = _copies(self.context, replica, self.rank, sizes_bytes, path, replica.rows[after], STATES_IN_STREAM, units)
+            path = host_path(replica, self.rank, to_host=False, from_drives=self.job.uses_drives)
+            rows = copies(self.context, replica, self.rank, sizes_bytes, path, replica.rows[after], STATES_IN_STREAM, units)
             for task, row in zip(tasks.tolist(), rows.tolist(), strict=True):
                 self.context.builder.follow(gathers.get(task) or [int(replica.rows[task])], row)
 
@@ -62,8 +62,8 @@ class HostCopies:
         sizes_bytes = np.array([self._part(unit, True) * self.job.accumulated_bytes for unit in units])
         for sent, replica in zip(self._sent, self.replicas, strict=True):
             after = np.array([max(rows, default=int(replica.rows[task])) for task, _, rows in summed])
-            path = _path(replica, self.rank, to_host=True)
-            sent += _copies(self.context, replica, self.rank, sizes_bytes, path, after, STATES_OUT_STREAM, units).tolist()
+            path = host_path(replica, self.rank, to_host=True)
+            sent += copies(self.context, replica, self.rank, sizes_bytes, path, after, STATES_OUT_STREAM, units).tolist()
 
     def update(self, updated: float, after: Rows, label: int) -> None:
         """Adds the optimizer's step on the host over the parameters that each rank updates, and their copy to the device, for
@@ -79,9 +79,9 @@ class HostCopies:
             builder.wait(rank, Phase.SEND, sent, label)
             builder.wait(rank, Phase.OPTIMIZER, [row], label)
             if "parameters" not in job.offload:
-                back, size_bytes = _path(replica, self.rank, to_host=False), np.array([updated * job.shard_bytes])
+                back, size_bytes = host_path(replica, self.rank, to_host=False), np.array([updated * job.shard_bytes])
                 follows = np.array([[row], [replica.last_rows[self.rank]]])
-                (last,) = _copies(self.context, replica, self.rank, size_bytes, back, follows, STATES_IN_STREAM).tolist()
+                (last,) = copies(self.context, replica, self.rank, size_bytes, back, follows, STATES_IN_STREAM).tolist()
                 builder.wait(rank, Phase.RECEIVE, [last], label)
             if job.delays_update:
                 builder.carry(row, [last, *begins])
@@ -108,8 +108,8 @@ def _add_activation_copies(context: CompileContext, replica: Replica, rank: int)
     kept = before[schedule.end[own]] - before[schedule.begin[own]]
     ahead = np.flatnonzero((schedule.kind[own] == Pass.FORWARD) & (kept > 0))
     back = np.flatnonzero((schedule.kind[own] == Pass.BACKWARD) & (kept > 0))
-    out, into = (_path(replica, rank, to_host) for to_host in (True, False))
-    sent = _copies(context, replica, rank, kept[ahead], out, replica.rows[own[ahead]], ACTIVATIONS_OUT_STREAM)
+    out, into = (host_path(replica, rank, to_host) for to_host in (True, False))
+    sent = copies(context, replica, rank, kept[ahead], out, replica.rows[own[ahead]], ACTIVATIONS_OUT_STREAM)
     late = ahead + 1 + _BLOCKS_AHEAD
     inside = late < len(own)
     builder.follow(replica.rows[own[late[inside]]], sent[inside])
@@ -117,18 +117,18 @@ def _add_activation_copies(context: CompileContext, replica: Replica, rank: int)
     row_of = dict(zip(keys[ahead].tolist(), sent.tolist(), strict=True))
     begins = np.maximum(back - 1 - _BLOCKS_AHEAD, 0)
     after = np.array([[row_of[key] for key in keys[back].tolist()], replica.rows[own[begins]]]).reshape(2, -1)
-    fetched = _copies(context, replica, rank, kept[back], into, after, ACTIVATIONS_IN_STREAM)
+    fetched = copies(context, replica, rank, kept[back], into, after, ACTIVATIONS_IN_STREAM)
     builder.follow(replica.rows[own[back]], fetched)
 
 
-def _path(replica: Replica, rank: int, to_host: bool, from_drives: bool = False) -> PathOf:
+def host_path(replica: Replica, rank: int, to_host: bool, from_drives: bool = False) -> PathOf:
     """The path of a copy of a rank."""
     return partial(
         ResourceMap.host_copy, place=replica.places[rank], each=replica.on_node, to_host=to_host, from_drives=from_drives
     )
 
 
-def _copies(
+def copies(
     context: CompileContext, replica: Replica, rank: int, sizes_bytes: NDArray[np.float64], path: PathOf, after: Rows,
     stream: int, units: Sequence[SyncUnit] = (),
 ) -> Rows:  # fmt: skip

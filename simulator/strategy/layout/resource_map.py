@@ -46,6 +46,15 @@ def relevant_bytes(link: Link | None, size_bytes: float) -> float:
     return size_bytes if required(link).overhead_s else 0.0
 
 
+class CopyingThreads(NamedTuple):
+    """Threads, one of each process, that copy messages. messages: number that one message of a path represents at this end."""
+
+    name: str
+    processes: int
+    messages: float
+    rate_Bps: float
+
+
 class ResourceMap:
     """Adds shared resources to a table when they are first needed: cores of nodes, and links inside and between nodes.
 
@@ -163,6 +172,11 @@ class ResourceMap:
             names = (f"node {source[0]} device {source[1]}", f"node {target[0]} device {target[1]}")
             return self.inside(source[0], *names, size_bytes, devices=(source[1], target[1]))
         return self.between(source[0], target[0], size_bytes, devices=(source[1], target[1]))
+
+    def copied(self, path: Path, threads: Sequence[CopyingThreads]) -> Path:
+        """A path whose messages threads of processes copy at both ends."""
+        uses = tuple(Use(self._resource(one.name, one.processes), one.messages / one.rate_Bps) for one in threads)
+        return replace(path, max_Bps=min([path.max_Bps, *(one.rate_Bps for one in threads)]), uses=path.uses + uses)
 
     def concurrent_messages(
         self, source: tuple[int, int], target: tuple[int, int], size_bytes: float, concurrent: int = 1, stall_s: float = 0.0
@@ -418,7 +432,7 @@ def library_path(path: Path, cluster: Cluster, crosses: bool, size_bytes: float,
     nccl = facts_among(devices, cluster)
     if nccl is None:
         return path
-    sendrecv = point_to_point(nccl, timing_constants(cluster, nccl), crosses, size_bytes, path.latency_s)
+    sendrecv = point_to_point(nccl, timing_constants(cluster, nccl, devices), crosses, size_bytes, path.latency_s)
     uses = tuple(Use(use.resource, use.per_unit / sendrecv.share) for use in path.uses)
     max_Bps = min(path.max_Bps * sendrecv.share, sendrecv.most_Bps)
     latency_s = sendrecv.latency_s + sendrecv.chunks_s(size_bytes / max_Bps)

@@ -35,10 +35,11 @@ class ComputePart:
 
 class Overlap(NamedTuple):
     """Compute that a collective overlaps with. least: share of the collective that is exposed in any case: processors that it
-    takes from that compute, or a piece before or after it."""
+    takes from that compute, a piece before or after it, or passes without such compute. paired: share of passes with it."""
 
     overlaps: Callable[[ComputePart], bool]
     least: float
+    paired: float = 1.0
 
     @classmethod
     def within(cls, pass_: LayerPass, overlaps: Callable[[Operator, bool], Any], least: float) -> Self:

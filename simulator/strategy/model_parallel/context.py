@@ -36,6 +36,6 @@ def ring_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
 
 def overlap(pass_: LayerPass, exchange: Exchange, job: Job) -> Overlap | None:
     """The attention that a collective overlaps with; None if the pass waits for all of it."""
-    if not exchange.hidden:
+    if not exchange.hidden or job.framework.ring.waits:
         return None
     return Overlap.within(pass_, lambda operator, _: operator.name == exchange.overlapped, processors_taken(job.cluster))

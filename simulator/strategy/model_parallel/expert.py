@@ -3,19 +3,25 @@
 
 DeepSeek-V3 (arXiv 2412.19437) limits the nodes with a token's experts (section 2.1.2), sends a token once to each node, which
 forwards it to its experts inside (section 3.2.2), and overlaps all-to-alls with another microbatch's compute (section 3.2.1).
+Megatron-Core's --moe-shared-expert-overlap overlaps them with the shared experts instead.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import concurrent_collective, direct_costing, processors_taken
 from scaleproof.simulator.cluster.collectives.groups import Group
-from scaleproof.simulator.model.operators import Routed
+from scaleproof.simulator.common import catalog, yaml_file
+from scaleproof.simulator.common.units import parse_Bps
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.operators import Exchange, Operator, Routed
 from scaleproof.simulator.parallelism.options import WirePrecision
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.strategy.job import Job
@@ -31,15 +37,35 @@ def element_bytes(plan: Plan, routed: Routed, training_bytes: int) -> int:
     return training_bytes if precision is None else _BYTES[precision]
 
 
+class Dispatch(NamedTuple):
+    """Kernels that send tokens. processors: that they occupy on each device. processor_Bps: rate of each over NVLink.
+    inside_share, between_share: of the links' nominal bandwidth that they reach."""
+
+    processors: int
+    processor_Bps: float
+    inside_share: float
+    between_share: float
+
+
+_AS_LINKS: Final = Dispatch(1, math.inf, 1.0, 1.0)
+
+
+@functools.cache
+def dispatches() -> Mapping[str, Dispatch]:
+    """The kernels by the name of their dispatcher, from scenarios/collectives/dispatchers.yaml."""
+    found = yaml_file.shipped(catalog.ROOT / "collectives" / "dispatchers.yaml")["dispatchers"]
+    return {
+        name: Dispatch(one["processors"], parse_Bps(one["processor_rate"]), one["inside_rate"], one["between_rate"])
+        for name, one in found.items()
+    }
+
+
 def copies(plan: Plan, routed: Routed, group: Group) -> tuple[float, float]:
     """Expected numbers of nodes and of ranks that a deduplicated token is sent to, its own included: once to each node with
-    some of its experts and, inside that node, once to each rank with some.
-
-    A token's experts are `active` different ones, drawn uniformly from those of the allowed nodes.
-    """
-    nodes = min(plan.node_limit or group.nodes, group.nodes)
-    experts, ranks = nodes * routed.experts / group.nodes, nodes * group.size / group.nodes
-    return expected_visited(nodes, experts, routed.active), expected_visited(ranks, experts, routed.active)
+    some of its experts and, inside that node, once to each rank with some."""
+    if plan.node_limit is not None and plan.node_limit < group.nodes:
+        routed = routed._replace(groups=group.nodes, active_groups=plan.node_limit)
+    return routed.visited(group.nodes), routed.visited(group.size)
 
 
 def all_to_all_s(plan: Plan, routed: Routed, size_bytes: float, group: Group, cluster: Cluster) -> float:
@@ -50,31 +76,49 @@ def all_to_all_s(plan: Plan, routed: Routed, size_bytes: float, group: Group, cl
     """
     if not plan.deduplicated:
         return concurrent_collective("alltoall", group, cluster)(size_bytes)
+    # other devices send with their own library, as fast as links are
+    kernels = dispatches()[plan.dispatcher] if cluster.library == "nccl" else _AS_LINKS
+    nvlink = cluster.node.link
+    rated_Bps = kernels.processors * kernels.processor_Bps
+    inside_share = min(kernels.inside_share, rated_Bps / nvlink.bandwidth_Bps) if nvlink is not None else 1.0
     on_rail, on_node = (np.array(group.ranks)[members] for members in (group.first, group.node_of == 0))
     between, inside = (
         concurrent_collective("alltoall", Group.of(ranks.tolist(), group.devices), cluster, direct_costing)
         for ranks in (on_rail, on_node)
     )
     token_bytes, (nodes, ranks) = size_bytes / routed.active, copies(plan, routed, group)
-    return max(between(token_bytes * nodes), inside(token_bytes * ranks))
+    return max(between(token_bytes * nodes / kernels.between_share), inside(token_bytes * ranks / inside_share))
 
 
-def overlap(pass_: LayerPass, plan: Plan, job: Job) -> Overlap | None:
-    """The passes of another microbatch over the layer that an all-to-all overlaps with; None if its pass waits for it. The
-    pipeline's fill and drain, which have no other microbatch, are not distinguished."""
+def overlap(pass_: LayerPass, exchange: Exchange, layer: Layer, plan: Plan, job: Job) -> Overlap | None:
+    """The compute that an all-to-all overlaps with: passes of another microbatch over the layer, or the layer's shared experts;
+    None if its pass waits for it.
+
+    Passes that fill and drain the pipeline have no other microbatch, so that their share of the all-to-alls is exposed."""
+    if not (plan.overlap_experts or plan.overlap_shared_experts):
+        return None
+    taken, kernels = processors_taken(job.cluster), job.cluster.device.kernels
+    if plan.deduplicated and kernels is not None:
+        taken = min(1.0, dispatches()[plan.dispatcher].processors / kernels.processors)
+    if plan.overlap_shared_experts:
+        shared = _shared_operators(exchange, layer)
+        return Overlap.within(pass_, lambda operator, _: operator in shared, taken)
     # recomputation is a part of these passes that not all layers have
-    latest = max(pass_, LayerPass.BACKWARD)
-    return Overlap(lambda part: part.pass_ <= latest, processors_taken(job.cluster)) if plan.overlap_experts else None
+    latest, alone = max(pass_, LayerPass.BACKWARD), unpaired(plan)
+    return Overlap(lambda part: part.pass_ <= latest, alone + (1 - alone) * taken, 1 - alone)
 
 
-def expected_visited(bins: float, experts: float, active: int) -> float:
-    """Expected number of `bins` equal parts of the `experts` experts that contain some of `active` different, uniformly drawn
-    ones.
+def _shared_operators(exchange: Exchange, layer: Layer) -> frozenset[Operator]:
+    """The operators of shared experts next to an all-to-all: in the forward pass the first product and the activation while
+    tokens are sent, the last product while outputs return; in the backward pass the reverse."""
+    assert exchange.routed is not None
+    places = (place for module in layer.modules if module.name == "shared_experts" for place in module.operators)
+    is_last = exchange.routed.combines != exchange.backward
+    return frozenset(one for one in map(layer.operators.__getitem__, places) if (one.name == "down") == is_last)
 
-    A part of q of n experts contains none with the hypergeometric probability C(n − q, k) / C(n, k).
-    """
-    if active >= experts:
-        return bins
-    other_experts = experts - experts / bins
-    missed = math.prod(max(0.0, other_experts - drawn) / (experts - drawn) for drawn in range(active))
-    return bins * (1 - missed)
+
+def unpaired(plan: Plan) -> float:
+    """Share of a rank's forward passes without a backward pass of another microbatch next to them: those that fill the
+    pipeline, one more than 1F1B has (Megatron-Core, docs/user-guide/features/moe_a2a_overlap.md), on the average rank."""
+    warmup = 1 + (plan.stages - 1) / 2 * min(2, plan.chunks) + (plan.chunks - 1) * plan.stages
+    return min(1.0, warmup / (plan.microbatches * plan.chunks))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster.collectives.cost import (
     concurrent_collective,
     costing,
+    modelled_costing,
     rendezvous_s,
 )
 from scaleproof.simulator.cluster.collectives.groups import LinkLevel, Op
@@ -25,6 +26,10 @@ from scaleproof.simulator.program.costs import PassCommunication
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.model_parallel import context, expert, tensor
 from scaleproof.simulator.strategy.model_parallel.compute_budget import ComputeBudget, LayerPass, Overlap
+
+_DIMENSIONS: Final[dict[Axis, Dimension]] = {
+    "context": Dimension.CONTEXT, "expert": Dimension.EXPERT, "tables": Dimension.TABLES, "features": Dimension.FEATURES,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,9 @@ class LayerCollectives:
             passes += [(LayerPass.AGAIN, exchange) for exchange in repeated if not exchange.backward]
         exposed_s = np.array([self._collective_s(exchange, samples, job) for _, exchange in passes], dtype=np.float64)
         overlaps = {
-            place: overlap for place, exchange in enumerate(passes) if (overlap := self._overlap(*exchange, job)) is not None
+            place: overlap
+            for place, (pass_, exchange) in enumerate(passes)
+            if (overlap := self._overlap(pass_, exchange, layer, job)) is not None
         }
         if overlaps:
             budget = ComputeBudget.of_layer(layer, samples, job)
@@ -57,8 +64,9 @@ class LayerCollectives:
                 concurrent.setdefault((passes[place][0] is LayerPass.AGAIN, len(among), among), []).append(place)
             for (_, _, among), places in sorted(concurrent.items()):
                 least_s = exposed_s[places] * [overlaps[place].least for place in places]
-                rest_s = exposed_s[places] - least_s
-                exposed_s[places] = least_s + rest_s * budget.hide(rest_s.sum(), among)
+                rest_s, paired = exposed_s[places] - least_s, overlaps[places[0]].paired
+                # only what passes with such compute exchange is hidden, by that compute
+                exposed_s[places] = least_s + rest_s * (budget.hide(rest_s.sum() / paired, among) if paired else 1.0)
         return [(*exchange, seconds) for exchange, seconds in zip(passes, exposed_s.tolist(), strict=True)]
 
     def by_links_s(self, layer: Layer, samples: float, job: Job) -> NDArray[np.float64]:
@@ -85,13 +93,18 @@ class LayerCollectives:
         if routed is not None:
             return expert.all_to_all_s(self.plan, routed, size_bytes, self.mesh.passing("expert"), job.cluster)
         group, cost_of = self.mesh.passing(exchange.axis), context.cost_of(exchange) if exchange.axis == "context" else costing
-        collective_s = concurrent_collective(cast(Op, exchange.op), group, job.cluster, cost_of)(size_bytes)
+        op, both_ways_bytes = cast(Op, exchange.op), size_bytes * (1 - exchange.one_way / exchange.elements)
+        collective_s = concurrent_collective(op, group, job.cluster, cost_of)(both_ways_bytes)
+        if exchange.one_way:
+            # measured times are of equal parts in both directions, which slow each other; links move the rest by themselves
+            by_links = concurrent_collective(op, group, job.cluster, modelled_costing)
+            collective_s += by_links(size_bytes) - by_links(both_ways_bytes)
         return collective_s + (rendezvous_s(group, job.cluster) if job.framework.rendezvous else 0.0)
 
-    def _overlap(self, pass_: LayerPass, exchange: Exchange, job: Job) -> Overlap | None:
-        """The compute that a collective of a pass overlaps with; None if the pass waits for all of it."""
+    def _overlap(self, pass_: LayerPass, exchange: Exchange, layer: Layer, job: Job) -> Overlap | None:
+        """The compute that a collective of a pass over a layer overlaps with; None if the pass waits for all of it."""
         if exchange.axis == "expert":
-            return expert.overlap(pass_, self.plan, job)
+            return expert.overlap(pass_, exchange, layer, self.plan, job)
         if exchange.axis == "context":
             return context.overlap(pass_, exchange, job)
         pieces = self.mesh.passing(exchange.axis).size if self.in_pieces(exchange) else 1
@@ -103,9 +116,11 @@ class LayerCollectives:
 
     def message_bytes(self, exchange: Exchange, samples: float, job: Job) -> float:
         """Bytes of a collective's whole buffer."""
-        routed, element_bytes = exchange.routed, job.element_bytes
+        routed, element_bytes = exchange.routed, exchange.element_bytes or job.element_bytes
         if routed is not None:
             element_bytes = expert.element_bytes(self.plan, routed, element_bytes)
+        elif exchange.axis == "context" and exchange.hidden and exchange.op == "reduce_scatter":
+            element_bytes = job.framework.ring.key_gradient_bytes or element_bytes
         return exchange.elements * samples * element_bytes
 
 
@@ -136,5 +151,4 @@ def pass_communication(job: Job, microbatches: int) -> PassCommunication:
 def _number(axis: Axis, op: str) -> int:
     """The number of the dimension and the kind of a layer's collective."""
     by_tokens = Dimension.SEQUENCE if op in ("all_gather", "reduce_scatter") else Dimension.TENSOR
-    dimension = {"context": Dimension.CONTEXT, "expert": Dimension.EXPERT}.get(axis, by_tokens)
-    return number_of(dimension, Collective.of(op))
+    return number_of(_DIMENSIONS.get(axis, by_tokens), Collective.of(op))

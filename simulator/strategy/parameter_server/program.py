@@ -16,7 +16,7 @@ from scaleproof.simulator.parallelism.mesh import RankClass
 from scaleproof.simulator.parallelism.parameter_server import ParameterServer
 from scaleproof.simulator.program import Path, PathOf, Program, SecondsOf
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
+from scaleproof.simulator.strategy.layout.resource_map import CopyingThreads, ResourceMap
 from scaleproof.simulator.strategy.parameter_server.ranks import (
     NodeRanks,
     WorkerGroup,
@@ -40,8 +40,9 @@ def compile_parameter_server(strategy: ParameterServer, job: Job) -> Program:
     # without overlap, one bucket has all gradients
     limit_bytes = strategy.bucket_bytes if strategy.overlap else math.inf
     bucket_list = buckets(
-        job.layers, strategy.servers, strategy.shard, job.parameter_bytes, limit_bytes, strategy.sparse, strategy.workers
-    )
+        job.layers, strategy.servers, strategy.shard, job.parameter_bytes, limit_bytes, strategy.sparse, strategy.workers,
+        job.samples_per_worker,
+    )  # fmt: skip
     nodes = ranks_on_nodes(strategy.workers, strategy.servers, cluster.node.devices, strategy.is_dedicated(cluster))
     return _ServedStep(strategy, job, nodes, bucket_list).program()
 
@@ -113,6 +114,8 @@ class _ServedStep:
             text = f"{messages} messages per step are too many to simulate; use fewer servers, or larger buckets"
             raise FieldError(("strategy", "servers"), text)
         self._ranks = {ranks: self._builder.add_class(ranks, ranks in self._servers) for ranks in classes}
+        # on a single machine variables are in the process that trains
+        self._is_one_process = len(nodes) == 1
         roles = [role for ranks in nodes.values() for role in ranks]
         self._device_of = {rank: place % job.cluster.node.devices for role in roles for place, rank in enumerate(role)}
 
@@ -227,8 +230,9 @@ class _ServedStep:
             if servers and workers:
                 counts = worker.each * servers, server.each * workers
                 # a server belongs to no device: its messages use all cards
-                up: PathOf = partial(between, worker.node, server.node, size_bytes, counts)
-                down: PathOf = partial(between, server.node, worker.node, size_bytes, counts[::-1])
+                pushed, pulled = self._threads(worker, server, counts), self._threads(server, worker, counts[::-1])
+                up: PathOf = partial(between, worker.node, server.node, size_bytes, counts, threads=pushed)
+                down: PathOf = partial(between, server.node, worker.node, size_bytes, counts[::-1], threads=pulled)
                 yield ServerExchange(self._ranks[server], False, servers, workers, size_bytes, up, down, *service)
             if shares_node:
                 up, down = self._inside(worker, server, size_bytes), self._inside(server, worker, size_bytes)
@@ -239,7 +243,20 @@ class _ServedStep:
         names = [ranks.name("server" if ranks in self._servers else "worker") for ranks in (source, target)]
         devices = self._device_of[source.rank], self._device_of[target.rank]
         counts = target.each, source.each, source.each * target.each
-        return partial(_inside, source.node, names, devices, size_bytes, counts)
+        threads = self._threads(source, target, (counts[2], counts[2]))
+        return partial(_inside, source.node, names, devices, size_bytes, counts, threads=threads)
+
+    def _threads(self, source: RankClass, target: RankClass, counts: tuple[float, float]) -> tuple[CopyingThreads, ...]:
+        """Threads that copy messages from one class of ranks to another. counts: messages at either end."""
+        rpc = self._job.framework.rpc
+        if rpc is None or self._is_one_process:
+            return ()
+        ends = (source, counts[0], rpc.send_Bps), (target, counts[1], rpc.receive_Bps)
+        roles = ["server" if one in self._servers else "worker" for one, _, _ in ends]
+        return tuple(
+            CopyingThreads(f"node {one.node} {role} thread", one.each, count, rate_Bps)
+            for role, (one, count, rate_Bps) in zip(roles, ends, strict=True)
+        )
 
     def _service(self, bucket: Bucket, server: int) -> tuple[SecondsOf, SecondsOf]:
         """Seconds of handling a push, and of the update of a step; asynchronous servers update for each push, and have no
@@ -266,9 +283,13 @@ class _ServedStep:
         return [self._builder.collective_of(op, ranks, size_bytes, members, nodes, after, Dimension.SERVER, layers)]
 
 
-def between(source: int, target: int, size_bytes: float, counts: tuple[float, float], links: ResourceMap) -> Path:
-    """Path between two nodes. counts: equivalent messages that leave the source, and that reach the target."""
-    return links.between(source, target, size_bytes, *counts)
+def between(
+    source: int, target: int, size_bytes: float, counts: tuple[float, float], links: ResourceMap,
+    threads: tuple[CopyingThreads, ...] = (),
+) -> Path:  # fmt: skip
+    """Path between two nodes. counts: equivalent messages that leave the source, and that reach the target. threads: those that
+    copy them."""
+    return links.copied(links.between(source, target, size_bytes, *counts), threads)
 
 
 def _inside(
@@ -278,9 +299,11 @@ def _inside(
     size_bytes: float,
     counts: tuple[int, int, int],
     links: ResourceMap,
+    threads: tuple[CopyingThreads, ...] = (),
 ) -> Path:
-    """Path between two ranks of a node. counts: equivalent messages that leave the first, that reach the second, and in all."""
-    return links.inside(node, names[0], names[1], size_bytes, *counts, devices)
+    """Path between two ranks of a node. counts: equivalent messages that leave the first, that reach the second, and in all.
+    threads: those that copy them."""
+    return links.copied(links.inside(node, names[0], names[1], size_bytes, *counts, devices), threads)
 
 
 def sum_s(size_bytes: float, costs: JobCosts) -> Any:

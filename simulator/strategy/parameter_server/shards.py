@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scaleproof.simulator.common.buckets import bucket_bounds
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.parallelism.parameter_server import Sharding, Sparse, is_embedding
-
-# Bytes of the index of an embedding's row.
-_INDEX_BYTES: Final = 8
+from scaleproof.simulator.model.recommender.lookups import INDEX_BYTES, RowTable
+from scaleproof.simulator.parallelism.parameter_server import ParameterServer, Sharding, Sparse, sent_rows, touched_rows
+from scaleproof.simulator.parallelism.strategy import Strategy
 
 
 class Bucket(NamedTuple):
@@ -23,7 +22,7 @@ class Bucket(NamedTuple):
 
     layer: the first layer with parameters in the bucket; for the first bucket, the first of all layers. sent_bytes: bytes of a
     push, and of a pull. gradient_bytes: bytes of gradients among them. touched: parameters that one push changes;
-    touched_by_all: parameters that the pushes of all workers change.
+    touched_by_all: parameters that the pushes of all workers change. stored: all parameters.
     """
 
     layer: int
@@ -31,6 +30,7 @@ class Bucket(NamedTuple):
     gradient_bytes: NDArray[np.float64]
     touched: NDArray[np.float64]
     touched_by_all: NDArray[np.float64]
+    stored: NDArray[np.float64]
 
     @property
     def all_bytes(self) -> float:
@@ -40,19 +40,18 @@ class Bucket(NamedTuple):
 
 def buckets(
     layers: Sequence[Layer], servers: int, sharding: Sharding, element_bytes: int, limit_bytes: float, sparse: Sparse | None,
-    workers: int,
+    workers: int, samples: float,
 ) -> list[Bucket]:  # fmt: skip
-    """Buckets of the parameters of `layers`, in the order of layers.
+    """Buckets of the parameters of `layers`, in the order of layers. samples: of a worker in a step.
 
     Buckets are filled from the last tensor on, in the order in which gradients are computed, and close once their push has
     `limit_bytes` or more.
     """
-    first_layer, elements, share, row_elements = np.array(list(_tensors(layers, sparse))).reshape(-1, 4).T
+    tensors = np.array(list(_tensors(layers, sparse, workers, samples)))
+    first_layer, elements, touched, by_all, row_elements = tensors.reshape(-1, 5).T
     on_server = _server_shares(elements, servers, sharding)
-    touched = elements * share
-    sent_bytes = touched * (element_bytes + _INDEX_BYTES / row_elements)
-    by_all = elements * np.minimum(1.0, workers * share)
-    columns = [(column[:, None] * on_server) for column in (sent_bytes, touched * element_bytes, touched, by_all)]
+    sent_bytes = touched * (element_bytes + INDEX_BYTES / row_elements)
+    columns = [(column[:, None] * on_server) for column in (sent_bytes, touched * element_bytes, touched, by_all, elements)]
     filled_bytes = [0.0, *np.cumsum(sent_bytes[::-1]).tolist()]
     ends = [len(touched) - bound for bound in bucket_bounds(filled_bytes, 0, len(touched), limit_bytes, limit_bytes)]
     return [
@@ -61,17 +60,49 @@ def buckets(
     ]
 
 
-def _tensors(layers: Sequence[Layer], sparse: Sparse | None) -> Iterator[tuple[int, float, float, float]]:
-    """Of each parameter tensor of a model, in order: layer, elements, share that a worker touches, and elements per indexed
-    row, infinite without index."""
+def _tensors(
+    layers: Sequence[Layer], sparse: Sparse | None, workers: int, samples: float
+) -> Iterator[tuple[int, float, float, float, float]]:
+    """Of each parameter tensor of a model, in order: layer, elements, elements that one worker and that all touch, and elements
+    per indexed row, infinite without index."""
     for index, layer in enumerate(layers):
-        table = layer.tensors.index(max(layer.tensors)) if sparse and is_embedding(layer) else -1
+        tables = {table.tensor: table for table in sent_rows(layers, index, sparse)}
         for number, elements in enumerate(layer.tensors):
-            if sparse and number == table:
-                following = layers[index + 1].tensors if index + 1 < len(layers) else ()
-                yield index, float(elements), sparse.rows, float(math.gcd(*layer.tensors, *following))
-            else:
-                yield index, float(elements), 1.0, math.inf
+            if (table := tables.get(number)) is None:
+                yield index, elements, elements, elements, math.inf
+                continue
+            width = table.looked.width
+            one, every = (width * touched_rows(table, sparse, samples, count) for count in (1, workers))
+            yield index, elements, one, every, width
+
+
+def row_words(strategy: Strategy, layers: Sequence[Layer], samples: float) -> str:
+    """Words for the rows of a user's module that a worker pushes and pulls in a step; empty without any."""
+    if not isinstance(strategy, ParameterServer):
+        return ""
+    sparse = strategy.sparse
+    tables = [table for number in range(len(layers)) for table in sent_rows(layers, number, sparse) if table.name]
+    if not tables:
+        return ""
+    touched = sum(touched_rows(table, sparse, samples) for table in tables)
+    rows = sum(table.looked.distribution.rows for table in tables)
+    text = f"a worker pushes and pulls {touched:,.0f} of {rows:,} rows of {_named(tables)}"
+    if sparse is None or sparse.rows is None:
+        lookups, skew = sum(table.looked.pooling for table in tables), 0.0 if sparse is None else sparse.skew
+        how = f"frequent by Zipf's law with exponent {skew:g}" if skew else "equally frequent"
+        text += (
+            f": {lookups:,.4g} lookups a sample, as in the example, of rows that are {how}; the data decide how many there "
+            "are and which rows repeat, and strategy.sparse.rows gives the result"
+        )
+    unforeseen = [table for table in tables if not table.is_foreseen]
+    if unforeseen:
+        text += f"; rows of {_named(unforeseen)} depend on parameters or random numbers, so that no worker can request them"
+    return text
+
+
+def _named(tables: Sequence[RowTable]) -> str:
+    more = f" and {len(tables) - 3} more" if len(tables) > 3 else ""
+    return ", ".join(table.name.removesuffix(".weight") for table in tables[:3]) + more
 
 
 def _server_shares(elements: NDArray[np.float64], servers: int, sharding: Sharding) -> NDArray[np.float64]:

@@ -243,6 +243,9 @@ class Replica:
             weights_s = _over(job_costs.job_with(self.samples, kind).weights_s(self.context.plan.microbatches), schedule)
             work_s = np.where(weight, weights_s, np.where(schedule.kind == Pass.INPUT, work_s - weights_s, work_s))
             exchange_s[weight] = 0.0
+        makes_gradients = np.isin(schedule.kind, (Pass.BACKWARD, Pass.WEIGHT))
+        work_s += np.where(makes_gradients & first, _over(costs.made_s, schedule), 0.0)
+        work_s += np.where(makes_gradients & last, _over(costs.bucketed_s, schedule), 0.0)
         waits = schedule.kind < 0
         work_s[waits] = exchange_s[waits] = 0.0
         if self.context.plan.stages > 1:

@@ -1,41 +1,45 @@
-"""Late batches are the same batches, and their lateness is recorded as waiting for input."""
+"""Late ranks wait in the steps and before the phase that are given, and waiting for input is recorded."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import cast
+import numpy as np
+import pytest
 
-import torch
-
-from scaleproof.proof.planted.loading import LateBatches
+from scaleproof.proof.planted.kinds import Lateness
+from scaleproof.proof.planted.loading import make_late
 from scaleproof.simulator.common.spans import Phase
-from scaleproof.validator.record.recorder import Recorder
-from scaleproof.validator.train.data import Batch
+from scaleproof.validator.record.recorder import RAW_SPAN, Recorder
+from scaleproof.validator.record.status_board import Board, Status
 
 LATE_S = 0.01
 
 
-class _Recorder:
-    """Records the phases of spans and their seconds."""
-
-    def __init__(self) -> None:
-        self.spans: list[tuple[Phase, float]] = []
-
-    @contextmanager
-    def span(self, phase: Phase) -> Iterator[None]:
-        begin_s = time.perf_counter()
-        yield
-        self.spans.append((phase, time.perf_counter() - begin_s))
+@pytest.mark.parametrize(("late", "waits"), [(Lateness(LATE_S), 4), (Lateness(LATE_S, 2), 2)])
+def test_late_input_is_recorded(late: Lateness, waits: int) -> None:
+    rows = _recorded(late)
+    inputs = rows[rows["phase"] == Phase.INPUT]
+    assert len(inputs) == waits
+    assert min(inputs["end_s"] - inputs["arrival_s"]) >= LATE_S
 
 
-def test_late_batches_are_recorded_as_waiting_for_input() -> None:
-    batches = [Batch(torch.full((1,), float(n)), torch.zeros(1)) for n in range(3)]
-    recorder = _Recorder()
-    late = LateBatches(batches, LATE_S, cast(Recorder, recorder))
-    assert len(late) == 3
-    assert late[1] is batches[1]
-    assert late[0:2] == batches[0:2]
-    assert [phase for phase, _ in recorder.spans] == [Phase.INPUT] * 2
-    assert min(seconds for _, seconds in recorder.spans) >= LATE_S
+def test_a_late_phase_begins_after_a_gap() -> None:
+    rows = _recorded(Lateness(LATE_S, before=Phase.BACKWARD))
+    assert Phase.INPUT not in rows["phase"]
+    ends_s, begins_s = rows["end_s"][rows["phase"] == Phase.FORWARD], rows["arrival_s"][rows["phase"] == Phase.BACKWARD]
+    assert min(begins_s - ends_s) >= LATE_S
+
+
+def _recorded(late: Lateness) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    class Late(Recorder):
+        pass
+
+    make_late(Late, late)
+    kept: list[bytes] = []
+    recorder = Late(Status(Board.private(), 0), kept.append)
+    for step in range(1, 5):
+        recorder.begin_step(step)
+        for phase in (Phase.FORWARD, Phase.BACKWARD):
+            with recorder.span(phase):
+                pass
+        recorder.end_step()
+    return np.frombuffer(b"".join(kept), dtype=RAW_SPAN)

@@ -40,11 +40,10 @@ def made_up(fault: PlantedFault, with_fault: bool) -> Run:
     else:
         slow = EndpointLink.model_validate({"at": [fault.host], "bandwidth": f"{slow_Bps} B/s"})
         network = network.model_copy(update={"exceptions": (slow,)})
-    slowdown = fault.slowdown if fault.busy is None else {fault.busy: 4.0}
-    stragglers = [{"ranks": [rank], "slowdown": factor} for rank, factor in slowdown.items()]
+    busy = {"stragglers": [{"ranks": fault.busy or 0, "slowdown": 4.0}]}
     changes = {
         "cluster": scenario.cluster.model_copy(update={"network": network}),
-        "unevenness": Perturbations.model_validate({"stragglers": stragglers}),
+        "unevenness": fault.unevenness if fault.busy is None else Perturbations.model_validate(busy),
     }
     return as_measured(scenario.model_copy(update=changes))
 

@@ -86,10 +86,10 @@ def test_gradients_are_accumulated_before_synchronisation() -> None:
 @pytest.mark.parametrize(
     ("software", "framework"),
     [
-        ("TensorFlow b1e174e, CUDA 8.0/cuDNN 5.1, tf_cnn_benchmarks 9165a70", "tensorflow-1-servers"),
+        ("TensorFlow b1e174e, CUDA 8.0/cuDNN 5.1, tf_cnn_benchmarks 9165a70", "tensorflow-1-grpc"),
         ("TensorFlow 2.x; xla", "tensorflow-2-mirrored"), ("TensorFlow 1 NGC 20.06 XLA + Horovod", "horovod"),
-        ("MXNet NGC + Horovod + DALI", "horovod"), ("NGC PyTorch; static loss scale", "pytorch-ddp"),
-        ("an unknown one", "pytorch-ddp"),
+        ("MXNet NGC + Horovod + DALI", "horovod"), ("MXNet 0.11", "mxnet-kvstore"),
+        ("NGC PyTorch; static loss scale", "pytorch-ddp"), ("an unknown one", "pytorch-ddp"),
     ],
 )  # fmt: skip
 def test_the_framework_follows_from_the_software_column(software: str, framework: str) -> None:
@@ -144,7 +144,7 @@ def test_blank_cells_are_assumed_and_named(changes: dict[str, str], column: str)
         ({"samples_per_s": "-3"}, "no samples per second"),
         ({"gpus": "many"}, "no number of gpus"),
         ({"model": "LeNet"}, "unknown model: LeNet"),
-        ({"gpu": "GTX-970", "cluster": "mine"}, "no cluster like mine with GTX-970"),
+        ({"gpu": "GTX-970", "cluster": "mine"}, "no device that ships is called GTX-970"),
         ({"precision": "int4"}, "unknown precision: int4"),
         ({"method": "gossip"}, "unknown method: gossip"),
         ({"seq_len": "9999999"}, ""),
@@ -208,3 +208,14 @@ def test_a_rows_nodes_are_those_that_it_has() -> None:
 def test_a_run_on_one_gpu_is_the_base_of_software_that_adds_synchronisation() -> None:
     base = at(1, method="single GPU", software="TensorFlow 2017, tf_cnn_benchmarks")
     assert predicted(at(16, method="allreduce", software="TensorFlow 2017, tf_cnn_benchmarks, Horovod"), base) > 0
+
+
+@pytest.mark.parametrize("method", ["parameter_server on cpu", "distributed_replicated"])
+def test_machines_exchange_each_variable_once(method: str) -> None:
+    """With four times the GPUs in each machine, servers move no more bytes, so that steps limited by them take as long."""
+    fields = {"cluster": "somewhere", "gpus_per_node": "4", "inter_node": "40 Gbit/s", "gpu": "P100", "model": "VGG16"}
+    fields |= {"batch_per_gpu": "64", "seq_len": "", "precision": "fp32", "grad_accum": "1", "optimizer": "sgd"}
+    fields |= {"software": "TensorFlow 2017", "method": method, "servers": "2"}
+    base = at(1, **fields) | {"samples_per_s": "150"}
+    few, many = (predicted(at(gpus, **fields) | {"nodes": "2"}, base) for gpus in (2, 8))
+    assert many == pytest.approx(4 * few, rel=0.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from scaleproof.proof.published.error_fit import (
     FEWEST_SOURCES,
     FLOOR,
+    Ends,
     ErrorRow,
     coverage,
     fit,
@@ -94,6 +96,26 @@ def test_groups_of_few_sources_have_the_ends_of_all_groups() -> None:
     fitted = fit([*(row._replace(group="many") for row in many), *few], [])
     assert set(fitted.ends) == {ALL, "many"}
     assert interval(few[0], fitted) == interval(few[0]._replace(group=ALL), fitted)
+
+
+def test_few_sources_have_the_ends_of_the_worst() -> None:
+    """The next source may be like the worst of a few, however many rows the others have."""
+    usual = drawn(4, 200, 11, between=0.0)
+    worst = [row._replace(source="worst", log_error=row.log_error + 0.4) for row in usual[:5]]
+    low, high = interval(usual[0], fit([*usual, *worst], [], ends="worst"))
+    assert high >= max(row.log_error for row in worst)
+    assert low >= -2.5 * max(-row.log_error for row in usual), "no measured time is far below its prediction"
+    assert interval(usual[0], fit([*usual, *worst], []))[1] < high
+
+
+def test_the_shortest_interval_covers_as_many_rows_of_skewed_errors() -> None:
+    """A long tail above costs an interval with a twentieth beyond each end more length than it covers rows."""
+    rows, new = (
+        [row._replace(log_error=math.expm1(4 * row.log_error) / 4) for row in drawn(20, 60, seed)] for seed in (12, 13)
+    )
+    found = {ends: coverage(new, {}, fit(rows, ["place"], ends=ends)) for ends in get_args(Ends)}
+    assert found["shortest"].width.mean() < found["tails"].width.mean() < found["worst"].width.mean()
+    assert 0.85 <= found["shortest"].of_rows <= 0.95
 
 
 def test_the_fewer_the_sources_the_wider_the_interval() -> None:

@@ -11,7 +11,8 @@ import pytest
 from scaleproof.proof.published.fine_tuning import predict_among
 from scaleproof.proof.published.prediction import Prediction
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.published.fine_tuning import device_named, fine_tuning_run, model_named
+from scaleproof.simulator.published.clusters import device_named
+from scaleproof.simulator.published.fine_tuning import fine_tuning_run, model_named
 from scaleproof.simulator.published.tables import Row, folder, read_table
 from scaleproof.simulator.scenario.load import load
 

@@ -95,7 +95,7 @@ def test_a_pinned_scenario_is_compared_with_an_interval_and_ties_are_named() -> 
     assert tied["tie"]
     assert "A and B are a tie" in tied["words"]
     # a part of the step is a bit longer for sure
-    near = response(RING, "cluster.network.bandwidth=24 Gbit/s", look="comparison", a=Question(RING))
+    near = response(RING, "cluster.network.latency=60 us", look="comparison", a=Question(RING))
     assert not near["tie"]
     assert "; A is faster than B with a probability of " in near["words"]
     slower = response(RING, "cluster.network.bandwidth=1 Gbit/s", look="comparison", a=Question(RING))

@@ -105,6 +105,20 @@ def test_frameworks_that_support_the_scenario_are_offered_and_the_default_is_mar
     assert not {"pytorch-ddp", "horovod", "tensorflow-1-servers"} & offered
 
 
+def test_loading_has_sliders_where_the_scenario_loads() -> None:
+    reference = "resnet50-ring-p100"
+    given = "input={storage: {sample: 110 kB, bandwidth: 500 MB/s}, decode: 8 ms, cores: 40}"
+    fields = by_field(reference, given)
+    for field, value in (("input.storage.bandwidth", 500e6), ("input.decode", 8e-3), ("input.cores", 40)):
+        slider = fields[field]
+        for text in (slider["value"], slider["texts"][slider["position"]]):
+            there = scenario_of(Question(reference, (given, f"{field}={text}")))
+            assert value_at(there, field).value == pytest.approx(value, rel=0.06)
+        for text in (slider["texts"][0], slider["texts"][-1]):
+            scenario_of(Question(reference, (given, f"{field}={text}")))
+    assert not any(field.startswith("input.") for field in by_field(reference))
+
+
 @pytest.mark.parametrize(
     ("reference", "field"),
     [

@@ -67,17 +67,17 @@ def test_the_step_closest_to_the_median_step_time_is_shown() -> None:
     assert set(step.spans.step) == {3}
 
 
-def test_of_many_ranks_the_first_the_slowest_and_the_last_are_drawn() -> None:
+def test_of_many_ranks_the_first_the_slowest_the_median_and_the_last_are_drawn() -> None:
     many = _many_ranks(40)
     step = typical_step(many)
     assert step is not None
-    assert (step.ranks, step.of) == ([*range(15), 39], 40)
+    assert (step.ranks, step.of) == ([*range(14), 20, 39], 40)
     assert step.rows_words == ", 16 of 40 rows, with the slowest"
     assert many.spans is not None
     slower_s = many.spans.end_s + np.where(many.spans.rank == 23, 1e-3, 0.0)
     with_slow = typical_step(replace(many, spans=replace(many.spans, end_s=slower_s)))
     assert with_slow is not None
-    assert with_slow.ranks == [*range(14), 23, 39]
+    assert with_slow.ranks == [*range(13), 20, 23, 39]
     as_many = typical_step(_many_ranks(16))
     assert as_many is not None
     assert timeline.height([step]) == timeline.height([as_many])

@@ -46,11 +46,11 @@ class Step:
         return self.add(EventKind.OPERATOR, name=name, signature=signature, phase=phase, stream=stream, **sizes, **more)
 
     def collective(
-        self, name: str, group: int, read: int, written: int, work: int, phase: TrainingPass, stream: int = 0
+        self, name: str, group: int, read: int, written: int, work: int, phase: TrainingPass, stream: int = 0, **more: Any
     ) -> Step:
         """Adds a collective with its bytes on this rank."""
         sizes = {"bytes_read": read, "bytes_written": written}
-        return self.add(EventKind.COLLECTIVE, name=name, group=group, work=work, phase=phase, stream=stream, **sizes)
+        return self.add(EventKind.COLLECTIVE, name=name, group=group, work=work, phase=phase, stream=stream, **sizes, **more)
 
     def allocate(self, number: int, size: int, category: Category, **more: Any) -> Step:
         """Adds an allocation."""

@@ -9,7 +9,8 @@ import pytest
 
 from scaleproof.reports.descriptions.runs import speed
 from scaleproof.simulator.captured.reading import script_of_capture
-from scaleproof.simulator.captured.record import Capture, EventKind, ModelInput, TrainingPass
+from scaleproof.simulator.captured.record import Capture, EventKind, ModelInput, Signature, TrainingPass
+from scaleproof.simulator.captured.script import CapturedScript
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
@@ -103,6 +104,43 @@ def test_integers_that_are_looked_up_are_tokens(indices: tuple[int, ...], found:
         step.operator("aten::embedding", [table, (indices, "int64")], rows, TrainingPass.FORWARD)
     script = script_of_capture(capture(rank_class(step, range(8), [], batch=())), "train")
     assert (script.samples, script.tokens, script.samples_known) == found
+
+
+def of_sequences(shape: tuple[int, int], *, attends: bool = False, loads: bool = False) -> CapturedScript:
+    """A model of 4 samples of 2,048 tokens, whose input has a shape. attends: in one kernel; loads: samples first."""
+    table, rows = ((32000, 256), "float32"), ((*shape, 256), "float32")
+    step = Step().add(EventKind.STEP)
+    if loads:
+        tokens = (((4, 2048), "int64", True),)
+        step.add(EventKind.COPY, name="host to device", signature=Signature(tokens, tokens, {}), bytes_read=0, bytes_written=0)
+    step.operator("aten::embedding", [table, (shape, "int64")], rows, TrainingPass.FORWARD)
+    if attends:
+        heads = ((4, 8, 2048, 32), "bfloat16")
+        step.operator("aten::_scaled_dot_product_flash_attention", [heads] * 3, heads, TrainingPass.FORWARD)
+    return script_of_capture(capture(rank_class(step, range(8), [], batch=shape)), "train")
+
+
+@pytest.mark.parametrize(
+    ("shape", "evidence", "rule"),
+    [
+        ((4, 2048), {"attends": True}, "the first dimension of Model's input 4 × 2048"),
+        ((2048, 4), {"attends": True},
+         "the second dimension of Model's input 2048 × 4, as attention has 4 samples of 2,048 positions"),
+        ((2048, 4), {"loads": True},
+         "the second dimension of Model's input 2048 × 4, as the script loads 4 × 2048 to the device"),
+    ],
+)  # fmt: skip
+def test_samples_may_come_after_the_sequence(shape: tuple[int, int], evidence: dict[str, bool], rule: str) -> None:
+    script = of_sequences(shape, **evidence)
+    assert (script.samples, script.tokens, script.samples_conflict) == (4, 2048, "")
+    assert script.samples_rule == rule
+
+
+def test_more_samples_than_tokens_are_said_where_nothing_shows_the_order() -> None:
+    assert of_sequences((4, 2048)).samples_conflict == ""
+    doubtful = of_sequences((2048, 4))
+    assert (doubtful.samples, doubtful.tokens) == (2048, 4)
+    assert doubtful.samples_conflict == "2048 × 4 was taken as samples × sequence, though it has more samples than positions"
 
 
 def test_numbers_that_cannot_be_are_refused(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, parse_share, slowed, uncertain
 from scaleproof.simulator.common.errors import FieldError, ScaleproofError, UnitError
 from scaleproof.simulator.common.units import format_percent
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.read import load_device
 from tests.simulator.clusters import plain
 
 _LINKED = {"overhead": "2 us"}
@@ -62,6 +64,20 @@ def test_a_prior_is_used_for_quantities_without_an_interval() -> None:
     assert uncertain(cluster)["network.bandwidth"] == pytest.approx(QUANTITIES["network.bandwidth"].prior)
     assert "optimizer" not in uncertain(cluster)  # none was measured
     assert "network.overhead" not in uncertain(cluster)  # there is none
+
+
+def test_paths_that_a_file_leaves_open_are_rather_slower() -> None:
+    """PCIe switches that are not stated, and connections over TCP; what is stated keeps the narrow prior."""
+    pcie = {"nodes": 2, "node": {"devices": 8, "link": "pcie-4-x16"}, "device": load_device("l40s"), "network": "100-gbe"}
+    tree = {"base": "pcie-4-x16", "topology": {"kind": "pcie_tree", "per_switch": 4, "between_sockets": "40 GB/s"}}
+    known = pcie | {"node": {"devices": 8, "link": tree}, "network": "100-roce"}
+    for name in ("node.link.bandwidth", "network.bandwidth"):
+        low, high = QUANTITIES[name].slowdown_interval(Cluster.model_validate(pcie))
+        assert high > 2
+        assert low > 1 / high
+        low, high = QUANTITIES[name].slowdown_interval(Cluster.model_validate(known))
+        assert high < 1.3
+        assert low == pytest.approx(1 / high)
 
 
 def test_intervals_are_absolute_or_relative() -> None:

@@ -12,6 +12,7 @@ from scaleproof.simulator.frameworks.files import names
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator.frameworks.scenarios import VARIED, scenario, trained_by
+from tests.simulator.programs import hybrid
 from tests.validator.verdicts import in_bulk
 
 # Rounding.
@@ -45,8 +46,8 @@ def test_no_framework_is_faster_than_the_ideal_one(name: str) -> None:
 
 
 # Whole sums may be faster: a switch that computes an all-reduce takes as long for it as for a reduce-scatter, and sums that
-# follow passes do not slow them. Padded products are what a compiler adds in order to be faster.
-COSTS = [name for name in ABLATIONS if name not in ("zero 1", "padding")]
+# follow passes do not slow them. Padded products are what a compiler adds in order to be faster, as are dispatchers.
+COSTS = [name for name in ABLATIONS if name not in ("zero 1", "padding", "dispatchers")]
 
 
 @pytest.mark.parametrize("mechanism", COSTS)
@@ -63,9 +64,10 @@ def test_removing_a_mechanism_never_slows_a_step(name: str, mechanism: str) -> N
 
 @pytest.mark.parametrize("mechanism", ABLATIONS)
 def test_each_mechanism_changes_some_scenario(mechanism: str) -> None:
-    """Otherwise an ablation would show nothing. All but padding make it slower."""
+    """Otherwise an ablation would show nothing. All but padding and dispatchers make it slower."""
     model = "model.flash=false" if mechanism in ("kernels", "attention passes") else "model.flash=true"
     nanotron = "cluster=aws-p5", "framework=nanotron"
+    mixture = "framework=megatron-core-2026", "cluster=eos-h100", "model=qwen3-30b-a3b", "model.layers=4", "batch=16"
     shown_by = {
         "rendezvous": (*nanotron, "strategy={kind: hybrid, tensor: 16}"),
         "waits": (*nanotron, "strategy={kind: hybrid, tensor: 8, stages: 2, microbatches: 64}"),
@@ -89,14 +91,26 @@ def test_each_mechanism_changes_some_scenario(mechanism: str) -> None:
             "strategy={kind: hybrid, tensor: 4, workers: 2, overlap: true}",
         ),
         "hooks": ("framework=hf-trainer-deepspeed", "training.zero=3", "model.hidden=512"),
+        "experts": (*mixture, hybrid(workers=8, expert=8)),
+        "dispatchers": (*mixture, hybrid(workers=16, expert=16)),
+        "ring": ("framework=pytorch-fsdp2", "training.zero=3", "cluster=eos-h100", hybrid(workers=2, context=4)),
         "connections": ("framework=adaptdl", "cluster=aws-g4dn", "strategy.workers=8", "training.precision=fp16"),
+        "rpc": (
+            "framework=tensorflow-1-grpc",
+            "cluster=dlperf-v100",
+            "strategy={kind: parameter_server, workers: 16, servers: 2}",
+            "training.precision=fp32",
+        ),
         "tcp": ("framework=tensorflow-2-mirrored", "cluster=dlperf-v100", "strategy.workers=16", "training.precision=fp16"),
     }
     overlapped = "framework=pytorch-fsdp2", "training.zero=3", "cluster=eos-h100"
     given = shown_by.get(mechanism, overlapped)
     one = scenario(*given, *([] if "model=resnet50" in given else [model]))
-    with_s, without_s = seconds(one), seconds(trained_by(one, one.framework.ablated(mechanism)))
-    assert with_s < without_s if mechanism == "padding" else without_s < with_s
+    ablated = one.framework.ablated(mechanism)
+    # dispatchers are options that the framework decides
+    without = one.copied(framework=ablated) if mechanism == "dispatchers" else trained_by(one, ablated)
+    with_s, without_s = seconds(one), seconds(without)
+    assert with_s < without_s if mechanism in ("padding", "dispatchers") else without_s < with_s
 
 
 def test_a_step_without_mechanisms_equals_the_ideal_framework() -> None:

@@ -12,7 +12,7 @@ from scaleproof.simulator.common.catalog import ROOT
 from scaleproof.simulator.common.units import parse_time_s
 from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork, shipped
 from scaleproof.simulator.frameworks.framework import PerPass
-from scaleproof.simulator.model import Gpt
+from scaleproof.simulator.model import Gpt, Llama
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE
@@ -192,3 +192,31 @@ def test_a_device_that_was_measured_already_contains_its_software() -> None:
     for framework in (IDEAL, MEGATRON, shipped("megatron-deepspeed-2022")):
         assert Execution(flat, framework, WORK).layer_s(layer, 2) == flat.layer_s(layer, 2, "bf16")
         assert Execution(flat, framework, WORK).optimizer_s(1e6) == flat.optimizer_s(1e6, "adam", "bf16")
+
+
+def test_the_host_handles_each_expert_of_a_grouped_product() -> None:
+    """One product forward and two backward of each of two grouped ones; twice as much with casts to few bits."""
+    layer = next(one for one in mixture_model(8).build_layers() if one.expert_parameters)
+    framework = shipped("megatron-core-2026")
+    for work, casts in ((WORK, 1), (WORK._replace(precision="fp8"), 2)):
+        found = Execution(device(), framework, work).layer_s(layer, 1)
+        block, mixture = framework.host.block, framework.host.mixture
+        assert block is not None
+        launched = (block.forward + mixture.forward + 2 * 8 * casts, block.backward + mixture.backward + 4 * 8 * casts)
+        slowdown = device().kernels.host_slowdown  # type: ignore[union-attr]
+        assert found == pytest.approx([count * 25e-6 * slowdown for count in launched], rel=0.02)
+
+
+def test_graphs_leave_the_kernels_that_they_do_not_have() -> None:
+    layer = next(one for one in mixture_model(8).build_layers() if one.expert_parameters)
+    names = ("megatron-core-2026", "megatron-core-2026-graphs", "megatron-core-2026-full-graphs")
+    eager, partly, fully = (sum(Execution(device(), shipped(name), WORK).layer_s(layer, 1)) for name in names)
+    assert fully < 0.2 * partly < 0.2 * eager
+
+
+def mixture_model(count: int) -> Llama:
+    """A tiny mixture, bound by the host."""
+    experts = {"count": count, "active": 2, "feedforward": 64}
+    return Llama.model_validate(
+        {"layers": 1, "hidden": 64, "heads": 1, "feedforward": 64, "vocabulary": 64, "sequence": 16, "experts": experts}
+    )

@@ -16,7 +16,7 @@ from scaleproof.simulator.scenario.load import load
 from tests.simulator.frameworks.scenarios import TEXT, scenario
 
 # Fields that say what a file is, not how software behaves.
-_ABOUT = {"base", "name", "description", "supports", "sources"}
+_ABOUT = {"base", "name", "description", "supports", "use", "sources"}
 
 
 @pytest.mark.parametrize("name", names())

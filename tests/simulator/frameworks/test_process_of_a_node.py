@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scaleproof.simulator.cluster.network.reached import sockets
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
@@ -62,7 +63,9 @@ def test_connections_limit_collectives_over_tcp_where_the_network_limits_each() 
     assert (limited.bandwidth_Bps, several.bandwidth_Bps) == (cluster.network.connection_Bps, 3 * limited.bandwidth_Bps)
     enough = pods.model_copy(update={"connections": 100})
     assert enough.reached(cluster) is cluster
-    free = cluster.model_copy(update={"network": cluster.network.model_copy(update={"connection_Bps": None})})
-    assert pods.reached(free) is free
+    free = cluster.model_copy(update={"network": cluster.network.model_copy(update={"connection_Bps": None, "sockets": None})})
+    by_core = pods.reached(free).network
+    assert by_core is not None
+    assert by_core.bandwidth_Bps == sockets()["default"].rate_Bps
     over_rdma = cluster.model_copy(update={"network": cluster.network.model_copy(update={"transport": "roce"})})
     assert pods.reached(over_rdma) is over_rdma

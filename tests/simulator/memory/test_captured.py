@@ -37,6 +37,21 @@ def test_what_a_step_leaves_is_freed_where_it_freed_that_of_the_step_before() ->
     assert replayed(before, step).allocated_bytes == 128 * MIB
 
 
+def test_the_first_step_has_neither_gradients_nor_states_before_they_are_made() -> None:
+    """States of the optimizer are in memory that passes have left, so that the next passes need more."""
+    before = [
+        allocation(0, 64 * MIB, "parameters"),
+        allocation(1, 64 * MIB, "optimizer_states"),
+        allocation(2, 96 * MIB, "gradients"),
+    ]
+    gradients = allocation(4, 96 * MIB, "gradients")._replace(at=2)
+    step = [Free(2, at=0), allocation(3, 128 * MIB)._replace(at=1), Free(3, at=2), gradients]
+    memory = replayed(before, step, update=3)
+    assert memory.allocated_bytes == (64 + 64 + 128) * MIB
+    # gradients are in the block of the activations, and the next activations follow states that are in another one
+    assert memory.reserved_bytes == (64 + 128 + 64) * MIB
+
+
 def test_lines_of_the_script_are_those_of_the_peak() -> None:
     step = [allocation(1, 64 * MIB, line="train.py:10"), Free(1), allocation(2, 96 * MIB, line="train.py:20"), Free(2)]
     assert LiveMemory.from_allocations([], step).peak.lines_bytes == {"train.py:20": 96 * MIB}

@@ -7,7 +7,7 @@ import pytest
 
 from scaleproof.simulator.common.allocations import Allocation
 from scaleproof.simulator.memory import HOLDERS, memory
-from scaleproof.simulator.memory.allocator.requests import allocations
+from scaleproof.simulator.memory.allocator.requests import allocations, rank_passes, rank_tensors
 from scaleproof.simulator.memory.captured import LiveMemory
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
@@ -103,3 +103,14 @@ def test_a_step_frees_what_it_allocates() -> None:
     live = LiveMemory.from_allocations([], events)
     assert live.live_bytes[:, -1].sum() == 4
     assert live.live_bytes.min() >= 0
+
+
+def test_gradients_that_are_scattered_are_on_a_stream_of_their_own() -> None:
+    """What is freed on a stream serves no other one, so that activations do not use the memory of shards of gradients."""
+    for zero in (1, 3):
+        inputs = MemoryInputs(hybrid("1f1b", stages=1, zero=zero))
+        rank = rank_tensors(ranks_of(inputs)[0], 0)
+        made = allocations(rank, rank_passes(inputs, 0), 1)
+        streams = {event.stream for event in made if isinstance(event, Allocation) and event.holder == "gradients"}
+        # products of weights are on that of the passes
+        assert streams == ({0} if zero == 1 else {0, 1})

@@ -236,9 +236,9 @@ def test_buckets_add_memory_unless_gradients_are_views_of_them(small: Make) -> N
 @pytest.mark.parametrize(
     ("framework", "precision", "each"),
     [
-        # bytes of a logit: log-softmax, its gradient and its input's, and the block that 16-bit logits had
+        # bytes of a logit: log-softmax, its gradient and its input's, and the logits, which the script holds
         ("pytorch-ddp", "bf16", 4 + 4 + 4 + 2),
-        ("pytorch-ddp", "fp32", 4 + 4 + 4),
+        ("pytorch-ddp", "fp32", 4 + 4 + 4 + 4),
         # the softmax in place, and 16-bit logits and 32-bit ones before it
         ("megatron-core-0.12", "bf16", 4 + 4 + 2),
         ("torchtitan-2025", "bf16", 2 + 2),

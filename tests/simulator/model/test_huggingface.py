@@ -58,6 +58,27 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "model_type": "t5", "d_ff": 3072, "d_kv": 64, "d_model": 768, "num_heads": 12, "num_layers": 12, "n_positions": 512,
         "relative_attention_num_buckets": 32, "vocab_size": 32128, "dropout_rate": 0.1,
     },
+    "mamba2-7b": {
+        "model_type": "mamba2", "hidden_size": 4096, "num_hidden_layers": 64, "vocab_size": 32768, "num_heads": 128,
+        "head_dim": 64, "state_size": 128, "n_groups": 8, "conv_kernel": 4, "chunk_size": 256, "tie_word_embeddings": False,
+    },
+    "nemotron-h-8b": {
+        "model_type": "nemotron_h", "hidden_size": 4096, "num_hidden_layers": 52, "vocab_size": 131072,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 21504,
+        "mamba_num_heads": 128, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "conv_kernel": 4, "chunk_size": 128,
+        "max_position_embeddings": 8192, "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+    },
+    "jamba-v0.1": {
+        "model_type": "jamba", "hidden_size": 4096, "num_hidden_layers": 32, "vocab_size": 65536, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "num_experts": 16, "num_experts_per_tok": 2,
+        "max_position_embeddings": 262144, "tie_word_embeddings": False,
+    },
+    "qwen3-next-80b-a3b": {
+        "model_type": "qwen3_next", "hidden_size": 2048, "num_hidden_layers": 48, "vocab_size": 151936,
+        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "linear_num_value_heads": 32,
+        "linear_num_key_heads": 16, "linear_key_head_dim": 128, "linear_value_head_dim": 128, "num_experts": 512,
+        "num_experts_per_tok": 10, "moe_intermediate_size": 512, "max_position_embeddings": 262144,
+    },
     "deepseek-v3": {
         "model_type": "deepseek_v3", "first_k_dense_replace": 3, "hidden_size": 7168, "intermediate_size": 18432,
         "kv_lora_rank": 512, "max_position_embeddings": 163840, "moe_intermediate_size": 2048, "moe_layer_freq": 1,

@@ -27,6 +27,8 @@ def test_the_base_name_has_no_namespace_overload_or_trailing_underscores(name: s
         ("aten::_scaled_mm", [(3, 5), (5, 7), (), ()], 2 * 3 * 5 * 7),
         ("aten::_grouped_mm", [(12, 5), (4, 5, 7), (4,)], 2 * 12 * 5 * 7),
         ("aten::_grouped_mm", [(5, 12), (12, 7), (4,)], 2 * 12 * 5 * 7),
+        ("aten::_scaled_grouped_mm", [(12, 5), (4, 5, 7), (12,), (4, 7), (4,)], 2 * 12 * 5 * 7),
+        ("aten::_scaled_grouped_mm", [(5, 12), (12, 7), (20,), (28,), (4,)], 2 * 12 * 5 * 7),
     ],
 )
 def test_products_take_two_flops_per_multiply_add(name: str, shapes: list[tuple[int, ...]], flops: float) -> None:

@@ -22,14 +22,16 @@ MIXTURE: Final = (
     "model={kind: llama, layers: 6, hidden: 64, heads: 4, vocabulary: 256, sequence: 32, "
     "experts: {count: 8, active: 2, feedforward: 64}}"
 )
+CLICKS: Final = "model={kind: dlrm, dense: 4, bottom: [16], top: [16, 1], tables: [{rows: 1000, dim: 16, count: 4}]}"
 # Values other than the default, with the fields that these always go with.
 SET: Final[Mapping[str, str]] = {
     "chunks": "2, schedule: interleaved_1f1b", "account_for_embedding": "true", "account_for_loss": "true",
     "overlap": "true", "algorithm": "ring", "compression": "{kind: fp16}", "prefetch": "2", "reshard": "false",
     "scatter": "step", "shard_over": "2", "sequence_parallel": "true", "overlap_tensor": "true", "context_by": "ulysses",
-    "overlap_experts": "true", "node_limit": "1", "deduplicated": "true", "dispatch_precision": "fp8",
+    "overlap_experts": "true", "overlap_shared_experts": "true", "node_limit": "1", "dispatcher": "deepep",
+    "dispatch_precision": "fp8",
     "combine_precision": "bf16", "split_sends": "true", "overlap_gather": "true", "overlap_sends": "true",
-    "bucket_bytes": "1 MiB", "first_bucket_bytes": "1 MiB",
+    "bucket_bytes": "1 MiB", "first_bucket_bytes": "1 MiB", "tables": "{shard: row}",
 }  # fmt: skip
 RULES: Final = [(option, rule) for option, rules in rules_of(Hybrid).items() for rule in rules]
 REFUSING: Final = [pair for pair in RULES if pair[1].reason is not None]
@@ -40,6 +42,7 @@ IGNORING: Final = [pair for pair in RULES if pair[1].reason is None]
 POSSIBLE: Final[Mapping[str, tuple[Any, ...]]] = {
     "zero": (0, 1, 2, 3), "servers": (0, 1), "averages": (1, 0), "sequence_parallel": (0, 1),
     "tensor": (1, 2), "stages": (1, 2), "context": (1, 2), "expert": (1, 2), "microbatches": (1, 2),
+    "overlap_experts": (0, 1),
     "nodes": (1, 2), "balance": ("layers", "time"),
 }  # fmt: skip
 
@@ -75,7 +78,9 @@ def overrides(option: str, values: Mapping[str, Any]) -> list[str]:
     sequence_parallel = bool(given.pop("sequence_parallel", 0))
     fields = {"workers": workers, **given} | ({"sequence_parallel": "true"} if sequence_parallel else {})
     strategy = ", ".join(f"{name}: {value}" for name, value in (fields | ({option: SET[option]} if option else {})).items())
-    return [MIXTURE, "framework=ideal", f"strategy={{kind: hybrid, {strategy}}}", f"training.zero={zero}"]
+    # the model that has something to divide
+    model = CLICKS if option == "tables" and values == needed(option) else MIXTURE
+    return [model, "framework=ideal", f"strategy={{kind: hybrid, {strategy}}}", f"training.zero={zero}"]
 
 
 def test_each_option_with_a_rule_is_tested_and_is_an_option_of_hybrids() -> None:
@@ -112,7 +117,8 @@ def test_an_option_without_effect_that_is_accepted_changes_no_prediction(small: 
 )
 def test_a_planner_sets_options_only_where_they_have_an_effect(small: Make, zero: int, gathers: dict[str, str]) -> None:
     """In the space of a scenario that sets every option which plans keep."""
-    kept = {name: value for name, value in SET.items() if name not in ("chunks", "compression", "scatter", "shard_over")}
+    others = "chunks", "compression", "scatter", "shard_over", "tables", "overlap_shared_experts"
+    kept = {name: value for name, value in SET.items() if name not in others}
     own = {name: value for name, value in kept.items() if name not in ("overlap_gather", "prefetch", "reshard")} | gathers
     degrees = "workers: 2, tensor: 2, stages: 2, context: 2, expert: 2, microbatches: 2"
     fields = ", ".join(f"{name}: {value}" for name, value in own.items())

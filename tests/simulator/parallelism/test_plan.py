@@ -77,11 +77,11 @@ REFUSED: dict[str, tuple[str, str]] = {
     "{kind: data_parallel, workers: 4, microbatches: 7}": ("microbatches", "7 microbatches do not divide 12 samples; give 6"),
     "{kind: data_parallel, workers: 4, algorithm: rings}": (
         "algorithm",
-        "unknown all-reduce algorithm 'rings'; give one of binary_tree, ",
+        "unknown all-reduce algorithm 'rings'; give one of all_pairs, binary_tree, ",
     ),
     "{kind: data_parallel, workers: 4, algorithm: pairwise}": (
         "algorithm",
-        "unknown all-reduce algorithm 'pairwise'; give one of binary_tree, ",
+        "unknown all-reduce algorithm 'pairwise'; give one of all_pairs, binary_tree, ",
     ),
     "{kind: data_parallel, workers: 4, prefetch: -1}": ("prefetch", "must be at least 0, got -1"),
     "{kind: data_parallel, workers: 33}": (

@@ -67,6 +67,43 @@ def test_groups_straddle_no_nodes_where_devices_can_stay_idle(
     assert scenario.cluster.node.installed == 72
 
 
+@pytest.mark.parametrize(
+    ("devices", "numbers", "used"),
+    [
+        (4, "workers: 6, tensor: 2", 4),
+        (4, "workers: 3, expert: 3", 4),
+        (4, "workers: 9, expert: 3", 3),
+        (6, "workers: 5, tensor: 4", 4),
+        (6, "workers: 7, tensor: 2", 6),
+        (10, "workers: 5, tensor: 4", 8),
+        (10, "workers: 3, tensor: 8", 8),
+        (16, "workers: 3, context: 5, tensor: 2", 10),
+        (16, "workers: 12, tensor: 2, expert: 3", 12),
+    ],
+)
+def test_used_devices_of_nodes_of_many_sizes(small: Make, devices: int, numbers: str, used: int) -> None:
+    """Of nodes of 4, 6, 10 and 16 devices, with odd numbers of workers, that which no group straddles."""
+    model = "model.experts.count=12", "model.sequence=40"
+    scenario = on_racks(small, numbers, *model, f"cluster.node.devices={devices}", "cluster.node.cards=1", "cluster.nodes=16")
+    assert scenario.cluster.node.devices == used
+    plan = scenario.strategy.plan
+    axes: tuple[Literal["tensor", "context", "expert"], ...] = ("tensor", "context", "expert")
+    for axis, size in zip(axes, (plan.tensor, plan.context, plan.expert), strict=True):
+        if 1 < size <= used:
+            assert groups_nodes(scenario, axis) == 1
+
+
+@pytest.mark.parametrize(("numbers", "used"), [("workers: 256, expert: 128", 64), ("workers: 288, expert: 96", 72)])
+def test_groups_larger_than_a_node_have_equal_parts_if_few_devices_stay_idle(small: Make, numbers: str, used: int) -> None:
+    """128 = 2 · 64, where an eighth of 72 devices stays idle; of 96 ranks, 48 on each node would leave a third idle."""
+    scenario = on_racks(small, numbers, "model.experts.count=384")
+    assert scenario.cluster.node.devices == used
+    group = scenario.strategy.plan.grid_on(scenario.cluster).expert_group()
+    assert group.is_even == (used == 64)
+    unequal = [one for one in predict(scenario, interval=False).warnings if "have parts of different sizes" in one]
+    assert bool(unequal) == (used == 72)
+
+
 @pytest.mark.parametrize("numbers", ["workers: 144", "workers: 36, tensor: 8", "workers: 72, expert: 8, tensor: 1"])
 def test_nothing_changes_where_groups_divide_a_node(small: Make, numbers: str) -> None:
     scenario, given = (on_racks(small, numbers, *more) for more in ((), ("cluster.node.used=72",)))

@@ -27,7 +27,7 @@ _OF_AN_ELEMENT = {
     "MemoryBehaviour.master_bytes", "MemoryBehaviour.flat_bytes", "MemoryBehaviour.fp8_input_bytes",
     "MemoryBehaviour.kept_bytes", "MemoryBehaviour.frozen_kept_bytes", "Framework.extra_bytes", "Framework.parameter_bytes",
     "Framework.optimizer_bytes", "Framework.clip_bytes",
-    "Autocast.extra_bytes", "Autocast.parameter_bytes",
+    "Autocast.extra_bytes", "Autocast.parameter_bytes", "RingAttention.key_gradient_bytes",
 }  # fmt: skip
 _UNITS = re.compile(r"_(s|bytes|Bps|flops|W|J|Hz|USD)$")
 

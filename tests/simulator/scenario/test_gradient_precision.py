@@ -36,7 +36,7 @@ WIDE = "training.accumulate_precision=fp32"
         # 4 are read, and 4 are written in place of 2
         ((WIDE, "training.fused_accumulation=true"), (4, 2, 6)),
         (("training.accumulate_precision=bf16",), (2, 2, 6)),
-        (("training.fused_accumulation=true",), (2, 2, 2)),
+        (("training.fused_accumulation=true",), (2, 2, 2, True)),
         ((WIDE, "training.reduce_precision=bf16"), (4, 2, 10)),
     ],
 )
@@ -56,6 +56,23 @@ def test_each_microbatch_reads_and_writes_the_gradient_buffer(small: Make, fused
     assert device.kernels is not None
     moved_s = added * plain.model.parameters() / (device.memory_bandwidth_Bps * device.kernels.memory_share)
     assert timed(adding).step_time_s - timed(plain).step_time_s == pytest.approx(microbatches * moved_s)
+
+
+@pytest.mark.parametrize("microbatches", [1, 4])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_the_first_microbatch_makes_gradients_and_the_last_fills_buckets(small: Make, workers: int, microbatches: int) -> None:
+    # time of the host would hide a part
+    base, strategy = "framework={base: pytorch-ddp, host: {kernel: 0 s}%s}", {"workers": workers, "microbatches": microbatches}
+    without = "".join((", buckets: {accesses: 0}", ", gradients: {fused: null}"))
+    fields = *ON, hybrid(**strategy), "strategy.overlap=false", "training.autocast=false"
+    plain, own = (small(*fields, base % more) for more in (without, ""))
+    device = plain.cluster.device
+    assert device.kernels is not None
+    # gradient and sum are read, and the sum written; gradients are read and written twice for buckets, where replicas sum them
+    moved_bytes = 3 * 2 * (microbatches - 1) + 4 * 2 * (workers > 1)
+    moved_s = moved_bytes * plain.model.parameters() / (device.memory_bandwidth_Bps * device.kernels.memory_share)
+    longer_s = timed(own).step_time_s - timed(plain).step_time_s
+    assert longer_s == pytest.approx(moved_s, rel=0.03, abs=1e-9)
 
 
 def test_additions_are_part_of_weight_gradient_passes(small: Make) -> None:
@@ -78,11 +95,11 @@ def test_only_unsharded_gradients_are_accumulated(small: Make, zero: int, adds: 
         ("nemo", (), (2, 2, 2)),
         # accumulated in 32 bits by a kernel: 2 bytes of a gradient and 4 of the buffer are read, 4 are written
         ("nanotron", (), (4, 4, 10)),
-        # converted where they are scattered
-        ("pytorch-fsdp2", (), (4, 4, 0)),
-        ("pytorch-ddp", ("training.autocast=false",), (2, 2, 0)),
+        # converted where they are scattered; where they are not, the first are the sum to which others are added
+        ("pytorch-fsdp2", (), (4, 4, 10, True)),
+        ("pytorch-ddp", ("training.autocast=false",), (2, 2, 6, True)),
         # autocast computes gradients of 32-bit parameters
-        ("pytorch-ddp", (), (4, 4, 0)),
+        ("pytorch-ddp", (), (4, 4, 12, True)),
         # what a scenario says comes first
         ("megatron-core-0.12", ("training.reduce_precision=bf16",), (4, 2, 6)),
         ("megatron-core-0.12", ("training.fused_accumulation=false",), (4, 4, 10)),
@@ -143,12 +160,21 @@ def test_gradient_memory_follows_the_precision(small: Make) -> None:
     assert more == pytest.approx(2 * parameters)
 
 
-def test_estimates_include_gradient_accumulation(small: Make) -> None:
-    base = small(*ON, "framework=torchtitan", hybrid(workers=4, overlap="true"), WIDE, "training.fused_accumulation=true")
-    found = every(
-        Space(base, (8, 16), tensor=(1, 2), stages=(1, 2, 4), samples=(1, 2), zero=(0, 1, 2, 3), schedules=("1f1b", "zb_h1"))
-    )
-    rows = np.random.default_rng(3).choice(len(found), 40, replace=False)
+@pytest.mark.parametrize(
+    ("framework", "fields", "tensor", "zero"),
+    [
+        ("torchtitan", (WIDE, "training.fused_accumulation=true"), (1, 2), (0, 1, 2, 3)),
+        # copies into buckets in the last microbatch, and no additions in the first
+        ("pytorch-ddp", ("training.autocast=false",), (1,), (0, 1)),
+    ],
+)
+def test_estimates_include_gradient_accumulation(
+    small: Make, framework: str, fields: tuple[str, ...], tensor: tuple[int, ...], zero: tuple[int, ...]
+) -> None:
+    base = small(*ON, f"framework={framework}", hybrid(workers=4, overlap="true"), *fields)
+    space = Space(base, (8, 16), tensor=tensor, stages=(1, 2, 4), samples=(1, 2), zero=zero, schedules=("1f1b", "zb_h1"))
+    found = every(space)
+    rows = np.random.default_rng(3).choice(len(found), min(40, len(found)), replace=False)
     times, allocated_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
     replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
     assert (times.least_s <= replayed_s * (1 + 1e-9)).all()

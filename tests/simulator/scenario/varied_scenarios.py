@@ -27,6 +27,12 @@ _LLAMA: Final[Fields] = {**_GPT, "kind": "llama", "feedforward": 1024}
 _SCORES: Final[Fields] = {**_GPT, "flash": False}
 _EXPERTS: Final[Fields] = {"count": 8, "active": 2, "feedforward": 1024}
 _MIXTURE: Final[Fields] = {**_LLAMA, "experts": {**_EXPERTS, "shared": 1, "dense_layers": 1, "imbalance": 1.2}}
+_CLICKS: Final[Fields] = {
+    "kind": "dlrm", "dense": 4, "bottom": [32, 16], "top": [64, 1], "tables": [
+        {"rows": 2000, "dim": 16, "pooling": 2, "skew": 1.2}, {"rows": 100000, "dim": 16, "count": 2},
+        {"rows": 300, "dim": 16, "hot": [0.7, 0.3]},
+    ],
+}  # fmt: skip
 _NARROW: Final[Fields] = {**_GPT, "hidden": 256, "heads": 4, "vocabulary": 512, "sequence": 64}
 _CPU: Final[Fields] = {
     "name": "core", "peak": {"fp32": "100 GFLOP/s"}, "memory": "16 GiB", "memory_bandwidth": "20 GB/s",
@@ -73,6 +79,12 @@ def _network(kind: str, strategy: Fields | None = None, **fields: Any) -> Fields
 def _node(kind: str, devices: int, **fields: Any) -> Fields:
     inside = {"topology": {"kind": kind, **fields}}
     return _job(_cluster(1, devices, inside=inside), strategy={"kind": "data_parallel", "workers": devices})
+
+
+def _tables(**fields: Any) -> Fields:
+    """A recommender with sharded tables."""
+    strategy = {"kind": "data_parallel", "workers": 2, "tables": fields}
+    return _job(model=_CLICKS, strategy=strategy, batch=512, training={"precision": "fp32"})
 
 
 def _servers(cluster: Fields | None = None, model: Any = "resnet50", batch: int = 64, **fields: Any) -> Fields:
@@ -215,6 +227,20 @@ VARIED: Final[Mapping[str, Fields]] = {
         model="resnet50", batch=256,
         input={"storage": {"sample": "110 KiB", "bandwidth": "20 MB/s"}, "decode": "5 ms", "cores": 2},
     ),
+    "input-store": _job(
+        model="resnet50", batch=256,
+        input={
+            "storage": {
+                "sample": "110 KiB", "bandwidth": "1 GB/s", "latency": "100 ms", "read": "220 KiB", "in_flight": 2,
+                "dataset": "1 GB", "page_cache": "0.2 GB",
+            },
+            "augment": "1 us",
+        },
+    ),
+    "input-devices": _job(
+        model="resnet50", batch=256, input={"decode": "50 ms", "decode_on": "device", "augment": "1 ms", "copied": "600 kB"},
+    ),
+    "input-copies": _job(model="resnet50", batch=256, input={"augment": "50 ms", "copied": "60 GB"}),
     "decoding": _job(model="resnet50", batch=256, input={"decode": "50 ms", "cores": 2}),
     "own-device": _job(
         _cluster(device=_OWN, collectives={"library": "fastest"}), training={"precision": "bf16"}, model=_GPT
@@ -280,6 +306,18 @@ VARIED: Final[Mapping[str, Fields]] = {
         batch={"total": 64, "lengths": {"distribution": "file", "file": LENGTHS}},
     ),
     "learned-positions": _job(model={**_LLAMA, "positions": "learned"}),
+    "recurrences": _job(
+        model={
+            **_LLAMA, "pattern": "M- *-", "window": 64, "gated": True, "predictions": 1,
+            "recurrence": {"kind": "mamba2", "heads": 16, "value_width": 64, "width": 64, "key_heads": 4, "chunk": 64},
+        }
+    ),
+    "recurrences-gpt": _job(
+        model={**_GPT, "pattern": "M- *-", "recurrence": {"kind": "mamba", "heads": 1024, "width": 16, "rank": 32}}
+    ),
+    "lstm": _job(model="lstm"),
+    "recorded": _job(model={"kind": "recorded", "source": "timm:vit_small_patch16_224", "image": 224}),
+    "recorded-sizes": _job(model={"kind": "recorded", "source": "timm:convnext_base", "image": 224}),
     "t5": _job(model="t5-base"),
     "bert": _job(model="bert-base"),
     "alexnet": _job(model="alexnet"),
@@ -288,6 +326,10 @@ VARIED: Final[Mapping[str, Fields]] = {
     "resnet": _job(model="resnet50", batch=256),
     "mlp": _job(model="mlp-mini"),
     "siamese": _job(model="siamese-mlp"),
+    "tables": _tables(),
+    "tables-plan": _tables(plan=[0, 1, 0, 1]),
+    "tables-host": _tables(on="host"),
+    "cross": _job(model={**_CLICKS, "interaction": "dcn", "cross_layers": 2, "cross_rank": 8}, batch=512),
     "uneven": _job(unevenness=_UNEVEN, steps=8),
     "random-phases": _job(
         unevenness={
@@ -366,6 +408,7 @@ VARIED: Final[Mapping[str, Fields]] = {
     "servers-rollout": _servers(rollout="10 ms"),
     "servers-host": _servers(_cluster(8, 1, node={"memory_bandwidth": "5 GB/s"})),
     "servers-tensorflow": _servers() | {"framework": "tensorflow-1-servers"},
+    "servers-rpc": _servers() | {"framework": {"base": "tensorflow-1-grpc", "rpc": {"send": "1 GB/s", "receive": "0.5 GB/s"}}},
     "mixture-pieces": _hybrid(_MIXTURE, workers=8, expert=8, microbatches=4),
     "tensor-efa": _hybrid(
         workers=2, tensor=16,
@@ -381,7 +424,11 @@ VARIED: Final[Mapping[str, Fields]] = {
         combine_precision="bf16",
     ),
     "mixture-nodes": _hybrid(
-        _MIXTURE, _cluster(8, 2, "a100-80gb-sxm"), workers=16, expert=8, node_limit=1, deduplicated=True
+        _MIXTURE, _cluster(8, 2, "a100-80gb-sxm"), workers=16, expert=8, node_limit=1, dispatcher="deepep"
+    ),
+    "mixture-groups": _hybrid(
+        {**_LLAMA, "experts": {**_EXPERTS, "count": 16, "active": 4, "groups": 4, "active_groups": 2}},
+        _cluster(8, 2, "a100-80gb-sxm"), workers=16, expert=8, dispatcher="hybridep",
     ),
     "tensor": _hybrid(
         workers=2, tensor=4, sequence_parallel=True, overlap_tensor=True, stages=2, microbatches=4, chunks=2,
@@ -440,6 +487,7 @@ VARIED: Final[Mapping[str, Fields]] = {
     "connections": {
         **_hybrid("gpt2-small", workers=8, training={"precision": "fp16"}, framework="adaptdl"), "cluster": "aws-g4dn",
     },
+    "sockets": {**_hybrid("gpt2-small", workers=16), "cluster": "gcp-a2-highgpu"},
 }  # fmt: skip
 # Shipped ones with parts that the others lack.
 SHIPPED: Final = (

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,6 +198,16 @@ def test_the_layer_probe_includes_probes_fitted_with_it() -> None:
 def test_missing_device_information_is_rejected_before_measuring() -> None:
     with pytest.raises(InputError, match=r"--probe message: .*; add --probe layer, or give --cluster"):
         calibrate(ProbePlan([TINY], names=["message"]), "local")
+
+
+def test_files_take_the_place_of_random_batches(tmp_path: Path) -> None:
+    (tmp_path / "0.jpeg").write_bytes(b"0")
+    (planned,) = tasks(ProbePlan([TINY], names=["loading"], files=tmp_path), site(0, 0), None)
+    assert planned.arguments == (tmp_path,)
+    with pytest.raises(InputError, match="--files: only the probe loading reads files; add --probe loading"):
+        ProbePlan([TINY], names=["message"], files=tmp_path)
+    with pytest.raises(InputError, match=r"--files .*/nothing: there are no files; give a folder of samples"):
+        tasks(ProbePlan([TINY], files=tmp_path / "nothing"), site(0, 0), None)
 
 
 def test_pairs_of_a_lab_are_classified_by_their_switch() -> None:

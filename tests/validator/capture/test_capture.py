@@ -154,6 +154,16 @@ BAD: Final = {
     ),
     "graph": ("torch.cuda.CUDAGraph()\n", r"bad\.py:4: torch\.cuda\.CUDAGraph records kernels .* without CUDA graphs"),
     "one process": ("torch.nn.DataParallel(torch.nn.Linear(2, 2))\n", r"bad\.py:4: torch\.nn\.DataParallel drives"),
+    "hook": (
+        "x.requires_grad_().register_hook(lambda gradient: 1 // 0)\n(x * x).sum().backward()\n",
+        r"bad\.py:4: the script failed on rank 0 \(ZeroDivisionError",
+    ),
+    "checkpoint": (
+        "from torch.utils.checkpoint import checkpoint\npasses = []\ndef layer(y):\n"
+        "    passes.append(y)\n    return y.exp().exp() if len(passes) == 1 else y.exp()\n"
+        "checkpoint(layer, x.requires_grad_(), use_reentrant=False).sum().backward()\n",
+        r"bad\.py:9: the second forward pass of torch\.utils\.checkpoint differs from the first .*; let both call the same",
+    ),
     "exit": ("raise SystemExit('wrong arguments')\n", r"bad\.py:4: the script exited before its first training step"),
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ import pytest
 from scaleproof.simulator.captured.record import EventKind
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.capture.capture import CaptureOptions, capture
-from scaleproof.validator.capture.command_line import job_of, parse
+from scaleproof.validator.capture.command.command_line import job_of, parse
 from scaleproof.validator.capture.job import Script, set_environment
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import pytest
@@ -71,6 +74,50 @@ def test_zero_1_broadcasts_parameters_and_ddp_broadcasts_buffers(buffer: int, tm
     assert broadcast.size_bytes == 4 * (PARAMETERS + buffer)
     # waiting for them counts as communication, not as a bubble
     assert broadcast.exposed_s > 0
+
+
+def pairs_of_the_benchmark() -> ModuleType:
+    """The benchmark of captured against described training."""
+    path = Path(__file__).parents[3] / "benchmarks" / "captured_against_described.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("GPT, DDP, fp32", 4),
+        ("GPT, DDP, bf16 by autocast", 4),
+        ("GPT, ZeRO 1, bf16 by autocast", 16),
+        ("GPT, 1F1B, bf16", 8),
+        ("Llama, FSDP2, bf16", 16),
+        ("Llama, FSDP2 without resharding (ZeRO 2), bf16", 4),
+        ("Llama, FSDP2, bf16, compiled", 16),
+        ("Llama, FSDP2 and TP with sequence parallelism, bf16", 16),
+        ("Llama with 32 experts, EP, bf16", 8),
+    ],
+)
+def test_captured_training_is_predicted_as_its_scenario_is(name: str, layers: int, tmp_path: Path) -> None:
+    """Time is within 3 %, tensors are within 4 %, and FLOPs and bytes of each kind of collective are equal.
+
+    With few layers what is once a step weighs more: tensors that ranks own whole, two gathered blocks that scenarios count
+    where none is, and collectives that nothing hides.
+    """
+    benchmark = pairs_of_the_benchmark()
+    (pair,) = (one for one in benchmark.PAIRS if one.name == name)
+    arguments, model = f"{pair.arguments} --layers {layers}".strip(), pair.scenario["model"] | {"layers": layers}
+    smaller = pair._replace(arguments=arguments, scenario=pair.scenario | {"model": model})
+    ratios = {quantity: ratio for quantity, _, _, ratio in benchmark.rows(smaller, tmp_path)}
+    assert ratios["step time"] == pytest.approx(1.0, abs=0.03)
+    assert ratios["tensors at the peak"] == pytest.approx(1.0, abs=0.04)
+    equal = ratios.keys() - {"step time", "tensors at the peak", "peak memory", "peak memory, replayed"}
+    assert {quantity: ratios[quantity] for quantity in equal} == pytest.approx(dict.fromkeys(equal, 1.0), abs=1e-3)
 
 
 @pytest.mark.nightly

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -88,3 +89,48 @@ def test_what_is_cheaper_to_compute_again_is_not_written() -> None:
     # both read the gradient itself, and neither what the other one computes
     assert all(read.op == "placeholder" or read in kernel.nodes
                for kernel in found for node in kernel.nodes for read in node.all_input_nodes)  # fmt: skip
+
+
+def fused_bytes(function: Callable[..., Any], *shapes: Sequence[int]) -> list[tuple[int, int]]:
+    """Elements that each kernel of a compiler reads from outside, and those that it writes."""
+    found = kernels_of(make_fx(function)(*(torch.ones(tuple(shape), device="meta") for shape in shapes)).graph)
+    moved = []
+    for kernel in found:
+        inside = set(kernel.nodes)
+        reads = {read for node in kernel.nodes for read in node.all_input_nodes if read not in inside}
+        written = [node for node in kernel.nodes if any(user not in inside for user in node.users)]
+        if kernel.is_fused:
+            moved.append((sum(read.meta["val"].numel() for read in reads), sum(node.meta["val"].numel() for node in written)))
+    return moved
+
+
+def test_kernels_with_the_same_loops_that_read_the_same_are_one() -> None:
+    def gating(grad: torch.Tensor, other: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = torch.sigmoid(other)
+        return grad * other * chosen, grad * up * chosen * (1 + other * (1 - chosen))
+
+    # each tensor is read once, and both gradients are written
+    assert fused_bytes(gating, *[(8, 16)] * 3) == [(3 * 128, 2 * 128)]
+
+
+def test_what_a_later_kernel_needs_is_computed_again_there() -> None:
+    def model(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = torch.exp(x) * 2
+        return torch.tanh(wide) @ w, wide + 1
+
+    def gradient(x: torch.Tensor, grad: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        chosen = torch.sigmoid(x)
+        first = chosen * grad
+        return (first @ w) * chosen
+
+    assert fused_bytes(model, (8, 16), (16, 16)) == [(128, 2 * 128)]
+    # the sigmoid is not written for the kernel behind the product
+    assert fused_bytes(gradient, (8, 16), (8, 16), (16, 16)) == [(2 * 128, 128), (2 * 128, 128)]
+
+
+@pytest.mark.parametrize(("rows", "kernels"), [(2048, 2), (8192, 1)])
+def test_large_sums_over_rows_share_a_kernel_with_sums_of_rows(rows: int, kernels: int) -> None:
+    def norm(grad: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (grad * x).sum(0), grad - x * (grad * x).mean(-1, keepdim=True)
+
+    assert len(fused_bytes(norm, (rows, 1024), (rows, 1024))) == kernels

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.captured.reading import allocations_of, script_of_capture
-from scaleproof.simulator.captured.record import Capture, EventKind, RecordedRanks
+from scaleproof.simulator.captured.record import EQUAL_RANKS, Capture, EventKind, RecordedRanks, TrainingPass
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.memory.captured import LiveMemory
 from tests.validator.capture.test_capture import EXAMPLES, SIZES, captured
@@ -120,6 +120,11 @@ def test_compiled_regions_have_the_same_products_and_move_less() -> None:
         (["torch.set_float32_matmul_precision('high')"], "tf32", "tf32"),
         (["torch.backends.cuda.matmul.allow_tf32 = True", "torch.backends.cudnn.allow_tf32 = False"], "fp32", "tf32"),
         (["torch.backends.fp32_precision = 'ieee'"], "fp32", "fp32"),
+        (["torch.backends.fp32_precision = 'tf32'"], "tf32", "tf32"),
+        (["torch.backends.cudnn.fp32_precision = 'ieee'"], "fp32", "fp32"),
+        (["torch.backends.cudnn.conv.fp32_precision = 'ieee'"], "fp32", "fp32"),
+        (["torch.backends.cuda.matmul.fp32_precision = 'tf32'"], "tf32", "tf32"),
+        (["torch.backends.fp32_precision = 'ieee'", "torch.backends.cudnn.conv.fp32_precision = 'tf32'"], "tf32", "fp32"),
     ],
 )
 def test_products_have_the_precision_that_the_flags_for_tf32_allow(
@@ -129,6 +134,29 @@ def test_products_have_the_precision_that_the_flags_for_tf32_allow(
     operators = script.classes[0].operators
     assert {one.precision for one in operators if one.work.convolution} == {convolutions}
     assert {one.precision for one in operators if one.work.products} == {products}
+
+
+def test_products_of_groups_count_every_row_once_in_each_pass() -> None:
+    (one,) = captured(SCRIPTS / "grouped_products.py", ranks=4).classes
+    tokens, choices, width, hidden, experts = 255, 2, 64, 128, 4
+    # three products forward; gradients of all weights, and of the inputs of the last product
+    products = 7 * 2 * tokens * choices * width * hidden
+    router = 2 * 2 * tokens * width * experts
+    assert flops(one) == products + router
+    names = [one.text("name", row) for row in one.rows(EventKind.OPERATOR).tolist()]
+    assert names.count("aten::_grouped_mm") == 7
+
+
+def test_stages_whose_groups_have_no_names_are_one_replica() -> None:
+    capture = captured(SCRIPTS / "own_pipeline.py", ranks=8)
+    script = script_of_capture(capture, "own_pipeline")
+    # two samples in each of four microbatches, of two replicas of two stages of two tensor-parallel ranks
+    assert script.samples * script.replicas.count == 16
+    sent, received = (
+        sum(int(one.columns[column][one.rows(kind)].sum()) for one in capture.classes)
+        for kind, column in ((EventKind.SEND, "bytes_read"), (EventKind.RECEIVE, "bytes_written"))
+    )
+    assert sent == received > 0
 
 
 def test_groups_with_options_of_nccl_are_recorded_as_without() -> None:
@@ -197,3 +225,48 @@ def test_an_optimizer_may_be_called_for_one_parameter_after_another() -> None:
     updates = [row for row in one.rows(EventKind.OPERATOR).tolist() if "adam" in one.text("name", row)]
     # the gradient of the input is not needed
     assert (len(updates), flops(one)) == (3, (3 * 3 - 1) * 2 * 2 * 64**2)
+
+
+def test_what_one_rank_alone_may_decide_is_said_and_what_is_only_printed_is_noted() -> None:
+    capture = captured(SCRIPTS / "decided_by_ranks.py", ranks=8)
+    said = [text.partition(", to which")[0] for text in capture.warnings]
+    decides = "decides a branch, a loop or a size by the result of all_reduce"
+    assert said == [
+        f"decided_by_ranks.py:{at} {decides} (decided_by_ranks.py:{of})" for at, of in ((24, 23), (27, 27))
+    ]  # fmt: skip
+    (one,) = capture.classes
+    noted = {decided.line: decided.words for decided in one.decisions}
+    assert noted.keys() == {"decided_by_ranks.py:21"}
+    (by_collective, *_) = (decided for decided in one.decisions if decided.policy == EQUAL_RANKS)
+    assert by_collective.words == (
+        "the script reads a result of all_reduce (decided_by_ranks.py:20); all ranks count as contributing the same"
+    )
+
+
+def test_compiled_steps_of_optimizers_send_and_multiply_what_their_code_does() -> None:
+    (one,) = captured(SCRIPTS / "compiled_optimizer.py", ranks=2).classes
+    width, layers, rows, batch, iterations = 256, 4, 1024, 32, 5
+    # each rank orthogonalises half of the matrices by three products an iteration
+    assert flops(one) == 3 * layers * 2 * batch * width**2 + layers // 2 * iterations * 3 * 2 * width**3
+    names = collectives(one)
+    # of the embedding, and of two pairs of matrices
+    assert (names.count("reduce_scatter"), names.count("all_gather")) == (3, 3)
+    sent = one.columns["bytes_read"][one.rows(EventKind.COLLECTIVE)].sum()
+    assert sent == 4 * 1.5 * (rows * width + layers * width**2)
+    fused = [row for row in one.rows(EventKind.OPERATOR).tolist() if one.text("name", row).startswith("inductor::")]
+    assert set(one.columns["phase"][fused].tolist()) == {TrainingPass.FORWARD, TrainingPass.BACKWARD, TrainingPass.OPTIMIZER}
+
+
+@pytest.mark.parametrize("arguments", [(), ("--compile",)])
+def test_compiled_attention_by_blocks_is_one_kernel_in_each_pass(arguments: tuple[str, ...]) -> None:
+    capture = captured(SCRIPTS / "compiled_attention.py", *arguments, ranks=1)
+    assert [one.decisions for one in capture.classes] == [()]
+    layers, width, length, batch = 2, 128, 512, 2
+    products = 2 * batch * length * width**2
+    # all scores count; the gradient of the first input is not needed
+    scores = 4 * batch * length**2 * width
+    assert flops(capture.classes[0]) == layers * (3 * 4 * products + 3.5 * scores) - 3 * products
+    operators = script_of_capture(capture, "compiled_attention").classes[0].operators
+    # 10 of 16 blocks of 128 × 128 are on the diagonal or below
+    attention = {(one.work.backward, one.work.attention.seen) for one in operators if one.work.attention is not None}
+    assert attention == {(False, 10 / 16), (True, 10 / 16)}

@@ -21,7 +21,8 @@ from tests.validator.capture.test_capture import DEVICE, captured
 from tests.validator.verdicts import at_night
 
 SCRIPTS: Final = Path(__file__).parent / "scripts"
-WIDTH, TOKENS = 256, 256
+WIDTH, LENGTH, BATCH = 256, 128, 2
+TOKENS: Final = BATCH * LENGTH
 
 pytestmark = pytest.mark.full
 
@@ -69,6 +70,40 @@ def test_products_of_transformer_engine_cost_their_precision() -> None:
                  for operator in products]  # fmt: skip
         spent[kind] = sum(time.seconds for time in KernelTimes(device, framework).times(large))
     assert 1.5 < spent["bf16"] / spent["fp8"] < 2.0
+
+
+def test_products_of_groups_of_transformer_engine_are_one_kernel() -> None:
+    one = script_of_capture(kernels("transformer_engine-grouped")[0], "k").classes[0]
+    products = [operator.work for operator in one.operators if operator.work.products]
+    # of three groups that have rows, forward and for the gradient of the weights
+    assert [len(work.products) for work in products] == [3, 3]
+    assert sum(work.flops for work in products) == 2 * 2 * TOKENS * WIDTH * 4 * WIDTH
+
+
+def test_sequences_that_ranks_share_go_around() -> None:
+    ranks = 4
+    capture = kernels("transformer_engine-ring", ranks)[0]
+    one = capture.classes[0]
+    sent = one.columns["bytes_read"][one.rows(EventKind.SEND)].tolist()
+    pair = 2 * BATCH * LENGTH * WIDTH * 2
+    # keys and values, again in the backward pass, and their gradients
+    assert sent == [pair] * 3 * (ranks - 1)
+    assert len(named(one, "fused_attn")) == 2 * ranks
+    # layout is (sequence, samples, heads, width)
+    scores = 2 * LENGTH * BATCH**2 * WIDTH
+    attended = sum(float(one.columns["flops"][row]) for row in named(one, "fused_attn"))
+    assert attended == pytest.approx(ranks * (2 + 5) * scores)
+
+
+def test_a_package_whose_kernels_cannot_run_has_its_stand_in(tmp_path: Path) -> None:
+    package = tmp_path / "flash_attn"
+    package.mkdir()
+    (package / "__init__.py").write_text("def flash_attn_func(*_, **__):\n    raise RuntimeError('no kernel image')\n")
+    script = tmp_path / "train.py"
+    script.write_text((SCRIPTS / "stand_ins.py").read_text(encoding="utf-8"), encoding="utf-8")
+    found = captured(script, "flash_attn", ranks=1)
+    assert named(found.classes[0], "flash_attn::")
+    assert any("cannot run here" in warning for warning in found.warnings)
 
 
 def test_weights_in_4_bits_and_states_in_8_bits_have_their_scales() -> None:

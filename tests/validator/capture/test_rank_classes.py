@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.captured.record import EventKind, ProcessGroup, RecordedRanks, TrainingPass
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.load import load
 from scaleproof.validator.capture.rank_classes import axes_of, find_classes, ranges, with_differences
 from tests.simulator.captured.records import Step, rank_class
+from tests.validator.capture.test_capture import captured
 
 
 class Played:
@@ -144,3 +148,15 @@ def test_groups_made_in_turns_and_across_several_dimensions_leave_a_grid() -> No
     assert sorted(axis.size for axis in axes) == [2, 2, 2]
     found = find_classes(8, axes, Played(lambda rank: rank // 4))
     assert [one.ranks for one in found] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("way", ["mesh", "hybrid mesh", "hybrid fsdp1", "new group", "norms of nodes", "by hand"])
+def test_ranks_with_the_same_parameters_are_replicas_in_whatever_groups(way: str, tmp_path: Path) -> None:
+    ranks = 8
+    captured(Path(__file__).parent / "scripts" / "replica_groups.py", way, ranks=ranks).write(tmp_path / "groups.zip")
+    scenario = load(tmp_path / "groups.zip", {"cluster": "dgx-h100"})
+    assert scenario.strategy.plan.workers == ranks
+    assert scenario.total_samples == 64 * ranks
+    labels = {one.label.partition(" ")[0] for one in predict(scenario, interval=False).communication}
+    assert labels <= {"DP", "FSDP", "other"}

@@ -126,11 +126,11 @@ def _install(rank: int, ranks: int) -> None:
     """Gives this rank its GPU."""
     import torch
 
-    from scaleproof.validator.capture import rank_device
     from scaleproof.validator.capture.backend import registration
     from scaleproof.validator.capture.backend.streams import EventBase
     from scaleproof.validator.capture.context import ScriptContext
     from scaleproof.validator.capture.job import CaptureJob, DeviceProperties, Script
+    from scaleproof.validator.capture.playing import rank_device
     from scaleproof.validator.capture.trace import RankTrace
     from scaleproof.validator.kernels.devices import shipped
 

@@ -20,7 +20,7 @@ from tests.validator.gpus.kernels import Kernel
 from tests.validator.gpus.published import FAILED
 
 if TYPE_CHECKING:
-    from scaleproof.validator.capture.rank_device import RankDevice
+    from scaleproof.validator.capture.playing.rank_device import RankDevice
     from tests.validator.gpus.fake_nccl import LoggedApi
 
 Fault = Callable[[int], None]
@@ -30,7 +30,8 @@ _LIMIT_S: Final = 120.0
 servers: Final = multiprocessing.get_context("forkserver")
 servers.set_forkserver_preload(
     ["torch._dynamo", "torch.distributed.pipelining", "torch.distributed.fsdp", "torch.nn.parallel",
-     "scaleproof.validator.strategy.train", "scaleproof.validator.capture.rank_device", "tests.validator.gpus.fake_nccl"]
+     "scaleproof.validator.strategy.train", "scaleproof.validator.capture.playing.rank_device",
+     "tests.validator.gpus.fake_nccl"]
 )  # fmt: skip
 
 
@@ -103,7 +104,7 @@ def joined(job: Job, rank: int, folder: Path) -> tuple[RankDevice, type[LoggedAp
 
     from scaleproof.validator.capture.context import ScriptContext
     from scaleproof.validator.capture.job import CaptureJob, DeviceProperties, Script
-    from scaleproof.validator.capture.rank_device import RankDevice
+    from scaleproof.validator.capture.playing.rank_device import RankDevice
     from scaleproof.validator.kernels.devices import shipped
     from scaleproof.validator.launch import rank as ranks
     from scaleproof.validator.launch.rank_environment import RankEnvironment

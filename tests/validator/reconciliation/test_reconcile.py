@@ -57,7 +57,9 @@ def test_scenarios_are_saved_for_repetition(small: Make, tmp_path: Path) -> None
 
 
 def test_measured_efficiency_is_relative_to_a_measured_single_rank(small: Make) -> None:
-    strong, weak, many = small("strategy.workers=1"), small("strategy.workers=1", "batch=12"), small()
+    many, weak = small(), small("strategy.workers=1", "batch=12")
+    # as many microbatches as the baseline has, whose gradients are added
+    strong = small("strategy={kind: data_parallel, workers: 1, microbatches: 4}")
     cases = [ReconciledCase(s, predict(s), slower_than_predicted(s)) for s in (many, strong, weak)]
     run, *_ = [case.measured for case in with_efficiency(cases)]
     assert run is not None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from scaleproof.simulator.captured.groups import Replicas  # noqa: E402
 from scaleproof.simulator.common.allocations import Allocation, Free  # noqa: E402
@@ -14,7 +18,7 @@ from scaleproof.simulator.memory.captured import LiveMemory, replayed  # noqa: E
 from scaleproof.validator.capture.steps import shortest_period  # noqa: E402
 from scaleproof.validator.capture.trace import HostClock  # noqa: E402
 from scaleproof.validator.script_runs.cuda_on_cpu import on_cpu  # noqa: E402
-from scaleproof.validator.script_runs.memory_profile import peaks_between  # noqa: E402
+from scaleproof.validator.script_runs.memory_profile import MemoryChange, own_changes, peaks_between  # noqa: E402
 from scaleproof.validator.script_runs.operator_times import on_processor  # noqa: E402
 
 
@@ -61,14 +65,65 @@ def test_a_pipeline_without_replicas_has_an_axis_of_one() -> None:
     assert Replicas.from_groups(1, 2, [[0], [0, 1]]) == Replicas(1)
 
 
-def test_the_host_s_time_is_what_passes_between_recorded_calls() -> None:
+def test_allocations_count_that_outlive_their_operator_until_they_end_on_any_thread() -> None:
+    never = sys.maxsize
+    changes = [
+        MemoryChange(1, 64, 100, 2), MemoryChange(2, 128, 70, never), MemoryChange(3, 128, -70, 0),
+        MemoryChange(4, 64, -100, 0),
+        # a kernel's own, and an end that was not seen
+        MemoryChange(5, 64, 30, 7), MemoryChange(6, 64, -30, 0), MemoryChange(8, 64, 40, 9), MemoryChange(10, 64, 20, 11),
+    ]  # fmt: skip
+    assert own_changes(changes) == [(1, 100), (4, -100), (8, 40), (10, -40), (10, 20)]
+
+
+def work(seconds: float) -> None:
+    end_s = time.thread_time() + seconds
+    while time.thread_time() < end_s:
+        pass
+
+
+def test_pytorch_s_time_of_recorded_calls_is_not_the_script_s() -> None:
     clock = HostClock()
 
-    def work(seconds: float) -> None:
-        end_s = time.thread_time() + seconds
-        while time.thread_time() < end_s:
-            pass
+    def call(lists: int = 0) -> float:
+        work(0.0002 + 0.0001 * lists)
+        with clock.recording(((None,) * lists,)):
+            return clock.taken_s()
 
+    clock.calibrate(call, lambda: call(2), 2)
+    call()
+    work(0.001)
+    assert 0.0009 <= call() < 0.002
+    assert sum(call() for _ in range(20)) < 0.002
+    assert sum(call(2) for _ in range(20)) < 0.002
+
+
+def test_nodes_of_the_backward_pass_take_no_time_of_the_script() -> None:
+    clock = HostClock()
+    taken_s: list[float] = []
+
+    class Operator(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            with clock.recording(args):
+                taken_s.append(clock.taken_s())
+                return function(*args, **(kwargs or {}))
+
+    weights = [torch.ones(4, 4, requires_grad=True) for _ in range(200)]
+    seconds = []
+    for _ in range(2):
+        value = torch.ones(4, 4)
+        for weight in weights:
+            value = value @ weight
+        taken_s.clear()
+        with Operator():  # type: ignore[no-untyped-call]
+            value.sum().backward()
+        seconds.append(sum(taken_s))
+        clock.settle()
+    assert seconds[1] < 0.6 * seconds[0]
+
+
+def test_the_host_s_time_is_what_passes_between_recorded_calls() -> None:
+    clock = HostClock()
     with clock.recording():
         work(0.002)
     assert clock.taken_s() == 0

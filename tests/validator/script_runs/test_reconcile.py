@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.validator.capture.command_line import ScriptCommand
+from scaleproof.validator.capture.command.command_line import ScriptCommand
 from scaleproof.validator.capture.job import Script
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 from scaleproof.validator.script_runs.reconcile import ScriptFiles, ScriptOptions, reconcile_script

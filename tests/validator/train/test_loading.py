@@ -8,10 +8,11 @@ import pytest
 
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.predict import predict
+from scaleproof.simulator.prediction.loading import readers
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import measure
 from scaleproof.validator.train import loading
-from scaleproof.validator.train.loading import EmulatedLoading, durations_s, readers
+from scaleproof.validator.train.loading import EmulatedLoading, durations_s
 from tests.validator.conftest import CLUSTER
 from tests.validator.train.test_emulated_compute import RING, FakeTime
 from tests.validator.train.test_emulated_compute import scenario as paced_scenario

@@ -10,7 +10,18 @@ from typing import Final
 
 from scaleproof.simulator.common.units import format_percent, format_time_s
 from scaleproof.validator.estimation import groups
-from scaleproof.validator.probe.points import FAILED, NARROW, SKIPPED, SUSTAINED, TIME, UNEVEN_ALL_TO_ALL, Point, timed
+from scaleproof.validator.probe.points import (
+    FAILED,
+    FILES_DECODED,
+    FILES_READ,
+    NARROW,
+    SKIPPED,
+    SUSTAINED,
+    TIME,
+    UNEVEN_ALL_TO_ALL,
+    Point,
+    timed,
+)
 
 NAMES: Final = ("matmul", "message", "collective", "overlap", "update", "loading", "host_copy", "host_adam")
 # Numbers of sustained products, and their units.
@@ -80,8 +91,16 @@ def _update(points: Sequence[Point]) -> Iterator[str]:
 
 
 def _loading(points: Sequence[Point]) -> Iterator[str]:
+    """Times of batches; of a folder of files, what a scenario has in `input`."""
     for point in timed(points, "loading"):
-        yield f"{point.size:g} samples ({point.what}) {format_time_s(point.median_s)}"
+        if point.what == FILES_READ:
+            sample, rate = point.numbers["file_bytes"], point.size / point.median_s / 1e9
+            cores = timed(points, "loading", FILES_DECODED)
+            decode = f", decode: {format_time_s(cores[0].median_s / cores[0].size)}" if cores else ""
+            readers = f"a file a sample, {point.numbers['readers']:g} threads that read"
+            yield f"input: {{storage: {{sample: {sample:.0f} B, bandwidth: {rate:.3g} GB/s}}{decode}}} ({readers})"
+        elif point.what != FILES_DECODED:
+            yield f"{point.size:g} samples ({point.what}) {format_time_s(point.median_s)}"
 
 
 def _host_copies(points: Sequence[Point]) -> Iterator[str]:

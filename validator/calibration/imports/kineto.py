@@ -24,11 +24,14 @@ from scaleproof.validator.calibration.imports.reading import ImportNotes, as_lis
 _EXPECTED: Final = "a trace that torch.profiler exports (export_chrome_trace)"
 _US: Final = 1e-6
 _STEP: Final = "ProfilerStep"
-_ON_DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset")
-_LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "runtime")
+# Categories; releases before 1.12 write Kernel, Memcpy, Runtime and Operator.
+_ON_DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
+_LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime", "runtime")
+_OPERATORS: Final = ("cpu_op", "operator")
 _ANNOTATIONS: Final = ("user_annotation", "python_function")
 # Arguments of operators that are used.
 _OF_OPERATORS: Final = ("Sequence number", "Fwd thread id")
+_SHAPES: Final = "Input Dims"
 # Prefixes of operators that only wrap communication.
 _GLOO: Final = "gloo:"
 _AROUND: Final = ("c10d::", _GLOO, "record_param_comms", "nccl:")
@@ -45,7 +48,7 @@ class TraceSpan(NamedTuple):
 
 class DeviceWork(NamedTuple):
     """Work of a device. launched_s: when the host launched it. thread: host thread that launched it. way: of a message,
-    "send" or "recv"; "" if unknown."""
+    "send" or "recv"; "" if unknown. shape: of its grid, which differs where a kernel has more to do; "" if unknown."""
 
     name: str
     start_s: float
@@ -54,11 +57,12 @@ class DeviceWork(NamedTuple):
     thread: str
     exchange: TracedCollective | None = None
     way: str = ""
+    shape: str = ""
 
 
 class TracedCollective(NamedTuple):
     """A collective in a trace. op: None if only its time is known. group: its name. members: its ranks. description: words of
-    the program that made the group, such as 'mesh_tp'."""
+    the program that made the group, such as 'mesh_tp'. ends: ranks that send and receive a message, empty if unknown."""
 
     op: Op | None
     size_bytes: float
@@ -67,13 +71,15 @@ class TracedCollective(NamedTuple):
     members: tuple[int, ...]
     size: int
     description: str = ""
+    ends: tuple[int, ...] = ()
 
 
 @dataclass
 class Trace:
     """Trace of one rank. rank, world: -1 and 0 if unknown. host: "" if unknown. devices: number of GPUs that its process sees.
-    has_steps: whether steps are marked; otherwise the whole trace is one. has_device: whether works are those of a device, not
-    operators of the host. operators: of the host, with their arguments."""
+    device: the GPU of its works, -1 if unknown. has_steps: whether steps are marked; otherwise the whole trace is one.
+    has_device: whether works are those of a device, not operators of the host. operators: of the host, with their
+    arguments."""
 
     path: Path
     rank: int = -1
@@ -81,6 +87,7 @@ class Trace:
     host: str = ""
     gpu: str = ""
     devices: int = 0
+    device: int = -1
     has_steps: bool = True
     has_device: bool = True
     steps: list[TraceSpan] = field(default_factory=list)
@@ -158,8 +165,11 @@ class _Events:
             self._launches[str(arguments.get("correlation"))] = (span.start_s, span.thread)
         elif span.name.startswith(_STEP) and not category.startswith("gpu_"):
             self._steps.append(span)
-        elif category == "cpu_op":
-            self._operators.append((span, {name: arguments[name] for name in _OF_OPERATORS if name in arguments}))
+        elif category in _OPERATORS:
+            kept = {name: arguments[name] for name in _OF_OPERATORS if name in arguments}
+            if _SHAPES in arguments:
+                kept[_SHAPES] = sys.intern(str(arguments[_SHAPES]))
+            self._operators.append((span, kept))
         elif category in _ANNOTATIONS:
             self._ranges.append((arguments if span.name.startswith(_GLOO) else {}, span))
 
@@ -170,19 +180,24 @@ class _Events:
         trace.steps = sorted(self._steps, key=lambda span: span.start_s)
         trace.operators, trace.annotations = self._operators, [span for _, span in self._ranges]
         trace.has_device = bool(self._on_device)
-        trace.works = list(self._kernels() if trace.has_device else _host_works(trace, self._ranges))
+        if trace.has_device:
+            # of the busiest device, if a process has several
+            busiest = Counter(number for _, _, number in self._on_device).most_common(1)[0][0]
+            trace.device = int(busiest) if busiest.isdecimal() else -1
+            trace.works = list(self._kernels(busiest, trace.rank))
+        else:
+            trace.works = list(_host_works(trace, self._ranges))
 
-    def _kernels(self) -> Iterator[DeviceWork]:
-        """Kernels of the busiest device, if a process has several."""
-        counts = Counter(number for _, _, number in self._on_device)
-        busiest = max(counts, key=lambda number: counts[number])
+    def _kernels(self, busiest: str, rank: int) -> Iterator[DeviceWork]:
+        """Kernels of a device of a rank."""
         for arguments, span, number in self._on_device:
             if number == busiest:
                 launched_s, thread = self._launches.get(str(arguments.get("correlation")), (span.start_s, "None"))
-                exchange = _exchange(arguments, span.name) if is_communication(span.name) else None
+                exchange = _exchange(arguments, span.name, rank) if is_communication(span.name) else None
                 named = str(arguments.get("Collective name", "")).lower()
                 way = named if named in ("send", "recv") else ""
-                yield DeviceWork(span.name, span.start_s, span.end_s, launched_s, thread, exchange, way)
+                shape = sys.intern(str(arguments.get("grid", "")))
+                yield DeviceWork(span.name, span.start_s, span.end_s, launched_s, thread, exchange, way, shape)
 
 
 def _span(event: Mapping[str, Any]) -> TraceSpan | None:
@@ -194,8 +209,8 @@ def _span(event: Mapping[str, Any]) -> TraceSpan | None:
     return TraceSpan(name, start_us * _US, (start_us + duration_us) * _US, thread)
 
 
-def _exchange(arguments: Mapping[str, Any], name: str) -> TracedCollective:
-    """Communication of an NCCL kernel: from torch's arguments, otherwise from its name."""
+def _exchange(arguments: Mapping[str, Any], name: str, rank: int) -> TracedCollective:
+    """Communication of an NCCL kernel of a rank: from torch's arguments, otherwise from its name."""
     recorded = arguments.get("Collective name")
     op = collective(str(recorded)) if recorded else collective_of_kernel(name)
     elements = str(arguments.get("dtype", ""))
@@ -206,14 +221,18 @@ def _exchange(arguments: Mapping[str, Any], name: str) -> TracedCollective:
     # long lists are abbreviated in the trace
     members = members if len(members) == size else ()
     group, description = (str(arguments.get(f"Process Group {key}", "")) for key in ("Name", "Description"))
-    return TracedCollective(op if size_bytes else None, size_bytes, elements, group, members, size, description)
+    # torch names the other end of a message
+    ends = tuple(int(as_number(arguments.get(f"{end} Rank", rank)) or 0) for end in ("Src", "Dst"))
+    ends = ends if op == "sendrecv" and rank in ends and ends[0] != ends[1] else ()
+    return TracedCollective(op if size_bytes else None, size_bytes, elements, group, members, size, description, ends)
 
 
 def _host_works(trace: Trace, ranges: Sequence[tuple[Mapping[str, Any], TraceSpan]]) -> Iterator[DeviceWork]:
     """Works of a trace without a device: operators, and gloo's ranges, which record the shapes of their tensors."""
-    for span, _ in trace.operators:
+    for span, arguments in trace.operators:
         if not span.name.startswith(_AROUND):
-            yield DeviceWork(span.name, span.start_s, span.end_s, span.start_s, span.thread)
+            shape = str(arguments.get(_SHAPES, ""))
+            yield DeviceWork(span.name, span.start_s, span.end_s, span.start_s, span.thread, shape=shape)
     for arguments, span in ranges:
         if span.name.startswith(_GLOO):
             exchange = _gloo(arguments, span.name, trace.world)
@@ -221,7 +240,7 @@ def _host_works(trace: Trace, ranges: Sequence[tuple[Mapping[str, Any], TraceSpa
 
 
 def _gloo(arguments: Mapping[str, Any], name: str, world: int) -> TracedCollective:
-    shapes, kinds = as_list(arguments.get("Input Dims")), [str(kind) for kind in as_list(arguments.get("Input type"))]
+    shapes, kinds = as_list(arguments.get(_SHAPES)), [str(kind) for kind in as_list(arguments.get("Input type"))]
     sized = [(shape, element_bytes(kind)) for shape, kind in zip(shapes, kinds, strict=False) if isinstance(shape, list)]
     known = [(shape, size) for shape, size in sized if size and all(isinstance(n, int) for n in shape)]
     size_bytes = float(sum(prod(shape) * size for shape, size in known))

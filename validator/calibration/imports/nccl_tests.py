@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.groups import OPS, Op, bus_factor
 from scaleproof.simulator.common.errors import InputError
@@ -86,6 +86,31 @@ class _LogLine:
     ratio: float
 
 
+class TestedGroup(NamedTuple):
+    """A table of a log. hosts: of its ranks, each once. points: its times."""
+
+    op: Op
+    hosts: tuple[str, ...]
+    ranks: int
+    points: Sequence[SourcedPoint]
+
+
+def tested_groups(path: Path, notes: ImportNotes) -> list[TestedGroup]:
+    """The usable tables of a log. Raises InputError if it is not text, or for a table in another unit."""
+    return [group for _, group in _tested(path, read_text(path, _EXPECTED), notes)]
+
+
+def _tested(path: Path, text: str, notes: ImportNotes) -> Iterator[tuple[_LogSection, TestedGroup]]:
+    for section in _sections(path, text, notes):
+        if points := _points(path, section, notes):
+            hosts = tuple(dict.fromkeys(host for group, host, _ in section.ranks if group == section.ranks[0][0]))
+            yield section, TestedGroup(_op(points[0].point.what), hosts, len(points[0].point.ranks), points)
+
+
+def _op(name: str) -> Op:
+    return next(op for op in OPS if op == name)
+
+
 def read(paths: Sequence[Path], keep_median: bool = False) -> ImportResult:
     """Points of all logs; times of the same size and group are merged.
 
@@ -98,10 +123,9 @@ def read(paths: Sequence[Path], keep_median: bool = False) -> ImportResult:
     versions: dict[str, str] = {}
     for path in paths:
         before, text = len(points), read_text(path, _EXPECTED)
-        for section in _sections(path, text, notes):
-            section_points = _points(path, section, notes)
-            points += section_points
-            machines += [_machines(section)] if section_points else []
+        for section, group in _tested(path, text, notes):
+            points += group.points
+            machines.append(_machines(section))
         if len(points) == before:
             mine = [line for line in notes.lines() if line.startswith(f"{path}:")]
             why = f" ({' '.join(mine)})" if mine else ""
@@ -168,8 +192,8 @@ def _line(path: Path, number: int, line: str, section: _LogSection, notes: Impor
     """Processes a line of the table, or of its surroundings."""
     if _TABLE_HEAD.match(line):
         named = tuple(word for word in line.lstrip("# ").split() if word != "(elements)")
-        if "time" not in named:
-            notes.add(f"{path}:{number}: no column is called 'time'; nccl-tests' usual columns are assumed")
+        if missing := next((name for name in ("time", "type") if name not in named), ""):
+            notes.add(f"{path}:{number}: no column is called '{missing}'; nccl-tests' usual columns are assumed")
             return
         section.columns = named
         section.titled = True

@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -134,6 +135,14 @@ def as_number(value: object) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if abs(number) < float("inf") else None
+
+
+def clock_text(at_s: float) -> str:
+    """A time in seconds since 1970 as hours, minutes and seconds in UTC; empty if it cannot be read."""
+    try:
+        return f"{datetime.fromtimestamp(at_s, UTC):%H:%M:%S}"
+    except (OverflowError, ValueError, OSError):
+        return ""
 
 
 def as_list(value: object) -> list[Any]:

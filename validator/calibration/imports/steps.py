@@ -82,9 +82,14 @@ def _covered(works: Iterable[DeviceWork]) -> tuple[float, float, float]:
 
 def union_s(works: Sequence[DeviceWork]) -> float:
     """Seconds in which at least one of the works is in progress."""
-    starts, ends = np.array([work.start_s for work in works]), np.array([work.end_s for work in works])
-    covered = TimeIntervals(np.zeros(len(works), dtype=np.int64), starts, ends).union()
+    covered = union_of(works)
     return float((covered.end_s - covered.start_s).sum())
+
+
+def union_of(works: Sequence[DeviceWork]) -> TimeIntervals:
+    """The union of the works' intervals, in order."""
+    starts, ends = np.array([work.start_s for work in works]), np.array([work.end_s for work in works])
+    return TimeIntervals(np.zeros(len(works), dtype=np.int64), starts, ends).union()
 
 
 def median_of(steps: Sequence[StepTimes], value: Callable[[StepTimes], float]) -> float:

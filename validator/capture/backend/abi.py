@@ -12,7 +12,6 @@ import mmap
 import platform
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +31,6 @@ _VIRTUAL: Final = re.compile(r"virtual\s+[^;{]*?(~?\w+)\s*\(")
 _POINTER: Final = ctypes.sizeof(ctypes.c_void_p)
 _CPU_ALLOCATOR: Final = "_ZN3c1015GetCPUAllocatorEv"
 _READ_WRITE: Final = 3
-_FUNCTION: Final = ctypes.CFUNCTYPE
 # What ctypes and PyTorch refer to by address only.
 _kept: list[Any] = []
 
@@ -116,13 +114,15 @@ def _install_guard(devices: int, index: int) -> None:
     # a copy that is this object's own, since others of its class share the original
     copied = (ctypes.c_void_p * (_HEADER + len(names) + 2))()
     ctypes.memmove(copied, _address(table.value) - _HEADER * _POINTER, ctypes.sizeof(copied) - 2 * _POINTER)
-    count = _FUNCTION(ctypes.c_int8, ctypes.c_void_p)(lambda _: devices)
-    # a c10::Device is two bytes: its type and its index
-    current = _FUNCTION(ctypes.c_uint16, ctypes.c_void_p)(lambda _: _CUDA | index << 8)
-    for name, function in (("deviceCount", count), ("getDevice", current)):
-        copied[_HEADER + names.index(name)] = ctypes.cast(function, ctypes.c_void_p).value
+    # a c10::Device is two bytes, its type and its index, and a c10::Stream a device and a number in a second register; those of
+    # Python would call Python while an error of a hook of the backward pass is raised, which ends the process
+    device = _CUDA | index << 8
+    results = {"type": _CUDA, "deviceCount": devices}
+    results |= dict.fromkeys(("getDevice", "exchangeDevice", "getStream", "exchangeStream"), device)
+    for name, value in results.items():
+        copied[_HEADER + names.index(name)] = _returning(value)
     table.value = ctypes.addressof(copied) + _HEADER * _POINTER
-    _kept.extend((guard, copied, count, current))
+    _kept.extend((guard, copied))
 
 
 def _install_hooks(devices: int, index: int) -> None:
@@ -136,30 +136,30 @@ def _install_hooks(devices: int, index: int) -> None:
     protect = ctypes.CDLL(None).mprotect
     if protect(ctypes.c_void_p(page), ctypes.c_size_t(table - page + _POINTER * (_HEADER + len(places))), _READ_WRITE):
         raise ValueError("the table of CUDAHooksInterface cannot be made writable")
-    this, one = ctypes.c_void_p, ctypes.c_int8
-    allocator = _library("libc10.so")[_CPU_ALLOCATOR]
-    allocator.restype = ctypes.c_void_p
-    functions: dict[str, tuple[Any, Callable[..., Any]]] = {
-        "hasCUDA": (_FUNCTION(ctypes.c_bool, this), lambda _: True),
-        "isBuilt": (_FUNCTION(ctypes.c_bool, this), lambda _: True),
-        "isAvailable": (_FUNCTION(ctypes.c_bool, this), lambda _: True),
-        "hasPrimaryContext": (_FUNCTION(ctypes.c_bool, this, one), lambda *_: True),
-        "init": (_FUNCTION(None, this), lambda _: None),
-        "deviceCount": (_FUNCTION(one, this), lambda _: devices),
-        "getNumGPUs": (_FUNCTION(ctypes.c_int, this), lambda _: devices),
-        "getCurrentDevice": (_FUNCTION(one, this), lambda _: index),
-        "current_device": (_FUNCTION(one, this), lambda _: index),
-        "deviceSynchronize": (_FUNCTION(None, this, one), lambda *_: None),
-        "setCurrentDevice": (_FUNCTION(None, this, one), lambda *_: None),
-        # pinned memory is the host's
-        "getPinnedMemoryAllocator": (_FUNCTION(ctypes.c_void_p, this), lambda _: allocator()),
-        "isPinnedPtr": (_FUNCTION(ctypes.c_bool, this, this), lambda *_: True),
-    }
-    for name, (kind, function) in functions.items():
-        callback = kind(function)
-        place = table + _POINTER * (_HEADER + places[name])
-        ctypes.c_void_p.from_address(place).value = ctypes.cast(callback, ctypes.c_void_p).value
-        _kept.append(callback)
+    results = {
+        "hasCUDA": 1, "isBuilt": 1, "isAvailable": 1, "hasPrimaryContext": 1, "deviceCount": devices, "getNumGPUs": devices,
+        "getCurrentDevice": index, "current_device": index, "init": 0, "deviceSynchronize": 0, "setCurrentDevice": 0,
+        "isPinnedPtr": 1,
+    }  # fmt: skip
+    functions = {name: _returning(value) for name, value in results.items()}
+    # pinned memory is the host's
+    functions["getPinnedMemoryAllocator"] = _address(ctypes.cast(_library("libc10.so")[_CPU_ALLOCATOR], ctypes.c_void_p).value)
+    for name, function in functions.items():
+        ctypes.c_void_p.from_address(table + _POINTER * (_HEADER + places[name])).value = function
+
+
+def _returning(value: int) -> int:
+    """The address of a function that returns a number of 16 bits, and 0 in the second register of results. PyTorch calls some
+    for each node of the backward pass, which functions of Python would slow down."""
+    page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    if platform.machine() == "x86_64":
+        # mov eax, value; xor edx, edx; ret
+        page.write(b"\xb8" + value.to_bytes(4, "little") + b"\x31\xd2\xc3")
+    else:
+        # movz w0, value; movz x1, 0; ret
+        page.write(b"".join(word.to_bytes(4, "little") for word in (0x52800000 | value << 5, 0xD2800001, 0xD65F03C0)))
+    _kept.append(page)
+    return ctypes.addressof(ctypes.c_char.from_buffer(page))
 
 
 def _address(value: int | None) -> int:

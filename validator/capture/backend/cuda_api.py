@@ -35,9 +35,9 @@ _ACCELERATOR_MEMORY: Final = (
 
 
 class _CurrentDevice(contextlib.ContextDecorator):
-    """`torch.cuda.device`: there is one device per process."""
+    """`torch.cuda.device` and such: there is one device per process."""
 
-    def __init__(self, device: Any = None) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         self.idx = -1
 
     def __enter__(self) -> _CurrentDevice:

@@ -88,8 +88,14 @@ def counted(values: Values, name: str, arguments: Sequence[Any], keywords: Any) 
         values.fill(result, host, name, _HALF)
         return result
     if name == "aten::masked_select":
-        values.decided(name, _HALF)
-        result = arena.empty((source.numel() // 2,), (1,), source.dtype)
+        mask = arguments[1]
+        count = source.numel() // 2
+        if values.content(mask) is Content.UNKNOWN:
+            values.decided(name, _HALF)
+        else:
+            # each element of a smaller mask counts for several
+            count = int(arena.on_host(mask).sum()) * max(1, source.numel() // max(1, mask.numel()))
+        result = arena.empty((count,), (1,), source.dtype)
         values.set_content([result], Content.UNKNOWN)
         return result
     if name == "aten::repeat_interleave":

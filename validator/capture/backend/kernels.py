@@ -30,6 +30,8 @@ from scaleproof.validator.capture.trace import RankTrace
 Overload = torch._ops.OpOverload
 _META: Final = torch.device("meta")
 _FLASH, _EFFICIENT = 1, 2
+# The place of the argument `sparse` of the gradient of an `EmbeddingBag`.
+_SPARSE: Final = 9
 
 
 class UnknownShapeError(RuntimeError):
@@ -52,8 +54,10 @@ class Kernels:
             "aten::copy_": self._copy,
             "aten::record_stream": lambda *_: None,
             "aten::is_pinned": lambda *_: False,
+            **dict.fromkeys(("aten::_use_cudnn_ctc_loss", "aten::_use_miopen_ctc_loss"), lambda *_: False),
             "aten::_pin_memory": lambda _, arguments, __: arguments[0],
             "aten::_fused_sdp_choice": lambda _, arguments, __: _EFFICIENT if arguments[0].dtype is torch.float32 else _FLASH,
+            "aten::_embedding_bag_backward": self._bag_backward,
             KERNEL: self._of_package,
         }
 
@@ -210,6 +214,13 @@ class Kernels:
         fits = tensor.numel() >= meta.numel() and tensor.is_contiguous()
         memory = tensor if fits else self._arena.empty(meta.size(), meta.stride(), tensor.dtype)
         return self._arena.move(tensor, memory, meta.size(), meta.stride())
+
+    def _bag_backward(self, operator: Overload, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
+        """The gradient of an `EmbeddingBag`; a sparse one is made of other operators."""
+        return (self._view if arguments[_SPARSE] else self._recorded)(operator, arguments, keywords)
+
+    def _recorded(self, operator: Overload, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
+        return self._run(operator, schema_of(operator), arguments, keywords)
 
     def _item(self, _: Overload, arguments: Sequence[Any], __: dict[str, Any]) -> Any:
         self._trace.add(EventKind.ITEM, name="aten::_local_scalar_dense")

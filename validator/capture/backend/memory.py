@@ -67,13 +67,14 @@ class Content(IntEnum):
 
 
 class DeviceBlock:
-    """An allocation. size: its bytes as requested; capacity: bytes of its addresses; resized: its present bytes."""
+    """An allocation. size: its bytes as requested; capacity: bytes of its addresses; resized: its present bytes. collective:
+    that its values come from, as if other ranks had those of this one; empty if none."""
 
-    __slots__ = ("address", "capacity", "content", "number", "resized", "size")
+    __slots__ = ("address", "capacity", "collective", "content", "number", "resized", "size")
 
     def __init__(self, number: int, address: int, size: int, capacity: int) -> None:
         self.number, self.address, self.size, self.capacity, self.resized = number, address, size, capacity, size
-        self.content = Content.UNKNOWN
+        self.content, self.collective = Content.UNKNOWN, ""
 
 
 class AllocationListener(Protocol):
@@ -109,6 +110,7 @@ class Arena:
         self._blocks: dict[int, DeviceBlock] = {}
         # managers of DLPack tensors: their first numbers are 0 until the tensors end
         self._slots = np.zeros((_MOST_SLOTS, _SLOT_BYTES // 8), np.int64)
+        self._slots_address = self._slots.ctypes.data
         self._ended = self._slots[:, 0]
         self._used, self._unused = 0, list[int]()
         # the block of a tensor on the device, or the tensor that one on the host is an alias of
@@ -168,7 +170,7 @@ class Arena:
         with self._lock:
             slot = self._unused.pop() if self._unused else self._used
             self._used = max(self._used, slot + 1)
-            address = self._slots.ctypes.data + slot * _SLOT_BYTES
+            address = self._slots_address + slot * _SLOT_BYTES
             manager = _DLManagedTensor.from_address(address)
             sizes = address + ctypes.sizeof(_DLManagedTensor)
             shape = _SHAPE.from_address(sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -38,6 +39,7 @@ _RECURRENT: Final = tuple(
     f"{kind}.{overload}" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu") for overload in ("input", "data")
 )
 _NUMBERS: Final = (bool, int, float, complex)
+_SPARSE: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.SparseCPU)
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _libraries: list[Any] = []
 
@@ -46,15 +48,17 @@ def register(kernels: Kernels) -> None:
     """Makes all operators on CUDA tensors call `kernels`."""
     everything = _library("_")
     everything.fallback(kernels, "CUDA")
+    everything.fallback(_of_sparse, "SparseCUDA")
     named = _library("aten")
     _libraries.extend((everything, named))
     with warnings.catch_warnings():
         # kernels replace others on purpose
         warnings.simplefilter("ignore", UserWarning)
-        for name in (*_with_cuda_kernels(), *_ALSO):
-            # a composite kernel would come before the fallback
-            if name in _ALSO or any(_has_kernel(f"aten::{name}", key) for key in _COMPOSITE):
-                named.impl(name, _calling(kernels, name), "CUDA")
+        for key, own, also in (("CUDA", kernels, _ALSO), ("SparseCUDA", _of_sparse, ())):
+            for name in (*_with_kernels(key), *also):
+                # a composite kernel would come before the fallback
+                if name in also or any(_has_kernel(f"aten::{name}", composite) for composite in _COMPOSITE):
+                    named.impl(name, functools.partial(own, _operator(name)), key)
         for key in ("AutogradCUDA", "CUDA"):
             named.impl("scaled_dot_product_attention", scaled_dot_product_attention, key)
             for name in _RECURRENT:
@@ -74,8 +78,20 @@ def _library(name: str) -> Any:
     return untyped(name, "IMPL")
 
 
-def _with_cuda_kernels() -> Iterator[str]:
-    """Names of operators with a kernel for CUDA, their own or one that they share, from the list that PyTorch ships."""
+def _of_sparse(operator: Any, *arguments: Any, **keywords: Any) -> Any:
+    """An operator on sparse tensors, which are made of dense ones, whose operators are recorded."""
+    dense, other, *_ = (*arguments, None)
+    if operator._schema.name == "aten::add_" and not dense.is_sparse:
+        return dense.index_add_(0, other._indices()[0], other._values(), alpha=keywords.get("alpha", 1))
+    if operator._schema.name == "aten::sparse_mask" and not dense.is_sparse:
+        rows = dense.index_select(0, other._indices()[0])
+        return torch.sparse_coo_tensor(other._indices(), rows, other.shape, is_coalesced=True)
+    return operator.redispatch(_SPARSE, *arguments, **keywords)
+
+
+def _with_kernels(key: str) -> Iterator[str]:
+    """Names of operators with a kernel for a key of PyTorch's dispatcher, such as CUDA, their own or one that they share, from
+    the list that PyTorch ships."""
     path = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
     own, shared, name = dict[str, None](), dict[str, str](), ""
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -83,15 +99,10 @@ def _with_cuda_kernels() -> Iterator[str]:
             name = found[1]
         elif found := _DELEGATE.match(line):
             shared[name] = found[1]
-        elif (found := _DISPATCH.match(line)) and "CUDA" in (key.strip() for key in found[1].split(",")):
+        elif (found := _DISPATCH.match(line)) and key in (one.strip() for one in found[1].split(",")):
             own[name] = None
     yield from own
     yield from (name for name, of in shared.items() if of in own)
-
-
-def _calling(kernels: Kernels, name: str) -> Callable[..., Any]:
-    operator = _operator(name)
-    return lambda *arguments, **keywords: kernels(operator, *arguments, **keywords)
 
 
 def _operator(name: str) -> Any:

@@ -24,6 +24,16 @@ _RESULT, _ANY = "out_shape", 1 << 10
 _base_name: Final = functools.cache(base_name)
 
 
+def _grouped_flops(left: Any, right: Any, *_: Any, out_val: Any = None, **__: Any) -> float:
+    """FLOPs of products of groups: each row of a group meets one matrix, or each inner element one group."""
+    own_columns = right.shape[-1] / (left.shape[0] if left.dim() > right.dim() else 1)
+    return float(2 * left.numel() * own_columns)
+
+
+# Formulas of operators for which PyTorch has none.
+_FORMULAS: Final = {torch.ops.aten._grouped_mm: _grouped_flops, torch.ops.aten._scaled_grouped_mm: _grouped_flops}
+
+
 class OperatorSchema(NamedTuple):
     """name: such as 'aten::mm'. written: places and names of arguments that it writes; out: whether for results. is_view:
     whether results share memory with arguments. returns: number of results. formula: of FLOPs from arguments, if known;
@@ -59,7 +69,7 @@ def schema_of(operator: torch._ops.OpOverload) -> OperatorSchema:
     )
     is_view = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
     out = bool(written) and schema.arguments[-1].is_out
-    formula = flop_registry.get(operator.overloadpacket)
+    formula = flop_registry.get(operator.overloadpacket) or _FORMULAS.get(operator.overloadpacket)
     return OperatorSchema(schema.name, written, out, is_view, len(schema.returns), formula, _taken(formula))
 
 

@@ -29,6 +29,11 @@ class StreamBase:
         self.cuda_stream = self.stream_id
         self._before: list[int] = []
 
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The lowest and the highest priority."""
+        return 0, -5
+
     def wait_event(self, event: EventBase) -> None:
         """Makes this stream wait for an event."""
         event.wait(self)

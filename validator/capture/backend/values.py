@@ -20,6 +20,8 @@ INVENTED_VALUE: Final = 1.0
 # An invented value that a line reads this often in a step is another one from then on: small, large, negative.
 _REPEATED: Final = 256
 _OTHER_VALUES: Final = (1e-9, 500.0, -500.0)
+# Operators that the CPU has for floats alone, and GPUs for integers too.
+_ONLY_FLOATS: Final = {"aten::histc"}
 _RANDOM: Final = {"aten::normal_", "aten::uniform_", "aten::bernoulli_", "aten::exponential_", "aten::log_normal_"}
 
 
@@ -27,11 +29,14 @@ class Values:
     """What is known of tensors in an arena.
 
     policy: of integers that unknown floats decide. answer: called with an operator and a text for each value that is not
-    computed; returns how often it was in this step, at the same line.
+    computed; returns how often it was in this step, at the same line. of_collective: called with the collective that a value
+    comes from which the script reads.
     """
 
-    def __init__(self, arena: Arena, policy: Policy, answer: Callable[[str, str], int]) -> None:
-        self.arena, self.policy, self._answer = arena, policy, answer
+    def __init__(
+        self, arena: Arena, policy: Policy, answer: Callable[[str, str], int], of_collective: Callable[[str], None]
+    ) -> None:
+        self.arena, self.policy, self._answer, self._of_collective = arena, policy, answer, of_collective
 
     def content(self, tensor: torch.Tensor) -> Content:
         """What is known of a tensor's values."""
@@ -42,12 +47,18 @@ class Values:
         block = self.arena.block(tensor)
         return block.content if block is not None else Content.UNKNOWN
 
-    def set_content(self, tensors: Sequence[torch.Tensor], content: Content) -> None:
-        """Sets what is known of tensors. Few unknown floats get an invented value."""
+    def collective(self, tensor: torch.Tensor) -> str:
+        """The collective that known values of a tensor come from, to which other ranks contributed what this one did."""
+        block = self.arena.block(tensor) if tensor.is_cuda else None
+        return block.collective if block is not None and block.content is Content.EXACT else ""
+
+    def set_content(self, tensors: Sequence[torch.Tensor], content: Content, collective: str = "") -> None:
+        """Sets what is known of tensors. Few unknown floats get an invented value. collective: see `collective`."""
         for tensor in tensors:
             block = self.arena.block(tensor) if tensor.is_cuda else None
             if block is None:
                 continue
+            block.collective = collective
             is_few = tensor.dtype.is_floating_point and tensor.numel() <= INVENTED_FLOATS and _whole(block.size, tensor)
             if content is Content.UNKNOWN and is_few:
                 self.arena.on_host(tensor).fill_(INVENTED_VALUE)
@@ -69,6 +80,8 @@ class Values:
         unknown = INVENTED_VALUE if tensor.dtype.is_floating_point else 0
         value = unknown if content is Content.UNKNOWN else self.arena.on_host(tensor).item()
         if content is Content.EXACT:
+            if collective := self.collective(tensor):
+                self._of_collective(collective)
             return value
         times = self._answer("aten::_local_scalar_dense", "an invented value")
         # a loop that ends when floats have some value ends with another one
@@ -94,12 +107,14 @@ class Values:
         """Computes an operator on the CPU. call: arguments and keywords. Returns its results on the device."""
         contents = [self.content(tensor) for tensor in inputs] if schema.name not in FILLS else []
         content = Content.INVENTED if Content.INVENTED in contents else Content.EXACT
+        collective = next(filter(None, map(self.collective, inputs)), "") if schema.name not in FILLS else ""
         aliases: dict[int, torch.Tensor] = {}
 
         def on_host(value: Any) -> Any:
             if isinstance(value, torch.Tensor) and value.is_cuda:
                 if id(value) not in aliases:
-                    aliases[id(value)] = self.arena.on_host(value)
+                    alias = self.arena.on_host(value)
+                    aliases[id(value)] = alias.double() if schema.name in _ONLY_FLOATS else alias
                 return aliases[id(value)]
             return torch.device("cpu") if isinstance(value, torch.device) else value
 
@@ -109,17 +124,21 @@ class Values:
         for tensor in tensors_of(written):
             alias = aliases.get(id(tensor))
             if alias is not None and alias.shape != tensor.shape:
-                resized = self._copied(alias, content)
+                resized = self._copied(alias, content, collective)
                 self.arena.move(tensor, resized, resized.size(), resized.stride())
-            self.set_content([tensor], content)
+            self.set_content([tensor], content, collective)
         if written:
             return returned(schema, written)
-        return tree_map(lambda value: self._copied(value, content) if isinstance(value, torch.Tensor) else value, results)
+        if schema.name in _ONLY_FLOATS:
+            results = tree_map(lambda value: value.to(inputs[0].dtype), results)
+        return tree_map(
+            lambda value: self._copied(value, content, collective) if isinstance(value, torch.Tensor) else value, results
+        )
 
-    def _copied(self, host: torch.Tensor, content: Content) -> torch.Tensor:
+    def _copied(self, host: torch.Tensor, content: Content, collective: str) -> torch.Tensor:
         copied = self.arena.empty(host.size(), host.stride(), host.dtype)
         self.arena.on_host(copied).copy_(host)
-        self.set_content([copied], content)
+        self.set_content([copied], content, collective)
         return copied
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
@@ -132,6 +151,8 @@ class Values:
                 target.fill_(INVENTED_VALUE if target.dtype.is_floating_point else 0)
             if self.content(source) is not Content.EXACT:
                 self._answer("aten::copy_", "an invented value")
+            elif collective := self.collective(source):
+                self._of_collective(collective)
             return
         block = self.arena.block(target)
         if block is None:
@@ -140,6 +161,7 @@ class Values:
             self.set_content([target], Content.UNKNOWN)
             return
         self.arena.on_host(target).copy_(self.arena.on_host(source) if source.is_cuda else source)
+        block.collective = self.collective(source) or (block.collective if not _whole(block.size, target) else "")
         if _whole(block.size, target):
             block.content = self.content(source)
         elif block.content is Content.UNKNOWN and not target.dtype.is_floating_point:

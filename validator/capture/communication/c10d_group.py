@@ -67,7 +67,7 @@ class CollectiveCall(NamedTuple):
     inputs: Any
     root: int = NONE
     options: Any = None
-    splits: tuple[Any, Any] | None = None
+    splits: tuple[list[int], list[int]] | None = None
 
     @property
     def written(self) -> list[torch.Tensor]:
@@ -193,13 +193,18 @@ def _calling(name: str, method: CollectiveMethod) -> Callable[..., Any]:
 
     def call(group: C10dGroup, outputs: Any, *arguments: Any, opts: Any = None) -> Any:
         inputs, *rest = (outputs, *arguments) if method.in_place else arguments
-        splits = (rest.pop(0), rest.pop(0)) if method.split else None
+        splits = (_lengths(rest.pop(0)), _lengths(rest.pop(0))) if method.split else None
         options = rest[0] if rest else opts
         root = getattr(options, "rootRank", 0) if method.rooted else NONE
         return group.collective(CollectiveCall(method.collective, outputs, inputs, root, options, splits))
 
     call.__name__ = name
     return call
+
+
+def _lengths(given: Any) -> list[int]:
+    """Lengths of parts that are given as a list or an array; none for equal parts."""
+    return [] if given is None else [int(length) for length in given]
 
 
 for _name, _method in METHODS.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -38,8 +40,9 @@ class DistributedApi(GroupsOfBackend):
         replace_functions(dist, **dict.fromkeys(_STORES, self._store))
         self.replace(
             split_group=self._split_group, is_gloo_available=lambda: True, is_torchelastic_launched=lambda: True,
-            all_gather_object=self._all_gather_object, gather_object=self._gather_object,
-            broadcast_object_list=self._broadcast_object_list, scatter_object_list=self._scatter_object_list,
+            all_gather_object=self._noted(self._all_gather_object), gather_object=self._noted(self._gather_object),
+            broadcast_object_list=self._noted(self._broadcast_object_list),
+            scatter_object_list=self._noted(self._scatter_object_list),
             send_object_list=self._send_object_list, recv_object_list=self._recv_object_list,
             monitored_barrier=lambda group=None, timeout=None, wait_all_ranks=False: dist.barrier(group),
         )  # fmt: skip
@@ -69,6 +72,19 @@ class DistributedApi(GroupsOfBackend):
         ]
         return next((group for group in made if isinstance(group, RecordedGroup)), None)
 
+    def _noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A collective of objects, which counts as a call."""
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def noted(*arguments: Any, **keywords: Any) -> Any:
+            group = signature.bind(*arguments, **keywords).arguments.get("group") or dist.group.WORLD
+            names: dict[Any, str] = distributed_c10d._world.pg_names  # type: ignore[assignment]
+            self._recording.called(function.__name__.removeprefix("_"), names.get(group, ""))
+            return function(*arguments, **keywords)
+
+        return noted
+
     def _ranks(self, group: Any) -> list[int]:
         return distributed_c10d.get_process_group_ranks(group or dist.group.WORLD)
 
@@ -77,6 +93,7 @@ class DistributedApi(GroupsOfBackend):
 
     def _all_gather_object(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
         object_list[:] = [obj] * len(object_list)
+        self._recording.trace.of_collective("all_gather_object", is_read=False)
 
     def _gather_object(
         self, obj: Any, object_gather_list: list[Any] | None = None, dst: int | None = None, group: Any = None,
@@ -84,6 +101,7 @@ class DistributedApi(GroupsOfBackend):
     ) -> None:  # fmt: skip
         if object_gather_list is not None:
             object_gather_list[:] = [obj] * len(object_gather_list)
+            self._recording.trace.of_collective("gather_object", is_read=False)
 
     def _source(self, group: Any, source: int | None, in_group: int | None) -> int:
         return self._ranks(group)[in_group] if in_group is not None else source or 0

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from scaleproof.simulator.captured.record import EventKind
+from scaleproof.simulator.captured.record import NONE, EventKind
 from scaleproof.validator.capture.backend.memory import Content
 from scaleproof.validator.capture.backend.values import Values
 from scaleproof.validator.capture.communication.c10d_group import C10dGroup, CollectiveCall, flat
@@ -19,6 +19,8 @@ from scaleproof.validator.capture.communication.recording import RecordedWork, R
 _MOST: Final = 1 << 22
 # Ranks of a group of which each is played if the values that it sends are needed.
 _FEW: Final = 8
+# Most floats of a tensor that the first rank broadcasts, such as a learning rate.
+_FEW_FLOATS: Final = 16
 _FIRST: Final = 0
 # Time between two of PyTorch's barriers is of no interest; what they send is a number.
 _BARRIER_ELEMENTS: Final = 1
@@ -34,16 +36,29 @@ class RecordedGroup(C10dGroup):
     def collective(self, call: CollectiveCall) -> RecordedWork:
         """Returns the values of equal ranks, and records the collective."""
         self._set_results(call)
+        if self._size > 1:
+            self._note_assumption(call)
         return self._recording.collective(self, call)
+
+    def _note_assumption(self, call: CollectiveCall) -> None:
+        """Notes which results are exact only if other ranks contribute what this one does."""
+        if call.root == self._own or (call.collective == "broadcast" and self._is_exchanged(call)):
+            # what one rank sends, or what only this one gets
+            return
+        name = f"{call.collective} ({self._recording.trace.context.line() or 'a library'})"
+        known = [tensor for tensor in call.written if self._values.content(tensor) is Content.EXACT]
+        self._values.set_content(known, Content.EXACT, name)
+        if any(not tensor.is_cuda for tensor in known):
+            self._recording.trace.of_collective(name, is_read=False)
 
     def _set_results(self, call: CollectiveCall) -> None:
         """Gives the results of a collective their values, as far as those of this rank decide them. What is reduced to one rank
         and what one rank sends to all stays."""
         read, written = call.read, call.written
         match call.collective:
-            case "broadcast":
-                self._exchange_integers(written, self.ranks[call.root])
-            case "all_reduce":
+            case "broadcast" if self._is_exchanged(call):
+                self._exchange_known(written, self.ranks[call.root])
+            case "all_reduce" | "reduce" if call.root in (NONE, self._own):
                 for tensor in written:
                     self._reduce(tensor, call)
             case "all_gather" | "gather":
@@ -67,16 +82,21 @@ class RecordedGroup(C10dGroup):
                 for target in written:
                     self._fill(target, read[self._own])
 
-    def _exchange_integers(self, tensors: Sequence[torch.Tensor], source: int) -> None:
-        """Gives integers the values that the first rank sends, or one of few; those of this rank where it sends none."""
-        if source != _FIRST and self._size > _FEW:
-            return
+    def _is_exchanged(self, call: CollectiveCall) -> bool:
+        """Whether ranks get the values that one broadcasts: integers, of the first rank or one of few, and few floats of the
+        first."""
+        is_first = self.ranks[call.root] == _FIRST
+        is_few = all(tensor.numel() <= (_FEW_FLOATS if tensor.is_floating_point() else _MOST) for tensor in call.written)
+        is_integer = not any(tensor.is_floating_point() for tensor in call.written)
+        return is_few and (is_first or (is_integer and self._size <= _FEW))
+
+    def _exchange_known(self, tensors: Sequence[torch.Tensor], source: int) -> None:
+        """Gives tensors the values that a rank sends; those of this rank where it sends none."""
         for tensor in tensors:
-            if tensor.is_floating_point() or tensor.numel() > _MOST:
-                continue
             channel = f"broadcast-{self.group_name}"
             if source == self._recording.rank:
-                known = self._is_known(tensor)
+                is_exact = self._values.content(tensor) is Content.EXACT or not tensor.is_floating_point()
+                known = is_exact and self._is_known(tensor)
                 self._mailbox.put(channel, ALL, self._on_host(tensor).clone() if known else None)
                 continue
             try:
@@ -96,9 +116,9 @@ class RecordedGroup(C10dGroup):
         elif call.options.reduceOp == dist.ReduceOp.PRODUCT:
             self._on_host(tensor).pow_(self._size)
 
-    def _exchange(self, output: torch.Tensor, own: torch.Tensor, splits: tuple[Any, Any]) -> None:
+    def _exchange(self, output: torch.Tensor, own: torch.Tensor, splits: tuple[list[int], list[int]]) -> None:
         """Exchanges blocks: all other ranks send to this one what it sends to itself."""
-        is_even = len({length for each in splits for length in each or ()}) <= 1
+        is_even = len({length for each in splits for length in each}) <= 1
         if self._is_known(own) and is_even and own.dim() and output.numel() == own.numel():
             block = self._on_host(own).reshape(self._size, -1)[self._own]
             self._on_host(output).view(self._size, -1).copy_(block)

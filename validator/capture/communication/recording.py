@@ -12,6 +12,7 @@ from scaleproof.simulator.captured.record import NONE, Category, EventKind, Proc
 from scaleproof.validator.capture.backend.memory import Arena
 from scaleproof.validator.capture.backend.schemas import moved_bytes, tensor_text
 from scaleproof.validator.capture.communication.c10d_group import C10dGroup, C10dWork, CollectiveCall
+from scaleproof.validator.capture.communication.matching import IssuedCall
 from scaleproof.validator.capture.trace import RankTrace
 
 _engine = torch.autograd.Variable._execution_engine
@@ -23,8 +24,7 @@ class RecordedWork(C10dWork):
     def __init__(self, recording: Recording, number: int, tensors: Any) -> None:
         super().__init__()
         self._recording, self._number = recording, number
-        self._future: Future[Any] = Future()
-        self._future.set_result(tensors)
+        self._future = _completed(tensors)
 
     def wait(self, timeout: Any = None) -> bool:
         """Makes the current stream wait."""
@@ -54,13 +54,26 @@ class RecordedWork(C10dWork):
         return self._future.value()
 
 
+def _completed(tensors: Any) -> Future[Any]:
+    """A future that has tensors, of a type that hooks in C++ read: one that Python completes has an object of Python."""
+    if tensors:
+        fork: Any = torch.jit.fork
+        typed: Future[Any] = fork(lambda: tensors)
+        return typed
+    plain: Future[Any] = Future()
+    plain.set_result(tensors)
+    return plain
+
+
 class Recording:
-    """Records the communication of a rank. groups: that it belongs to, and every group that the script made, by name."""
+    """Records the communication of a rank. groups: that it belongs to; all_groups: that the script made; calls: of collectives
+    and messages, also those that take no time of a device."""
 
     def __init__(self, trace: RankTrace, arena: Arena, rank: int) -> None:
         self.trace, self._arena, self.rank = trace, arena, rank
         self.groups: list[ProcessGroup] = []
         self.all_groups: list[ProcessGroup] = []
+        self.calls: list[IssuedCall] = []
         self._places: dict[str, int] = {}
         self._coalescing: int | None = None
 
@@ -72,8 +85,15 @@ class Recording:
             self._places[name] = len(self.groups)
             self.groups.append(group)
 
+    def called(self, name: str, group: str) -> None:
+        """Notes that a collective is called, unless this rank is not of the group."""
+        if group in self._places:
+            ranks = tuple(self.groups[self._places[group]].ranks)
+            self.calls.append(IssuedCall(len(self.trace.events), name, group, ranks, self.trace.context.line()))
+
     def collective(self, group: C10dGroup, call: CollectiveCall) -> RecordedWork:
         """Records a collective."""
+        self.called(call.collective, group.group_name)
         peer = group.ranks[call.root] if call.root != NONE else NONE
         work = self._issue(EventKind.COLLECTIVE, call.collective, group, call.read, call.written, (call.root,), peer=peer)
         return RecordedWork(self, work, call.outputs if isinstance(call.outputs, list) else [call.outputs])
@@ -81,6 +101,8 @@ class Recording:
     def message(self, group: C10dGroup, kind: EventKind, tensors: Sequence[torch.Tensor], peer: int, tag: int) -> RecordedWork:
         """Records a message to or from the rank `peer` of the group."""
         name, inputs, outputs = ("send", tensors, ()) if kind is EventKind.SEND else ("receive", (), tensors)
+        ends = (self.rank, group.ranks[peer]) if kind is EventKind.SEND else (group.ranks[peer], self.rank)
+        self.calls.append(IssuedCall.message(len(self.trace.events), *ends, self.trace.context.line()))
         compared = peer, group.ranks.index(self.rank)
         work = self._issue(kind, name, group, inputs, outputs, compared, peer=group.ranks[peer], tag=tag)
         return RecordedWork(self, work, list(outputs or inputs))

@@ -11,10 +11,16 @@ from typing import Any, ClassVar, Final
 
 import torch
 
+from scaleproof.simulator.common.errors import RunError
 from scaleproof.validator.capture.communication.mailbox import Mailbox
 
 _NUMBER: Final = re.compile(r"\d+")
 _ROOT: Final = 0
+# Arguments that name a store, and the port that one gets which leaves it open.
+_PLACE: Final = ("host_name", "port", "file_name")
+_PORT: Final = 29500
+# A key that is read this often in a row, without another value, is waited for by a loop that does not end.
+_MOST_READ: Final = 10_000
 
 
 _Store: Any = torch._C._distributed_c10d.Store
@@ -35,13 +41,17 @@ class SharedStore(_Store):  # type: ignore[misc]
     # PyTorch's own objects around a store keep only its part in C++
     _kept: ClassVar[list[SharedStore]] = []
 
-    def __init__(self, *place: Any, **_: Any) -> None:
+    def __init__(self, *place: Any, **given: Any) -> None:
         super().__init__()
         self._kept.append(self)
-        self._place = repr([one for one in place if isinstance(one, (str, int))][:2])
+        named = [*place, *(given[name] for name in _PLACE if name in given)]
+        self._place = repr([one for one in named if isinstance(one, (str, int))][:2])
+        self.host = next((one for one in named if isinstance(one, str)), "")
+        self.port = next((one for one in named if isinstance(one, int)), 0) or _PORT
         self._own: dict[str, bytes] = {}
         self._counts: defaultdict[str, int] = defaultdict(int)
         self._queues: defaultdict[str, deque[bytes]] = defaultdict(deque)
+        self._read = ("", 0)
 
     def set(self, key: str, value: str | bytes) -> None:
         """Sets a value, also for other ranks."""
@@ -49,7 +59,11 @@ class SharedStore(_Store):  # type: ignore[misc]
         self.mailbox.share(self._channel(key), self._own[key])
 
     def get(self, key: str) -> bytes:
-        """The value of a key."""
+        """The value of a key. Raises RunError where a loop waits for another one."""
+        self._read = (key, self._read[1] + 1 if self._read[0] == key else 1)
+        if self._read[1] > _MOST_READ:
+            raise RunError(f"a loop waits for another value of {key!r} in a store, which no rank that is played sets; leave "
+                           "the loop out, or let rank 0 set it")  # fmt: skip
         if key in self._counts:
             return str(self._counts[key] * self.ranks).encode()
         if key in self._own:

@@ -1,23 +1,26 @@
 """Kernels of a compiled graph: which operators a compiler for GPUs fuses into one.
 
-As TorchInductor does, operators of single elements and reductions of rows are fused with one another, whatever is between them
-and needs no kernel of a library: products, attention, convolutions, sorting and communication stay kernels of their own. What
-sums over rows, as gradients of weights and biases do, has another loop: it is fused only with what nothing else reads.
+As TorchInductor does, operators of single elements are computed again in each kernel that reads them, and only what has to be
+is written to memory: results, what kernels of libraries read, reductions, and elements that several read and that depend on
+many tensors (torch/_inductor/graph.py, ir.py). What is written is one kernel each; those that have tensors in common and the
+same loops are fused, the ones with the most bytes in common first (scheduler.py, codegen/simd.py). Products, attention,
+convolutions, sorting and communication stay kernels of their own. Sums over rows, as gradients of weights and biases are, have
+other loops than sums of rows; large ones are fused with these even so (scheduler.py, MixOrderReduction).
 """
 
 from __future__ import annotations
 
 import operator
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import fx
 
 from scaleproof.simulator.model.torch_operators import is_view
 
-_ATEN: Final = torch.ops.aten
 # Operators without a tag that compilers generate code for, element by element.
 _ELEMENTWISE: Final = {
     "_to_copy", "arange", "bernoulli", "broadcast_in_dim", "cat", "clone", "constant_pad_nd", "convert_element_type",
@@ -33,8 +36,17 @@ _REDUCES: Final = {
     "var_mean",
 }  # fmt: skip
 _CONSTANTS: Final = ("full", "full_like", "new_full", "new_zeros", "zeros", "zeros_like")
-# Most operators that are computed again instead of reading their result.
-_MOST_REPEATED: Final = 8
+# Tensors and operators on which elements depend that several kernels compute again, at most; tensors of those that one does
+# (torch/_inductor/config.py: realize_reads_threshold, realize_opcount_threshold, realize_acc_reads_threshold).
+_MOST_READS_AGAIN: Final = 4
+_MOST_OPERATORS: Final = 30
+_MOST_READS: Final = 8
+# Results that one kernel writes at most (max_fusion_size).
+_MOST_FUSED: Final = 64
+# Elements, rows and row length from and up to which sums of and over rows are one kernel (scheduler.py, MixOrderReduction).
+_MIXED_ELEMENTS: Final = 5 * 2**20
+_MIXED_ROWS: Final = 4096
+_MIXED_LENGTH: Final = 16 * 1024
 
 
 class Kernel:
@@ -53,53 +65,8 @@ class Kernel:
 
 def kernels_of(graph: fx.Graph) -> list[Kernel]:
     """The kernels of a graph in an order in which each follows what it reads. Views belong to the kernel before them. The graph
-    is changed: what is cheaper to compute again than to read is."""
-    _repeat(graph)
-    return _Fusion([node for node in graph.nodes if node.op not in ("placeholder", "output")]).kernels()
-
-
-def _repeat(graph: fx.Graph) -> None:
-    """Computes elements again for each operator that reads them, where that reads no more bytes than the results have."""
-    for node in list(graph.nodes):
-        chain = _chain(node)
-        if len(node.users) < 2 or not chain:
-            continue
-        readers = [user for user in node.users if user.op == "call_function" and _is_fusible(user) and not _is_view(user)]
-        for reader in readers:
-            again: dict[fx.Node, fx.Node] = {}
-            with graph.inserting_before(reader):
-                for each in chain:
-                    again[each] = graph.node_copy(each, lambda read, again=again: again.get(read, read))  # type: ignore[misc]
-            reader.replace_input_with(node, again[node])
-        if not node.users:
-            graph.erase_node(node)
-
-
-def _chain(node: fx.Node) -> list[fx.Node]:
-    """The operators of single elements that end with a node, in order, if what they read is no larger than its result."""
-    chain: dict[fx.Node, None] = {}
-    leaves: dict[fx.Node, None] = {}
-
-    def add(each: fx.Node) -> None:
-        if _is_repeatable(each) and len(chain) < _MOST_REPEATED:
-            for read in each.all_input_nodes:
-                add(read)
-            chain[each] = None
-        else:
-            leaves[each] = None
-
-    add(node)
-    return list(chain) if node in chain and sum(map(size_bytes, leaves)) <= size_bytes(node) else []
-
-
-def _is_repeatable(node: fx.Node) -> bool:
-    target: Any = node.target
-    return (
-        isinstance(target, torch._ops.OpOverload)
-        and (torch.Tag.pointwise in target.tags or operator_name(node) in ("convert_element_type", "_to_copy"))
-        and torch.Tag.nondeterministic_seeded not in target.tags
-        and not target._schema.is_mutable
-    )
+    is changed: what several kernels compute is there for each of them."""
+    return _Fusion(graph).kernels()
 
 
 def size_bytes(node: fx.Node) -> int:
@@ -108,83 +75,205 @@ def size_bytes(node: fx.Node) -> int:
     return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
 
 
-class _Fusion:
-    """Operators of a graph by the number of library kernels before them: those of one number that are connected are fused."""
+class _Computed(NamedTuple):
+    """What a kernel computes for a result: operators and their views in order, and the tensors in memory that these read."""
 
-    def __init__(self, nodes: Sequence[fx.Node]) -> None:
-        self._nodes = nodes
-        self._place = {node: place for place, node in enumerate(nodes)}
-        self._fusible = {node: _is_fusible(node) for node in nodes}
-        self._owner = self._owners()
-        self._level: dict[fx.Node, int] = {}
-        self._parent = {node: node for node in nodes}
+    nodes: tuple[fx.Node, ...]
+    reads: frozenset[fx.Node]
+
+    @property
+    def operators(self) -> int:
+        """Number of operators that are no views."""
+        return sum(not _is_view(node) for node in self.nodes)
+
+
+class _Loops(NamedTuple):
+    """Loops of a kernel: over elements, each of which is a sum of `length` ones. over_rows: whether it sums over rows."""
+
+    elements: int
+    length: int = 1
+    over_rows: bool = False
+
+    @classmethod
+    def of(cls, node: fx.Node) -> _Loops:
+        """The loops of a result."""
+        value = node.meta["val"]
+        written = max(1, (value if isinstance(value, torch.Tensor) else value[0]).numel())
+        source = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], fx.Node) else None
+        if not _reduces(node) or not isinstance(source, torch.Tensor) or not source.dim():
+            return cls(written)
+        # a softmax or a norm writes all elements of each row that it sums
+        length = source.numel() // written if written < source.numel() else source.shape[-1]
+        return cls(source.numel() // max(1, length), length, _sums_over_rows(node))
+
+    def fused(self, other: _Loops) -> _Loops | None:
+        """The loops of one kernel of both; None if no kernel has both."""
+        if self == other:
+            return self
+        if self.length == 1 or other.length == 1:
+            single, sums = (self, other) if self.length == 1 else (other, self)
+            fits = sums.length > 1 and not sums.over_rows and single.elements in (sums.elements, sums.elements * sums.length)
+            return sums if fits else None
+        of_rows, over_rows = (self, other) if other.over_rows else (other, self)
+        is_large = of_rows.elements * of_rows.length >= _MIXED_ELEMENTS and of_rows.length <= _MIXED_LENGTH
+        has_rows = of_rows.elements >= max(_MIXED_ROWS, 2 * of_rows.length)
+        is_same = over_rows.over_rows and not of_rows.over_rows and over_rows[:2] == (of_rows.length, of_rows.elements)
+        return of_rows if is_same and is_large and has_rows else None
+
+
+@dataclass(eq=False)
+class _Fused:
+    """Results that a generated kernel writes, and tensors in memory that it reads. places: in the graph, of the first result
+    and of the last."""
+
+    results: list[fx.Node]
+    reads: set[fx.Node]
+    loops: _Loops
+    places: tuple[int, int]
+
+
+class _Fusion:
+    """Kernels of the results that a compiler writes to memory."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph = graph
+        self._nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+        self._place = {node: place for place, node in enumerate(graph.nodes)}
+        # by operator that a compiler generates: what computes it, and whether it is written
+        self._computed: dict[fx.Node, _Computed] = {}
+        self._written: set[fx.Node] = set()
+        self._library_reads: dict[fx.Node, Sequence[fx.Node]] = {}
+        self._owned: set[fx.Node] = set()
+        for node in self._nodes:
+            if _is_view(node):
+                continue
+            if _is_fusible(node):
+                self._compute(node)
+            else:
+                self._library_reads[node] = list(map(_base, node.all_input_nodes))
 
     def kernels(self) -> list[Kernel]:
         """See `kernels_of`."""
+        made = [self._own_nodes(group) for group in self._fused()]
+        # views belong to the kernel of what they are views of
+        of_base: defaultdict[fx.Node, list[fx.Node]] = defaultdict(list)
         for node in self._nodes:
-            self._level[node] = max((self._after(read, node) for read in self._reads(node)), default=0)
-        for node in self._nodes:
-            for read in self._reads(node):
-                if self._are_together(read, node):
-                    self._parent[self._root(node)] = self._root(read)
-        self._sink()
-        groups: defaultdict[fx.Node, list[fx.Node]] = defaultdict(list)
-        for node in self._nodes:
-            groups[self._root(node)].append(node)
-        return [Kernel(nodes, self._fusible[nodes[0]]) for nodes in self._ordered(list(groups.values()))]
+            if node not in self._owned:
+                of_base[_base(node)].append(node)
+        for nodes in made:
+            nodes += [view for node in list(nodes) for view in of_base.pop(node, ())]
+            nodes.sort(key=self._place.__getitem__)
+        ordered = self._ordered([*made, *of_base.values()])
+        return [Kernel(nodes, _base(nodes[0]) not in self._library_reads) for nodes in ordered]
 
-    def _owners(self) -> dict[fx.Node, fx.Node]:
-        """Sums over rows, and what nothing else reads before them, by node."""
-        owner: dict[fx.Node, fx.Node] = {}
-        for node in reversed(self._nodes):
-            if self._fusible[node] and _sums_over_rows(node):
-                owner[node] = node
-            elif self._fusible[node] and not _reduces(node):
-                owners = {owner.get(user) for user in node.users}
-                if len(owners) == 1 and None not in owners:
-                    owner[node] = owners.pop()  # type: ignore[assignment]
-        return owner
+    def _compute(self, node: fx.Node) -> None:
+        """Notes what computes an operator, and whether its result is written to memory."""
+        nodes: dict[fx.Node, None] = {}
+        reads: set[fx.Node] = set()
+        for read in node.all_input_nodes:
+            base = _base(read)
+            if base in self._computed and base not in self._written:
+                inner = self._computed[base]
+                reads |= inner.reads
+                nodes |= dict.fromkeys((*inner.nodes, *_views(read)))
+            else:
+                reads.add(base)
+        ordered = sorted(nodes, key=self._place.__getitem__)
+        computed = self._computed[node] = _Computed((*ordered, node), frozenset(reads))
+        users = list(dict.fromkeys(_readers(node)))
+        is_read_elsewhere = not users or any(user.op == "output" or not _is_fusible(user) for user in users)
+        is_large = len(reads) > _MOST_READS or computed.operators > _MOST_OPERATORS
+        if (
+            is_read_elsewhere or is_large or _reduces(node) or not isinstance(node.meta["val"], torch.Tensor)
+            or (len(users) > 1 and len(reads) > _MOST_READS_AGAIN)
+        ):  # fmt: skip
+            self._written.add(node)
 
-    def _reads(self, node: fx.Node) -> Iterable[fx.Node]:
-        return (read for read in node.all_input_nodes if read in self._place)
+    def _fused(self) -> list[_Fused]:
+        """Groups of results, fused as long as any can be."""
+        groups = {
+            node: _Fused([node], set(self._computed[node].reads), _Loops.of(node), (self._place[node],) * 2)
+            for node in self._nodes if node in self._written
+        }  # fmt: skip
+        while True:
+            pairs = self._pairs(groups)
+            fused = False
+            for first, second in pairs:
+                one, other = groups[first], groups[second]
+                if one is other or (loops := self._can_fuse(one, other, groups)) is None:
+                    continue
+                one.results += other.results
+                one.reads |= other.reads
+                one.loops, one.places = loops, (min(one.places[0], other.places[0]), max(one.places[1], other.places[1]))
+                groups |= dict.fromkeys(other.results, one)
+                fused = True
+            if not fused:
+                return list(dict.fromkeys(groups.values()))
 
-    def _after(self, read: fx.Node, node: fx.Node) -> int:
-        """The level after a node that is read."""
-        if _is_view(node) and not self._fusible[read]:
-            # a view of a library's result belongs to its kernel
-            return self._level[read]
-        is_boundary = not self._fusible[read] or not self._fusible[node] or self._owner.get(read) != self._owner.get(node)
-        return self._level[read] + is_boundary
+    def _pairs(self, groups: Mapping[fx.Node, _Fused]) -> list[tuple[fx.Node, fx.Node]]:
+        """Results of pairs of groups that read the same tensors, or of which one reads what the other writes, those with the
+        most bytes in common first."""
+        users: defaultdict[fx.Node, list[_Fused]] = defaultdict(list)
+        for group in dict.fromkeys(groups.values()):
+            for tensor in dict.fromkeys([*group.results, *group.reads]):
+                users[tensor].append(group)
+        shared: Counter[tuple[fx.Node, fx.Node]] = Counter()
+        for tensor, several in users.items():
+            for place, one in enumerate(several):
+                for other in several[place + 1 :]:
+                    shared[one.results[0], other.results[0]] += size_bytes(tensor)
+        return [pair for pair, common_bytes in shared.most_common() if common_bytes]
 
-    def _are_together(self, read: fx.Node, node: fx.Node) -> bool:
-        return self._level[read] == self._level[node] and (
-            _is_view(node) or (self._fusible[read] and self._fusible[node] and self._owner.get(read) == self._owner.get(node))
-        )
+    def _can_fuse(self, one: _Fused, other: _Fused, groups: Mapping[fx.Node, _Fused]) -> _Loops | None:
+        """The loops of a kernel of two groups; None if they cannot be one."""
+        loops = one.loops.fused(other.loops)
+        if loops is None or len(one.results) + len(other.results) > _MOST_FUSED:
+            return None
+        is_read = not one.reads.isdisjoint(other.results) or not other.reads.isdisjoint(one.results)
+        if is_read and one.loops.over_rows != other.loops.over_rows:
+            return None
+        return None if self._depends(one, other, groups) or self._depends(other, one, groups) else loops
 
-    def _root(self, node: fx.Node) -> fx.Node:
-        while self._parent[node] is not node:
-            self._parent[node] = node = self._parent[self._parent[node]]
-        return node
+    def _depends(self, one: _Fused, other: _Fused, groups: Mapping[fx.Node, _Fused]) -> bool:
+        """Whether a group depends on another one by way of others."""
+        pending = [read for read in one.reads if groups.get(read) not in (one, other)]
+        seen = set(pending)
+        while pending:
+            node = pending.pop()
+            group = groups.get(node)
+            if group is other:
+                return True
+            # what ends before the other one begins does not depend on it
+            if (self._place[node] if group is None else group.places[1]) > other.places[0]:
+                reads = self._library_reads.get(node, ()) if group is None else group.reads
+                more = [read for read in reads if read not in seen]
+                seen.update(more)
+                pending += more
+        return False
 
-    def _sink(self) -> None:
-        """Moves operators into the only fused kernel that reads them, so that their results are never written."""
-        members: defaultdict[fx.Node, list[fx.Node]] = defaultdict(list)
-        for node in self._nodes:
-            members[self._root(node)].append(node)
-        for root in sorted(members, key=lambda root: -self._level[root]):
-            own = members[root]
-            if not all(self._fusible[node] for node in own) or any(node in self._owner or _reduces(node) for node in own):
-                continue
-            users = [user for node in own for user in node.users]
-            outside = {self._root(user) for user in users if user in self._place} - {self._root(root)}
-            escapes = any(user not in self._place for user in users)
-            if len(outside) == 1 and not escapes and self._fusible[target := outside.pop()]:
-                self._parent[self._root(root)] = target
+    def _own_nodes(self, group: _Fused) -> list[fx.Node]:
+        """The nodes of a kernel: copies of those that another one has."""
+        needed = dict.fromkeys(node for result in group.results for node in self._computed[result].nodes)
+        copies: dict[fx.Node, fx.Node] = {}
+        nodes: list[fx.Node] = []
+        for node in sorted(needed, key=self._place.__getitem__):
+            if node in self._owned:
+                with self._graph.inserting_after(node):
+                    copies[node] = self._graph.node_copy(node, lambda read: copies.get(read, read))
+                self._place[copies[node]] = self._place[node]
+            else:
+                for read in node.all_input_nodes:
+                    if read in copies:
+                        node.replace_input_with(read, copies[read])
+            nodes.append(copies.get(node, node))
+        self._owned.update(nodes)
+        return nodes
 
     def _ordered(self, groups: Sequence[list[fx.Node]]) -> list[list[fx.Node]]:
         """Groups in an order of dependence, otherwise that of their last operators."""
         of = {node: number for number, group in enumerate(groups) for node in group}
-        before = [{of[read] for node in group for read in self._reads(node)} - {number} for number, group in enumerate(groups)]
+        before = [{of[read] for node in group for read in node.all_input_nodes if read in of} - {number}
+                  for number, group in enumerate(groups)]  # fmt: skip
         done: set[int] = set()
         result: list[list[fx.Node]] = []
 
@@ -199,6 +288,29 @@ class _Fusion:
         for number in sorted(range(len(groups)), key=lambda number: self._place[groups[number][-1]]):
             add(number)
         return result
+
+
+def _base(node: fx.Node) -> fx.Node:
+    """What a node is a view of; itself if it is no view."""
+    while node.op == "call_function" and _is_view(node) and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _views(node: fx.Node) -> Iterator[fx.Node]:
+    """Views from a node to what it is a view of."""
+    while node.op == "call_function" and _is_view(node):
+        yield node
+        node = node.all_input_nodes[0]
+
+
+def _readers(node: fx.Node) -> Iterator[fx.Node]:
+    """Operators that read a node or its views, and the graph's output if it returns one of them."""
+    for user in node.users:
+        if user.op == "call_function" and _is_view(user):
+            yield from _readers(user)
+        else:
+            yield user
 
 
 def _short_name(node: fx.Node) -> str:

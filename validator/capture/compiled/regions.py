@@ -8,8 +8,10 @@ takes no memory.
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, cast
 from unittest.mock import patch
 
@@ -20,21 +22,37 @@ from scaleproof.simulator.captured.record import EventKind, Signature
 from scaleproof.simulator.model.torch_operators import looks_up
 from scaleproof.validator.capture.backend.memory import Arena
 from scaleproof.validator.capture.backend.schemas import moved_bytes, tensor_text, tensors_of
+from scaleproof.validator.capture.compiled.attention import KernelInterpreter
 from scaleproof.validator.capture.compiled.fusion import Kernel, kernels_of, operator_name, size_bytes
 from scaleproof.validator.capture.context import Place, inner_parts
 from scaleproof.validator.capture.trace import RankTrace
 
 _NAMESPACE: Final = "inductor"
+_GRAPHED: Final = "compiles with CUDA graphs, which are not modelled: kernels take the host's time one by one"
+_MODES: Final = ("reduce-overhead", "max-autotune")
 _NOTE: Final = "compiles: products are AOTAutograd's, and what is between them is fused by a rule like TorchInductor's"
 # Options of torch.compile that decide how code is generated, and of no meaning where none is.
 _IGNORED: Final = ("backend", "mode", "options")
+# Where modules keep those within them, in Dynamo's names of these.
+_DICTIONARIES: Final = re.compile(r"\.(_modules|__dict__)(?=\.)")
+_PACKAGE: Final = Path(__file__).parents[3]
+# Files with hooks, functions of `torch.cuda` and what stand-ins call, into which compiled code is followed; and stand-ins.
+_INLINED: Final = ("simulator/", *(f"validator/capture/{name}.py" for name in (
+    "backend/__init__", "backend/cuda_api", "communication/c10d_group", "context",
+)))  # fmt: skip
+_PYTHON: Final = "validator/capture/packages"
 
 
 def prepare_compiler() -> None:
-    """Fills the compiler's tables of functions, while all of them are PyTorch's own."""
+    """Fills the compiler's tables of functions, while all of them are PyTorch's own, and hides from it what stands for C++."""
+    from torch._dynamo import trace_rules
     from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
     TorchInGraphFunctionVariable._get_handlers()
+    trace_rules.SKIP_DIRS.append(f"{_PACKAGE}/")
+    trace_rules._recompile_re()
+    trace_rules.BUILTIN_INLINE_WHEN_CALLED.update(str(_PACKAGE / path) for path in _INLINED)
+    trace_rules.get_legacy_mod_inlinelist().add(str(_PACKAGE / _PYTHON))
 
 
 class CompiledRegions:
@@ -55,6 +73,8 @@ class CompiledRegions:
     def _compiled(self, model: Any = None, **options: Any) -> Any:
         if model is None:
             return lambda of: self._compiled(of, **options)
+        if options.get("mode") in _MODES or (options.get("options") or {}).get("triton.cudagraphs"):
+            self._trace.note(_GRAPHED)
         plain = {name: value for name, value in options.items() if name not in _IGNORED}
         made: Any = self._compile(model, backend=self._backend, **plain)
         if isinstance(model, nn.Module):
@@ -78,6 +98,7 @@ class CompiledRegions:
     def _compiled_graph(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         from torch._dynamo.backends.common import aot_autograd
         from torch._functorch import partitioners
+        from torch._functorch._aot_autograd import graph_compile
         from torch._functorch.partitioners import min_cut_rematerialization_partition
         from torch._inductor.decomposition import select_decomp_table
 
@@ -89,8 +110,11 @@ class CompiledRegions:
         made: Callable[..., Any] = aot_autograd(
             fw_compiler=compiled, decompositions=select_decomp_table(), partition_fn=min_cut_rematerialization_partition
         )
-        # random numbers that are computed again need no state of a generator where they have no values
-        with patch.object(partitioners, "functionalize_rng_ops", lambda _, forward, backward, __: (forward, backward)):
+        # random numbers that are computed again need no state of a generator where they have no values; nobody reads graphs
+        with (
+            patch.object(partitioners, "functionalize_rng_ops", lambda _, forward, backward, __: (forward, backward)),
+            patch.multiple(graph_compile, _log_joint_graph=lambda *_: None, _log_fw_bw_graphs=lambda *_: (None, None)),
+        ):
             return cast(Callable[..., Any], made(graph, inputs))
 
 
@@ -109,7 +133,7 @@ class _RunsKernels:
         self._last: list[list[fx.Node]] = _last_uses(self._kernels, self._output)
 
     def __call__(self, inputs: list[Any]) -> Any:
-        interpreter: Any = fx.Interpreter(self._graph, garbage_collect_values=False)
+        interpreter = KernelInterpreter(self._graph, self._trace.note)
         values = interpreter.env = dict(zip(self._inputs, inputs, strict=True))
         inputs.clear()
         self._root = self._trace.context.region()
@@ -197,5 +221,5 @@ def _module_of(node: fx.Node) -> str:
     paths = [path for path, _ in stack.values()]
     if not paths:
         return ""
-    words = paths[-1].replace("['", ".").replace("']", "").replace("._modules", "").removeprefix("L.self")
+    words = _DICTIONARIES.sub("", paths[-1].replace("['", ".").replace("']", "")).removeprefix("L.self")
     return ".".join(inner_parts(words))

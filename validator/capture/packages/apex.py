@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -11,13 +11,14 @@ import torch
 from scaleproof.validator.capture.packages.functions import (
     apply_to_tensors,
     multi_tensor_kernel,
+    multi_tensor_l2norm,
     norm,
     norm_type,
     optimizer_type,
     product,
     rotated,
 )
-from scaleproof.validator.capture.packages.operator import launch, update
+from scaleproof.validator.capture.packages.operator import update
 
 
 class DeepSpeedCPUAdam(torch.optim.AdamW):
@@ -26,12 +27,6 @@ class DeepSpeedCPUAdam(torch.optim.AdamW):
     def __init__(self, model_params: Any, lr: Any = 1e-3, *_: Any, betas: Any = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0.0, **__: Any) -> None:  # fmt: skip
         super().__init__(model_params, lr, betas, eps, weight_decay)
-
-
-def _l2_norm(_: int, flag: torch.Tensor, lists: Sequence[Sequence[torch.Tensor]], per_tensor: bool = False, *__: Any) -> Any:
-    """`amp_C.multi_tensor_l2norm`: the norm of all tensors, and those of each."""
-    sizes = [((1,), torch.float32), ((len(lists[0]) if per_tensor else 1,), torch.float32)]
-    return tuple(launch("amp_C::multi_tensor_l2norm", lists[0], sizes))
 
 
 def _accumulate(values: Any, gradient: Any, into: Any) -> None:
@@ -74,7 +69,8 @@ MODULES: Final[Mapping[str, Mapping[str, Any]]] = {
         "fused_apply_rotary_pos_emb": lambda t, freqs, *_: rotated("apex::fused_rope", t, freqs)
     },
     "amp_C": {
-        **{f"multi_tensor_{name}": multi_tensor_kernel("amp_C", name) for name in _UPDATES}, "multi_tensor_l2norm": _l2_norm
+        **{f"multi_tensor_{name}": multi_tensor_kernel("amp_C", name) for name in _UPDATES},
+        "multi_tensor_l2norm": multi_tensor_l2norm,
     },
     "fused_weight_gradient_mlp_cuda": {"wgrad_gemm_accum_fp32": _accumulate, "wgrad_gemm_accum_fp16": _accumulate},
     "deepspeed": {}, "deepspeed.ops.adam": {

@@ -145,6 +145,7 @@ _MODULES: Final = {
 }  # fmt: skip
 _FUNCTIONS: Final = {"quantize_4bit": quantize_4bit, "dequantize_4bit": dequantize_4bit, "QuantState": QuantState}
 MODULES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "bitsandbytes": {"matmul_4bit": matmul_4bit}, "bitsandbytes.nn": _MODULES, "bitsandbytes.nn.modules": _MODULES,
+    "bitsandbytes": {"matmul_4bit": matmul_4bit, "supported_torch_devices": {"cuda", "cpu"}},
+    "bitsandbytes.nn": _MODULES, "bitsandbytes.nn.modules": _MODULES,
     "bitsandbytes.optim": _OPTIMIZERS, "bitsandbytes.functional": _FUNCTIONS,
 }  # fmt: skip

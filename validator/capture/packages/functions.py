@@ -13,7 +13,15 @@ from scaleproof.simulator.captured.known_kernels import attention_work
 from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.model.operators import Product
 from scaleproof.simulator.model.torch_operators import Work
-from scaleproof.validator.capture.packages.operator import Call, Result, integers, launch_with_gradients, like, update
+from scaleproof.validator.capture.packages.operator import (
+    Call,
+    Result,
+    integers,
+    launch,
+    launch_with_gradients,
+    like,
+    update,
+)
 from scaleproof.validator.capture.steps import local_part
 
 # Bytes of the state of the random numbers of attention's dropout, as PyTorch's kernel has them.
@@ -161,6 +169,9 @@ class Norm(nn.Module):
         place = {"device": settings.get("device"), "dtype": settings.get("dtype", settings.get("params_dtype"))}
         self.weight = nn.Parameter(torch.ones(self.normalized_shape, **place))
         self.bias = nn.Parameter(torch.zeros(self.normalized_shape, **place)) if self.has_bias else None
+        for one in self.parameters():
+            # by which frameworks find gradients that tensor-parallel ranks sum
+            one.sequence_parallel = settings.get("sequence_parallel", False)  # type: ignore[attr-defined]
 
     def forward(self, values: torch.Tensor, *_: Any, **__: Any) -> Any:
         """The norm."""
@@ -187,6 +198,14 @@ def multi_tensor_kernel(package: str, name: str) -> Callable[..., None]:
         update(f"{package}::multi_tensor_{name}", read, written)
 
     return apply
+
+
+def multi_tensor_l2norm(
+    _: int, flag: torch.Tensor, lists: Sequence[Sequence[torch.Tensor]], per_tensor: bool = False, *__: Any
+) -> tuple[torch.Tensor, ...]:
+    """A function for `multi_tensor_applier`: the norm of all tensors, and those of each."""
+    sizes = [((1,), torch.float32), ((len(lists[0]) if per_tensor else 1,), torch.float32)]
+    return tuple(launch("amp_C::multi_tensor_l2norm", lists[0], sizes))
 
 
 class LossModule(nn.Module):

@@ -15,7 +15,7 @@ import re
 import runpy
 import sys
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType
@@ -28,11 +28,14 @@ from scaleproof.validator.capture.trace import RankTrace
 _VERSION: Final = "99.0.0"
 _GUARDS: Final = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
 _OPTIONAL: Final = "uses {0} only where it is installed, which it is not here; capture with --with {0} if your GPUs have it"
-_REPLACED: Final = "imports {}, which cannot be loaded here; its stand-in records kernels in its place"
+_REPLACED: Final = "imports {}, whose kernels cannot run here; its stand-in records kernels in its place"
 _MISSING: Final = re.compile(
     r"cannot import name '(?P<name>\w+)' from '(?P<package>[\w.]+)'|No module named '(?P<module>[\w.]+)'"
     r"|module '(?P<of>[\w.]+)' has no attribute '(?P<attribute>\w+)'"
 )
+# Packages that are better than their stand-ins, since their kernels are launched by what records them. Compiled kernels of all
+# others cannot run where PyTorch is built for processors, even if they can be imported.
+_RECORDED: Final = ("triton", "liger_kernel", "deepspeed")
 Names = Mapping[str, Any]
 
 
@@ -74,12 +77,18 @@ class PackageFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return ModuleSpec(name, self, is_package=True) if self._has(name) else None
         if name != package:
             return None
-        # Triton itself is better than its stand-in: launches are recorded either way
-        real = PathFinder.find_spec(name) if package not in self._named or package == "triton" else None
-        if real is not None and real.loader is not None:
+        real = PathFinder.find_spec(name)
+        if (
+            real is not None
+            and real.loader is not None
+            and package in _RECORDED
+            and (package not in self._named or package == "triton")
+        ):
             real.loader = _RealOrStandIn(real.loader, self)
             return real
-        if package not in self._named and (line := _guarded(sys._getframe(1))) is not None:
+        if real is not None:
+            self._trace.note(_REPLACED.format(package))
+        elif package not in self._named and (line := _guarded(sys._getframe(1))) is not None:
             if self._trace.context.is_own_file(line):
                 self._trace.note(_OPTIONAL.format(package))
             return None
@@ -180,7 +189,7 @@ def _catches(file: str, line: int) -> bool:
     tree = _tree(file)
     if tree is None:
         return False
-    at = [one for one in ast.walk(tree) if isinstance(one, ast.stmt) and one.lineno <= line <= (one.end_lineno or one.lineno)]
+    at = list(_statements_at(tree, line))
     imports = any(isinstance(one, ast.Import | ast.ImportFrom) for one in at)
     tries = [one for one in at if isinstance(one, ast.Try) and one.body[0].lineno <= line <= (one.body[-1].end_lineno or 0)]
     handlers = [handler for one in tries for handler in one.handlers if not isinstance(handler.body[-1], ast.Raise)]
@@ -188,6 +197,15 @@ def _catches(file: str, line: int) -> bool:
     return any(name in kinds for kinds in caught for name in _GUARDS) or (
         "find_spec" in linecache.getline(file, line) and not imports
     )
+
+
+def _statements_at(node: ast.AST, line: int) -> Iterator[ast.stmt]:
+    """The statements that a line is in, the outermost first. Others are not looked at, as files may be long."""
+    for one in ast.iter_child_nodes(node):
+        if getattr(one, "lineno", line) <= line <= (getattr(one, "end_lineno", None) or line):
+            if isinstance(one, ast.stmt):
+                yield one
+            yield from _statements_at(one, line)
 
 
 @functools.cache

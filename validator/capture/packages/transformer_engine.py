@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from scaleproof.simulator.captured.known_kernels import attention_work
 from scaleproof.simulator.common.errors import RunError
+from scaleproof.simulator.model.operators import Product
+from scaleproof.simulator.model.torch_operators import Work
 from scaleproof.validator.capture.packages.functions import (
     Sizes,
     apply_to_tensors,
     attention,
     elementwise,
     multi_tensor_kernel,
+    multi_tensor_l2norm,
     norm,
     norm_type,
+    not_captured,
     optimizer_type,
-    product,
     rotated,
     seen,
     sizes_of_lengths,
 )
-from scaleproof.validator.capture.packages.operator import launch, like, update
+from scaleproof.validator.capture.packages.operator import (
+    MOVES,
+    Call,
+    Result,
+    launch,
+    launch_with_gradients,
+    like,
+    update,
+)
 
 _PACKAGE: Final = "transformer_engine"
+# Rows of products in 8 bits come in multiples of it.
+_ALIGNED: Final = 16
 _FP8, _GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
 # Recipes, innermost last; None where products are not in 8 bits.
 _recipes: list[Any] = [None]
@@ -52,23 +67,61 @@ class Recipe:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda: name in type(self).__name__.lower()
+        return lambda: name.replace("_", "") in type(self).__name__.lower()
 
 
 _RECIPES: Final = {
     name: type(name, (Recipe,), {})
-    for name in ("DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling", "MXFP8BlockScaling")
+    for name in ("DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling", "MXFP8BlockScaling", "NVFP4BlockScaling")
 }
 
 
 @contextlib.contextmanager
-def autocast(enabled: bool = True, recipe: Any = None, fp8_recipe: Any = None, **_: Any) -> Iterator[None]:
-    """Products within are in 8 bits."""
-    _recipes.append((recipe or fp8_recipe or _RECIPES["DelayedScaling"]()) if enabled else None)
+def autocast(
+    enabled: bool = True, recipe: Any = None, fp8_recipe: Any = None, fp8_group: Any = None, amax_reduction_group: Any = None,
+    **_: Any,
+) -> Iterator[None]:  # fmt: skip
+    """Products within are in 8 bits. With delayed scaling, ranks of a group, or all, share the largest values of their tensors
+    at the end, and after the backward pass."""
+    chosen = (recipe or fp8_recipe or _RECIPES["DelayedScaling"]()) if enabled else None
+    _recipes.append(chosen)
     try:
         yield
     finally:
         _recipes.pop()
+    if isinstance(chosen, _RECIPES["DelayedScaling"]) and len(_recipes) == 1 and torch.is_grad_enabled():
+        _Amaxes.group = fp8_group or amax_reduction_group
+        _Amaxes.reduce(forward=True)
+
+
+class _Amaxes:
+    """Largest values of tensors that were cast since they were reduced: their numbers in the forward and the backward pass."""
+
+    group: Any = None
+    counts: ClassVar[dict[bool, int]] = {True: 0, False: 0}
+
+    @classmethod
+    def add(cls, forward: bool) -> None:
+        """Counts one; the first of a backward pass is reduced at its end."""
+        cls.counts[forward] += 1
+        if not forward and cls.counts[False] == 1:
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: cls.reduce(forward=False))
+
+    @classmethod
+    def reduce(cls, forward: bool) -> None:
+        """Reduces them."""
+        count, cls.counts[forward] = cls.counts[forward], 0
+        if count and dist.is_initialized() and dist.get_world_size(cls.group) > 1:
+            dist.all_reduce(torch.empty(count, device="cuda"), dist.ReduceOp.MAX, cls.group)
+
+
+class FP8GlobalStateManager:
+    """State of products in 8 bits, as scripts read it."""
+
+    is_fp8_enabled = staticmethod(lambda: _recipes[-1] is not None)
+    get_fp8_recipe = staticmethod(lambda: _recipes[-1])
+    is_fp8_calibration = is_first_fp8_module = staticmethod(lambda: False)
+    set_skip_fp8_weight_update_tensor = reset = staticmethod(lambda *_: None)
 
 
 def fp8_model_init(enabled: bool = True, **_: Any) -> contextlib.AbstractContextManager[None]:
@@ -81,55 +134,67 @@ def fp8_model_init(enabled: bool = True, **_: Any) -> contextlib.AbstractContext
 def _cast(values: torch.Tensor, recipe: Any, dtype: torch.dtype = _FP8) -> list[torch.Tensor]:
     """A matrix in 8 bits, as it is and transposed."""
     rows = values.reshape(-1, values.shape[-1])
-    if type(recipe).__name__ == "Float8CurrentScaling":
+    if isinstance(recipe, _RECIPES["Float8CurrentScaling"]):
         launch(f"{_PACKAGE}::compute_amax", [rows], [((1,), torch.float32)])
+    elif isinstance(recipe, _RECIPES["DelayedScaling"]):
+        _Amaxes.add(forward=dtype is _FP8)
     return launch(f"{_PACKAGE}::cast_transpose", [rows], [(rows.shape, dtype), (rows.shape[::-1], dtype)])
 
 
-def _gemm(left: torch.Tensor, right: torch.Tensor, sizes: tuple[int, int, int], dtype: torch.dtype, *bias: torch.Tensor) -> Any:
-    """A product of two matrices in layouts that the kernel takes, of sizes (rows, columns, inner)."""
-    work = product(*sizes, narrow=left.dtype in (_FP8, _GRADIENT))
-    return launch(f"{_PACKAGE}::generic_gemm", [left, right, *bias], [(sizes[:2], dtype)], work)[0]
+def _gemm(
+    tensors: Sequence[torch.Tensor], sizes: Sequence[tuple[int, int, int]], results: Sequence[Result], into: Any = None
+) -> list[torch.Tensor]:
+    """Products, in layouts that the kernel takes, of sizes (rows, columns, inner) each. into: tensors to which they are added
+    instead of being results."""
+    products = tuple(Product(*one) for one in sizes if all(one))
+    work = Work(products=products, narrow=tensors[0].dtype in (_FP8, _GRADIENT)) if products else MOVES
+    name = f"{_PACKAGE}::{'generic_gemm' if len(sizes) == 1 else 'grouped_gemm'}"
+    if into is None:
+        return launch(name, tensors, results, work)
+    update(name, [*tensors, *into], into, work)
+    return []
 
 
 class _Product(torch.autograd.Function):
-    """A product with weights. adds: whether their gradient is added to `main_grad`. cached: weights in 8 bits, if there are."""
+    """Products of groups of rows with weights each. rows: of each group. adds: whether gradients of weights are added to
+    `main_grad`. cached: weights in 8 bits, if there are. parameters: weights, and their biases, if any."""
 
     @staticmethod
-    def forward(ctx: Any, values: Any, weight: Any, bias: Any, adds: bool, cached: Any) -> Any:
-        columns, inner = weight.shape
-        rows = values.numel() // inner
-        ctx.recipe, ctx.adds, ctx.weight, ctx.like = _recipes[-1], adds, weight, like(values)
-        left, right, kept = values.reshape(rows, inner), weight, (values, weight)
+    def forward(ctx: Any, values: Any, rows: Sequence[int], adds: bool, cached: Any, *parameters: Any) -> Any:
+        weights, biases = parameters[: len(rows)], parameters[len(rows) :]
+        columns, inner = weights[0].shape
+        ctx.recipe, ctx.adds, ctx.weights, ctx.like, ctx.rows = _recipes[-1], adds, weights, like(values), rows
+        left, rights, kept = values.reshape(-1, inner), list(weights), [values, *weights]
         if ctx.recipe is not None:
-            (left, turned), (right, weights) = _cast(values, ctx.recipe), cached or _cast(weight, ctx.recipe)
-            kept = turned, weights
+            (left, turned), pairs = _cast(values, ctx.recipe), cached or [_cast(one, ctx.recipe) for one in weights]
+            rights, kept = [pair[0] for pair in pairs], [turned, *(pair[1] for pair in pairs)]
         ctx.save_for_backward(*kept)
-        added = () if bias is None else (bias,)
-        return _gemm(left, right, (rows, columns, inner), values.dtype, *added).view(*values.shape[:-1], columns)
+        sizes, result = [(one, columns, inner) for one in rows], ((*values.shape[:-1], columns), values.dtype)
+        return _gemm([left, *rights, *biases], sizes, [result])[0]
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        values, weights = ctx.saved_tensors
-        (columns, inner), rows = ctx.weight.shape, gradient.numel() // ctx.weight.shape[0]
-        shape, dtype = ctx.like
-        left = turned = gradient.reshape(rows, columns)
+        values, *weights = ctx.saved_tensors
+        (columns, inner), count, needs = ctx.weights[0].shape, len(ctx.rows), ctx.needs_input_grad[4:]
+        left = turned = gradient.reshape(-1, columns)
         if ctx.recipe is not None:
             left, turned = _cast(gradient, ctx.recipe, _GRADIENT)
-        of_values = of_weight = of_bias = None
+        of_values, of_parameters = None, [None] * len(needs)
         if ctx.needs_input_grad[0]:
-            of_values = _gemm(left, weights, (rows, inner, columns), dtype).view(shape)
-        if ctx.needs_input_grad[1]:
-            sizes, into = (columns, inner, rows), getattr(ctx.weight, "main_grad", None) if ctx.adds else None
-            if into is None:
-                of_weight = _gemm(turned, values.view(-1, values.shape[-1]), sizes, ctx.weight.dtype)
-            else:
-                work = product(*sizes, narrow=ctx.recipe is not None)
-                update(f"{_PACKAGE}::generic_gemm", [turned, values, into], [into], work)
-                ctx.weight.grad_added_to_main_grad, of_weight = True, torch.empty_like(ctx.weight)
-        if ctx.needs_input_grad[2]:
-            of_bias = launch(f"{_PACKAGE}::bgrad", [gradient], [((columns,), gradient.dtype)])[0]
-        return of_values, of_weight, of_bias, None, None
+            (of_values,) = _gemm([left, *weights], [(rows, inner, columns) for rows in ctx.rows], [ctx.like])
+        if needs[0]:
+            sizes, into = [(columns, inner, rows) for rows in ctx.rows], None
+            if ctx.adds:
+                into = [one.main_grad for one in ctx.weights]
+            made: list[Any] = _gemm([turned, values], sizes, [like(one) for one in ctx.weights], into)
+            for one in ctx.weights if ctx.adds else ():
+                one.grad_added_to_main_grad = True
+                made.append(torch.empty_like(one))
+            of_parameters[:count] = made
+        if len(needs) > count and needs[count]:
+            results = [((columns,), gradient.dtype)] * count
+            of_parameters[count:] = launch(f"{_PACKAGE}::bgrad", [gradient], results)  # type: ignore[assignment]
+        return of_values, None, None, None, *of_parameters
 
 
 class _Communicates(torch.autograd.Function):
@@ -172,48 +237,70 @@ class _Module(nn.Module):
 
     def __init__(self, settings: Mapping[str, Any], normed: int | None = None) -> None:
         super().__init__()
-        self.settings, self.tp_group, self.cached = settings, settings.get("tp_group"), dict[str, Any]()
-        self.place: Any = {"device": settings.get("device") or "cuda", "dtype": settings.get("params_dtype")}
+        self.settings, self.cached = settings, dict[str, Any]()
+        self.set_tensor_parallel_group(settings.get("tp_group"))
+        self.cp_group, self.cp_comm_type = settings.get("cp_group"), settings.get("cp_comm_type") or "p2p"
+        self.sequence_parallel, self.eps = settings.get("sequence_parallel", False), settings.get("eps", 1e-5)
+        self.save_original_input, self.fp8_meta = False, dict[str, Any]()
+        self.place: Any = {"device": settings.get("device"), "dtype": settings.get("params_dtype")}
+        if self.place["device"] is None:
+            self.place["device"] = "cuda"
         if normed is not None:
-            made = _NORMS[settings.get("normalization", "LayerNorm")](normed, **self.place)
+            made = _NORMS[settings.get("normalization", "LayerNorm")](
+                normed, **self.place, sequence_parallel=self.sequence_parallel
+            )
             self.layer_norm_weight, self.layer_norm_bias, self.kernel = made.weight, made.bias, made.kernel
 
     def set_tensor_parallel_group(self, group: Any) -> None:
         """Sets the group of tensor parallelism."""
         self.tp_group = group
+        self.tp_size = dist.get_world_size(group) if group is not None else self.settings.get("tp_size", 1)
 
-    def set_context_parallel_group(self, *_: Any, **__: Any) -> None:
-        """Refuses context parallelism."""
-        raise RunError("context parallelism of Transformer Engine is not captured; capture with one rank for each sequence")
+    def set_context_parallel_group(self, group: Any, ranks: Any = None, stream: Any = None, kind: str = "p2p") -> None:
+        """Sets the group that shares sequences, of all parts."""
+        for module in self.modules():
+            if isinstance(module, _Module):
+                module.cp_group, module.cp_comm_type = group, kind
 
     def add(self, name: str, columns: int, inner: int, bias: bool, mode: Any) -> None:
-        """Adds weights. mode: 'column' or 'row' for those that ranks share."""
-        group, shape = self.tp_group, [columns, inner]
-        if (divided := _DIVIDED[mode]) is not None:
-            shape[divided] //= int(self.settings.get("tp_size", 1)) if group is None else dist.get_world_size(group)
-        self.register_parameter(f"{name}weight", nn.Parameter(torch.empty(shape, **self.place)))
-        self.register_parameter(f"{name}bias", nn.Parameter(torch.zeros(shape[0], **self.place)) if bias else None)
+        """Adds a weight and a bias. name: with '{}' for 'weight' or 'bias'. mode: 'column' or 'row' where ranks share them."""
+        shape, divided = [columns, inner], _DIVIDED[mode]
+        if divided is not None:
+            shape[divided] //= self.tp_size
+        weight: Any = nn.Parameter(torch.empty(shape, **self.place))
+        added: Any = nn.Parameter(torch.zeros(shape[0], **self.place)) if bias else None
+        self.register_parameter(name.format("weight"), weight)
+        self.register_parameter(name.format("bias"), added)
+        # by which frameworks find parameters that ranks share
+        for one in [weight, *([added] if bias and mode == "column" else [])]:
+            one.tensor_model_parallel, one.partition_dim, one.partition_stride = True, divided or 0, 1
+        if bias and mode == "row":
+            added.sequence_parallel = self.sequence_parallel
 
     def normed(self, values: torch.Tensor) -> torch.Tensor:
         """The norm."""
         result: torch.Tensor = norm(self.kernel, values, self.layer_norm_weight, self.layer_norm_bias)
         return result
 
-    def multiplied(self, values: torch.Tensor, name: str, mode: Any, first: Any) -> torch.Tensor:
-        """A product with the weights of a name. mode: see `add`. first: whether this is the first microbatch, whose weights in
-        8 bits serve the others; None if they are cast each time."""
-        weight, bias, settings = getattr(self, f"{name}weight"), getattr(self, f"{name}bias"), self.settings
-        divides = self.tp_group is not None and mode is not None and dist.get_world_size(self.tp_group) > 1
-        kinds = ("gather", "scatter") if settings.get("sequence_parallel") else ("copy", "reduce")
+    def multiplied(
+        self, values: torch.Tensor, names: Sequence[str], mode: Any, first: Any, rows: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """Products with the weights of some names. mode: see `add`. first: whether this is the first microbatch, whose weights
+        in 8 bits serve the others; None if they are cast each time. rows: of each weight, all if None."""
+        weights, biases = ([getattr(self, name.format(kind)) for name in names] for kind in ("weight", "bias"))
+        divides = self.tp_group is not None and mode is not None and self.tp_size > 1
+        kinds = ("gather", "scatter") if self.sequence_parallel else ("copy", "reduce")
         if divides and mode == "column":
             values = _communicate(values, kinds[0], self.tp_group)
-        if first is not None and _recipes[-1] is not None and (first or name not in self.cached):
-            self.cached[name] = _cast(weight.detach(), _recipes[-1])
-        cached = self.cached.get(name) if first is not None else None
+        if first is not None and _recipes[-1] is not None and (first or names[0] not in self.cached):
+            self.cached[names[0]] = [_cast(one.detach(), _recipes[-1]) for one in weights]
+        cached = self.cached.get(names[0]) if first is not None else None
         if torch.is_autocast_enabled("cuda"):
             values = values.to(torch.get_autocast_dtype("cuda"))
-        added = None if settings.get("return_bias") else bias
-        made: torch.Tensor = _multiply(values, weight, added, settings.get("fuse_wgrad_accumulation", False), cached)
+        added = [] if self.settings.get("return_bias") or biases[0] is None else biases
+        rows = rows or [values.numel() // values.shape[-1]]
+        adds = self.settings.get("fuse_wgrad_accumulation", False) and hasattr(weights[0], "main_grad")
+        made: torch.Tensor = _multiply(values, rows, adds, cached, *weights, *added)
         return _communicate(made, kinds[1], self.tp_group) if divides and mode == "row" else made
 
 
@@ -224,13 +311,15 @@ class TELinear(_Module):
 
     def __init__(self, in_features: int, out_features: int, *_: Any, bias: bool = True, **settings: Any) -> None:
         super().__init__(settings, in_features if self.has_norm else None)
-        self.in_features, self.out_features, self.mode = in_features, out_features, settings.get("parallel_mode")
-        self.add("", out_features, in_features, bias, self.mode)
+        self.parallel_mode, self.use_bias = settings.get("parallel_mode"), bias
+        self.add("{}", out_features, in_features, bias, self.parallel_mode)
+        weight: Any = self.weight
+        self.out_features, self.in_features = weight.shape
 
     def forward(self, inp: Any, is_first_microbatch: Any = None, **_: Any) -> Any:
         """The product; and the bias, and the norm, where the script wants them."""
         values = self.normed(inp) if self.has_norm else inp
-        result: list[Any] = [self.multiplied(values, "", self.mode, is_first_microbatch)]
+        result: list[Any] = [self.multiplied(values, ["{}"], self.parallel_mode, is_first_microbatch)]
         result += [self.bias] if self.settings.get("return_bias") else []
         result += [values] if self.settings.get("return_layernorm_output") else []
         return result[0] if len(result) == 1 else tuple(result)
@@ -250,33 +339,128 @@ class LayerNormMLP(_Module):
         self.activation = settings.get("activation", "gelu")
         self.halves = 2 if self.activation in _GATED else 1
         self.modes = ("column", "row") if settings.get("set_parallel_mode") else (None, None)
-        self.add("fc1_", self.halves * ffn_hidden_size, hidden_size, bias, self.modes[0])
-        self.add("fc2_", hidden_size, ffn_hidden_size, bias, self.modes[1])
+        self.add("fc1_{}", self.halves * ffn_hidden_size, hidden_size, bias, self.modes[0])
+        self.add("fc2_{}", hidden_size, ffn_hidden_size, bias, self.modes[1])
 
     def forward(self, inp: Any, is_first_microbatch: Any = None, **_: Any) -> Any:
         """The feed-forward network of the norm."""
-        inner = self.multiplied(self.normed(inp), "fc1_", self.modes[0], is_first_microbatch)
+        inner = self.multiplied(self.normed(inp), ["fc1_{}"], self.modes[0], is_first_microbatch)
         active = elementwise(f"{_PACKAGE}::{self.activation}", inner, last=inner.shape[-1] // self.halves)
-        made = self.multiplied(active, "fc2_", self.modes[1], is_first_microbatch)
+        made = self.multiplied(active, ["fc2_{}"], self.modes[1], is_first_microbatch)
         return (made, self.fc2_bias) if self.settings.get("return_bias") else made
 
 
 class GroupedLinear(_Module):
-    """`transformer_engine.pytorch.GroupedLinear`: a product for each group of rows."""
+    """`transformer_engine.pytorch.GroupedLinear`: a product for each group of rows, by one kernel."""
 
     def __init__(
         self, num_gemms: int, in_features: int, out_features: int, *_: Any, bias: bool = True, **settings: Any
     ) -> None:
         super().__init__(settings)
-        for place in range(num_gemms):
-            self.add(f"{place}_", out_features, in_features, bias, settings.get("parallel_mode"))
+        self.num_gemms, self.names, self.use_bias = num_gemms, [f"{{}}{place}" for place in range(num_gemms)], bias
+        for name in self.names:
+            self.add(name, out_features, in_features, bias, settings.get("parallel_mode"))
 
     def forward(self, inp: Any, m_splits: Sequence[int], is_first_microbatch: Any = None, **_: Any) -> Any:
         """The products."""
-        parts = inp.reshape(-1, inp.shape[-1]).split([int(size) for size in m_splits])
-        made = [self.multiplied(part, f"{place}_", None, is_first_microbatch) for place, part in enumerate(parts)]
-        result = torch.cat(made).view(*inp.shape[:-1], made[0].shape[-1])
-        return (result, None) if self.settings.get("return_bias") else result
+        result = self.multiplied(inp, self.names, None, is_first_microbatch, [int(size) for size in m_splits])
+        biases = [getattr(self, name.format("bias")) for name in self.names]
+        return (result, biases) if self.settings.get("return_bias") else result
+
+
+class _Padding(nn.Module):
+    """`Fp8Padding`: rows of groups in multiples of a number; back: `Fp8Unpadding`."""
+
+    back = False
+
+    def __init__(self, num_gemms: int, align_size: int | None = None) -> None:
+        super().__init__()
+        self.align = align_size or _ALIGNED
+
+    def forward(self, inp: torch.Tensor, m_splits: Sequence[int]) -> Any:
+        """The rows, and their numbers."""
+        numbers = [-(-size // self.align) * self.align for size in m_splits]
+        result = (sum(m_splits if self.back else numbers), *inp.shape[1:]), inp.dtype
+        kernel = Call(f"{_PACKAGE}::fused_multi_row_{'un' * self.back}padding", [result], keeps=[])
+        made = inp if numbers == list(m_splits) else launch_with_gradients(kernel, inp)[0]
+        return made if self.back else (made, numbers)
+
+
+def _passed(group: Any, *tensors: torch.Tensor) -> tuple[list[torch.Tensor], list[Any]]:
+    """Sends tensors to the next rank of a group. Returns what comes from the one before, and works to wait for."""
+    ranks, own = dist.get_process_group_ranks(group), dist.get_rank(group)
+    received = [torch.empty_like(one) for one in tensors]
+    sends = [dist.P2POp(dist.isend, one, ranks[(own + 1) % len(ranks)], group) for one in tensors]
+    receives = [dist.P2POp(dist.irecv, one, ranks[own - 1], group) for one in received]
+    return received, dist.batch_isend_irecv(sends + receives) if sends else []
+
+
+class _Ring(torch.autograd.Function):
+    """Attention over a sequence of which ranks have parts: keys and values go around while they are attended to, and come back
+    with their gradients. works: of one part, forward and backward; sums: sizes of the logarithms of its sums."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Any, works: Sequence[Work], sums: Sequence[int], query: Any, key: Any, value: Any) -> Any:
+        ctx.group, ctx.work = group, works[1]
+        result = [((*query.shape[:-1], value.shape[-1]), query.dtype), (sums, torch.float32)]
+        parts: list[torch.Tensor] = []
+        present = torch.cat([key.flatten(), value.flatten()])
+        for left in reversed(range(dist.get_world_size(group))):
+            received, waits = _passed(group, *([present] if left else []))
+            parts += launch(f"{_PACKAGE}::fused_attn", [query, present], result, works[0])
+            for one in waits:
+                one.wait()
+            present = received[0] if left else present
+        made = launch(f"{_PACKAGE}::correct_context_parallel_outputs", parts, result)
+        ctx.save_for_backward(query, key, value, *made)
+        return made[0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        query, key, value, made, sums = ctx.saved_tensors
+        present = torch.cat([key.flatten(), value.flatten()])
+        of_query, of_pair, parts = torch.zeros_like(query), None, dist.get_world_size(ctx.group)
+        for place in range(parts):
+            # keys and values, and their gradients so far, which come back to the rank that has them
+            sent = [*([present] if place < parts - 1 else []), *([of_pair] if of_pair is not None else [])]
+            received, waits = _passed(ctx.group, *sent)
+            read, results = [gradient, query, present, made, sums], [like(query), like(present)]
+            own, pair = launch(f"{_PACKAGE}::fused_attn_backward", read, results, ctx.work)
+            of_query.add_(own)
+            for one in waits:
+                one.wait()
+            of_pair = pair if of_pair is None else received[-1].add_(pair)
+            present = received[0] if place < parts - 1 else present
+        of_key, of_value = of_pair.split([key.numel(), value.numel()])  # type: ignore[union-attr]
+        return None, None, None, of_query, of_key.view_as(key), of_value.view_as(value)
+
+
+class _Exchanges(torch.autograd.Function):
+    """All-to-all between parts of a sequence and parts of heads. gathers: whether sequences are whole afterwards."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, group: Any, gathers: bool) -> Any:
+        ctx.group, ctx.gathers, ranks = group, gathers, dist.get_world_size(group)
+        length, samples, heads, width = values.shape
+        if gathers:
+            shape, sent = (
+                (length * ranks, samples, heads // ranks, width),
+                values.view(length, samples, ranks, -1, width).movedim(2, 0),
+            )
+        else:
+            shape, sent = (length // ranks, samples, heads * ranks, width), values
+        received = torch.empty_like(sent, memory_format=torch.contiguous_format)
+        dist.all_to_all_single(received, sent.contiguous(), group=group)
+        made = received if gathers else received.view(ranks, -1, samples, heads, width).movedim(0, 2)
+        return made.reshape(shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return _Exchanges.apply(gradient, ctx.group, not ctx.gathers), None, None  # type: ignore[no-untyped-call]
+
+
+_ring: Final[Any] = _Ring.apply
+_exchange: Final[Any] = _Exchanges.apply
 
 
 class DotProductAttention(_Module):
@@ -299,8 +483,34 @@ class DotProductAttention(_Module):
             sizes = Sizes(places[1 - at], places[at], key_places[at])
         share = seen(sizes, "causal" in str(chosen["attn_mask_type"]), chosen["window_size"])  # type: ignore[arg-type]
         tensors, widths = [query_layer, key_layer, value_layer], (width, value_layer.shape[-1])
+        if self.cp_group is not None and dist.get_world_size(self.cp_group) > 1:
+            return self._shared(tensors, chosen["qkv_format"], sizes, share).flatten(-2)
         made, _ = attention(f"{_PACKAGE}::fused_attn", tensors, (heads, key_heads), widths, sizes, share)
         return made.flatten(-2)
+
+    def _shared(self, tensors: Sequence[torch.Tensor], layout: Any, sizes: Sizes, share: float) -> Any:
+        """Attention over sequences that ranks share. Raises RunError for what is not captured."""
+        group, kind, (heads, width) = self.cp_group, self.cp_comm_type, tensors[0].shape[-2:]
+        ranks, key_heads, value_width = dist.get_world_size(group), tensors[1].shape[-2], tensors[2].shape[-1]
+        if kind == "p2p":
+            lengths = round(sizes.queries), round(sizes.keys)
+            forward = attention_work(
+                sizes.samples, heads, *lengths, width, key_heads=key_heads, value_width=value_width, seen=share
+            )
+            works = forward, dataclasses.replace(forward, backward=True)
+            return _ring(group, works, (round(sizes.samples), heads, lengths[0]), *tensors)
+        if layout != "sbhd" or kind not in ("a2a", "all_gather"):
+            raise RunError(f"context parallelism of Transformer Engine by {kind} of layout {layout} is not captured; use p2p")
+        query, key, value = tensors
+        if kind == "all_gather":
+            key, value = (_communicate(one, "gather", group) for one in (key, value))
+            whole, own = sizes._replace(keys=ranks * sizes.keys), (heads, key_heads)
+        else:
+            query, key, value = (_exchange(one, group, True) for one in tensors)
+            whole = sizes._replace(queries=ranks * sizes.queries, keys=ranks * sizes.keys)
+            own = heads // ranks, max(1, key_heads // ranks)
+        made, _ = attention(f"{_PACKAGE}::fused_attn", [query, key, value], own, (width, value_width), whole, share)
+        return made if kind == "all_gather" else _exchange(made, group, False)
 
 
 class SelfAttention(_Module):
@@ -359,20 +569,82 @@ def _checkpoint(function: Callable[..., Any], *arguments: Any, **keywords: Any) 
     return checkpoint(function, *arguments, use_reentrant=False, **kept)
 
 
+class CudaRNGStatesTracker:
+    """`transformer_engine.pytorch.distributed.CudaRNGStatesTracker`: states by names, which change nothing."""
+
+    def __init__(self) -> None:
+        self.states_: dict[str, Any] = {}
+
+    def reset(self) -> None:
+        """Forgets all states."""
+        self.states_ = {}
+
+    def get_states(self) -> dict[str, Any]:
+        """All states."""
+        return dict(self.states_)
+
+    def set_states(self, states: dict[str, Any]) -> None:
+        """Sets all states."""
+        self.states_ = states
+
+    def add(self, name: str, seed: int) -> None:
+        """Adds a state."""
+        self.states_[name] = seed
+
+    def fork(self, name: str = "") -> contextlib.AbstractContextManager[None]:
+        """A context with a state."""
+        return contextlib.nullcontext()
+
+
+def _types(*names: str) -> dict[str, Any]:
+    """Types of which nothing is, such as those of tensors in 8 bits."""
+    return {name: type(name, (), {}) for name in names}
+
+
+def _refused(module: str, *names: str) -> dict[str, Any]:
+    return {name: not_captured(f"{_PACKAGE}.pytorch.{module}.{name}") for name in names}
+
+
 _FORMAT: Final = types.SimpleNamespace(E4M3="E4M3", E5M2="E5M2", HYBRID="HYBRID")
 _CASTS: Final = {"fp8_autocast": autocast, "autocast": autocast, "fp8_model_init": fp8_model_init}
+_STATE: Final = {**_CASTS, "FP8GlobalStateManager": FP8GlobalStateManager}
 _ATTENTION: Final = {"DotProductAttention": DotProductAttention, "MultiheadAttention": SelfAttention}
+_NAMES: Final = {
+    **_NORMS, **_CASTS, **_ATTENTION, "Linear": TELinear, "LayerNormLinear": LayerNormLinear, "LayerNormMLP": LayerNormMLP,
+    "GroupedLinear": GroupedLinear, "TransformerLayer": TransformerLayer, "checkpoint": _checkpoint, "Fp8Padding": _Padding,
+    "Fp8Unpadding": type("Fp8Unpadding", (_Padding,), {"back": True}),
+}  # fmt: skip
 MODULES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "transformer_engine": {}, "transformer_engine.common": {},
+    # what later versions add, scripts would find missing
+    "transformer_engine": {"__version__": "2.8.0"}, "transformer_engine.common": {},
     "transformer_engine.common.recipe": {**_RECIPES, "Recipe": Recipe, "Format": _FORMAT},
-    "transformer_engine.pytorch": {
-        **_NORMS, **_CASTS, **_ATTENTION, "Linear": TELinear, "LayerNormLinear": LayerNormLinear, "LayerNormMLP": LayerNormMLP,
-        "GroupedLinear": GroupedLinear, "TransformerLayer": TransformerLayer, "checkpoint": _checkpoint,
-    },
+    "transformer_engine.pytorch": _NAMES,
     "transformer_engine.pytorch.optimizers": {
         "FusedAdam": optimizer_type("FusedAdam", f"{_PACKAGE}::multi_tensor_adam"), "multi_tensor_applier": apply_to_tensors,
-        "multi_tensor_scale": multi_tensor_kernel(_PACKAGE, "scale"),
+        "FusedSGD": optimizer_type("FusedSGD", f"{_PACKAGE}::multi_tensor_sgd", "momentum_buffer"),
+        "multi_tensor_scale": multi_tensor_kernel(_PACKAGE, "scale"), "multi_tensor_l2norm": multi_tensor_l2norm,
     },
     "transformer_engine.pytorch.attention": {**_ATTENTION, "apply_rotary_pos_emb": rotate},
-    "transformer_engine.pytorch.fp8": _CASTS,
+    "transformer_engine.pytorch.attention.rope": {
+        "apply_rotary_pos_emb": rotate, **_refused("attention.rope", "apply_fused_qkv_rotary_pos_emb"),
+    },
+    "transformer_engine.pytorch.fp8": _STATE, "transformer_engine.pytorch.quantization": _STATE,
+    "transformer_engine.pytorch.distributed": {
+        "checkpoint": _checkpoint, "CudaRNGStatesTracker": CudaRNGStatesTracker, "get_all_rng_states": dict,
+        "activation_recompute_forward": lambda *_, **__: contextlib.nullcontext(),
+        "is_fp8_activation_recompute_enabled": lambda: False,
+    },
+    "transformer_engine.pytorch.module.base": {
+        "TransformerEngineBaseModule": _Module, "get_workspace": lambda: None,
+        "get_dummy_wgrad": lambda shape, dtype, **_: torch.empty(shape, dtype=dtype, device="cuda"),
+    },
+    "transformer_engine.pytorch.router": _refused(
+        "router", "fused_compute_score_for_moe_aux_loss", "fused_moe_aux_loss", "fused_topk_with_score_function"
+    ),
+    "transformer_engine.pytorch.ops": _types("Sequential", "FusibleOperation"),
+    "transformer_engine.pytorch.tensor": _types("QuantizedTensor", "Quantizer"),
+    "transformer_engine.pytorch.tensor.float8_tensor": _types("Float8Tensor"),
+    "transformer_engine.pytorch.tensor.mxfp8_tensor": _types("MXFP8Tensor"),
+    "transformer_engine.pytorch.tensor.float8_blockwise_tensor": _types("Float8BlockwiseQTensor"),
+    "transformer_engine.pytorch.float8_tensor": _types("Float8Tensor"),
 }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.units import format_bytes, format_time_s
-from scaleproof.simulator.run.explanation import WAITING, DetectedFault
+from scaleproof.simulator.run.explanation import WAITING
 from scaleproof.simulator.run.records import CommunicationPart
 from scaleproof.simulator.run.run import Run
 from scaleproof.validator.reconciliation.explain import times
@@ -74,7 +74,7 @@ def with_passes(measured: Run, predicted: Run) -> Run:
     return replace(measured, phase_s={**measured.phase_s, **divided}, spans=None)
 
 
-def phases(predicted: Run, measured: Run, slow: Sequence[DetectedFault] = ()) -> list[PhaseDifference]:
+def phases(predicted: Run, measured: Run, slow: Sequence[str] = ()) -> list[PhaseDifference]:
     """Phases of the step, the largest difference first; none if the measured run has no breakdown. slow: ranks that others wait
     for, which explain waits and exposed communication."""
     if not measured.phase_s:
@@ -90,9 +90,7 @@ def phases(predicted: Run, measured: Run, slow: Sequence[DetectedFault] = ()) ->
     return sorted(found, key=lambda one: -abs(one.difference_s))
 
 
-def _words(
-    name: str, predicted_s: float, measured_s: float, predicted: Run, measured: Run, slow: Sequence[DetectedFault]
-) -> str:
+def _words(name: str, predicted_s: float, measured_s: float, predicted: Run, measured: Run, slow: Sequence[str]) -> str:
     """What the difference of a phase suggests."""
     if abs(predicted_s - measured_s) < _NAMED * measured.step_time_s:
         return ""
@@ -102,7 +100,7 @@ def _words(
         reason = f"{times(predicted_s, measured_s)}: check framework, training.precision and recompute, or measure kernels"
         return f"{head}, {reason} (scaleproof calibrate --probe layer)"
     if slow and measured_s > predicted_s and name in ("exposed_communication", "waiting_for_ranks"):
-        return f"{head}: ranks wait for {listed(tuple(who for fault in slow for who in fault.who))}"
+        return f"{head}: ranks wait for {listed(tuple(slow))}"
     if name == "exposed_communication":
         return f"{head}: {_reason(predicted, measured)}"
     reasons = {

@@ -13,6 +13,8 @@ from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.imports.reading import ImportNotes
 from scaleproof.validator.reconciliation.jobs import contradictions, log_run, logs, trace_run
+from scaleproof.validator.reconciliation.jobs.logs import JobLog
+from scaleproof.validator.reconciliation.jobs.trace_spans import TracedRank
 
 # Difference between the step times of log and trace from which on it is noted.
 _PROFILED: Final = 0.03
@@ -30,10 +32,12 @@ class JobFiles:
 @dataclass(frozen=True)
 class MeasuredJob:
     """run: step time, breakdown, communication and spans, as far as the files show them. notes: on what was left out or
-    assumed."""
+    assumed. ranks, log: what was read."""
 
     run: Run
     notes: tuple[str, ...]
+    ranks: Sequence[TracedRank] = ()
+    log: JobLog | None = None
 
 
 def measured_job(scenario: Scenario, files: JobFiles, report: Callable[[str], None]) -> MeasuredJob:
@@ -42,7 +46,8 @@ def measured_job(scenario: Scenario, files: JobFiles, report: Callable[[str], No
     Raises InputError for unreadable files, and for a job that contradicts the scenario.
     """
     notes = ImportNotes()
-    logged = traced = None
+    logged = traced = log = None
+    ranks: list[TracedRank] = []
     if files.log is not None:
         report(f"reading {files.log}")
         log = logs.read(files.log, files.log_format, notes)
@@ -51,10 +56,11 @@ def measured_job(scenario: Scenario, files: JobFiles, report: Callable[[str], No
     traces = trace_run.read(files.traces, report, notes)
     if traces:
         report("finding steps and collectives")
-        traced = trace_run.run_of(traces, scenario, notes)
+        ranks = trace_run.ranks_of(traces, scenario)
+        traced = trace_run.run_of(ranks, scenario, notes)
     run = _combined(traced, logged, notes)
     provenance = {"host": traces[0].host if traces else "", **run.provenance, "files": _words(files)}
-    return MeasuredJob(replace(run, provenance=provenance), tuple(notes.lines()))
+    return MeasuredJob(replace(run, provenance=provenance), tuple(notes.lines()), ranks, log)
 
 
 def _words(files: JobFiles) -> str:

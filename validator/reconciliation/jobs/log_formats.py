@@ -2,8 +2,8 @@
 
 `sample` is a line in the format, written for this file. The formats are those of torchtitan's components/metrics.py,
 Megatron-LM's training.py and arguments.py, NeMo's progress printer and Megatron Bridge's step timer, DeepSpeed's utils/timer.py
-and runtime/pipe/engine.py, of nanotron's logging with its human_format, and of the progress bars of Lightning and of
-transformers' Trainer.
+and runtime/pipe/engine.py, of nanotron's logging with its human_format, of the progress bars of Lightning and of
+transformers' Trainer, of TRL's metrics, and of MaxText's guide to its logs.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-# What a log reports of an iteration. iteration: its number. iterations: their number in this loop. step_s: seconds of a step.
-# steps_per_s, samples_per_s, tokens_per_s: of the whole job. tokens_per_s_per_gpu, flops_per_s_per_gpu, memory_bytes: of a GPU.
+# What a log reports of an iteration. iteration: its number. iterations: their number in this loop. line: in the file. clock_s:
+# when it was logged, in seconds since 1970. step_s: seconds of a step. steps_per_s, samples_per_s, tokens_per_s: of the whole
+# job. tokens_per_s_per_gpu, flops_per_s_per_gpu, memory_bytes: of a GPU. retries: of the memory allocator, since the record
+# before.
 Quantity = Literal[
-    "iteration", "iterations", "step_s", "steps_per_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu",
-    "flops_per_s_per_gpu", "loss", "memory_bytes",
+    "iteration", "iterations", "line", "clock_s", "step_s", "steps_per_s", "samples_per_s", "tokens_per_s",
+    "tokens_per_s_per_gpu", "flops_per_s_per_gpu", "loss", "memory_bytes", "retries",
 ]  # fmt: skip
 # What an iteration's time follows from, the most direct first.
 TIMES: Final[tuple[Quantity, ...]] = ("step_s", "steps_per_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu")
@@ -29,6 +31,16 @@ _GIB: Final = 2.0**30
 _PREFIXES: Final = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 # Megatron-LM and DeepSpeed print their arguments in columns filled with dots.
 _DOTS: Final = r"\b{} \.{{2,}} *(\d+)"
+
+# Retries of PyTorch's allocator: since the start of the job, as torchtitan and torch.cuda's statistics report them, or since
+# the last step, as DeepSpeed does.
+RETRIES: Final = re.compile(
+    r"(?P<total>\d+) CUDA memory allocation retries|\bnum_alloc_retries\W{1,4}(?P<counted>\d+)|"
+    r"(?P<new>\d+) pytorch allocator cache flushes since last step"
+)
+# Timers of Megatron-LM by rank (--timing-log-option all): the head of a table, a timer, and a rank's milliseconds.
+TIMERS: Final = re.compile(r"^\s*times across ranks \(ms\):")
+TIMER: Final = re.compile(r"^  (?P<timer>[\w-]+):$|^ +rank +(?P<rank>\d+): (?P<ms>[\d.]+)$")
 
 
 @dataclass(frozen=True)
@@ -170,7 +182,7 @@ TRAINER: Final = LogFormat(
     "HF Trainer",
     "{'train_runtime': 540.0, 'train_samples_per_second': 47.4, 'train_steps_per_second': 0.185, 'train_loss': 6.1}",
     re.compile(
-        r"'train_samples_per_second'|\btrain_samples_per_second *=|"
+        r"'train_samples_per_second'|\btrain_samples_per_second *=|'step_time':|"
         r"^(?!.*\bEpoch \d+: ).*\d+/\d+ \[[\d:]+<[\d:?]+, *[\d.]+ *(?:s/it|it/s)"
     ),
     {
@@ -179,7 +191,7 @@ TRAINER: Final = LogFormat(
         "steps_per_s": LogField(
             re.compile(rf"(?:'train_steps_per_second': *|\btrain_steps_per_second *= *|, *(?=[\d.]+ *it/s))({_NUMBER})")
         ),
-        "step_s": LogField(re.compile(r", *([\d.]+) *s/it")),
+        "step_s": LogField(re.compile(r"(?:, *(?=[\d.]+ *s/it)|'step_time': *)([\d.]+)")),
         "samples_per_s": _field(r"(?:'train_samples_per_second':|\btrain_samples_per_second *=) *"),
         "loss": _field(r"'(?:train_)?loss': *"),
     },
@@ -225,5 +237,20 @@ LIGHTNING: Final = LogFormat(
     _facts(gpus=r"\bStarting with (\d+) processes"),
 )
 
+MAXTEXT: Final = LogFormat(
+    "MaxText",
+    "completed step: 20, seconds: 5.400, TFLOP/s/device: 412.500, Tokens/s/device: 6068.100, total_weights: 2097152, "
+    "loss: 6.125",
+    re.compile(r"\bcompleted step: *\d+, seconds: *[\d.]+"),
+    {
+        "iteration": _field(r"\bcompleted step: *"),
+        "step_s": _field(r"\bseconds: *"),
+        "flops_per_s_per_gpu": _field(r"\bTFLOP/s/device: *", 1e12),
+        "tokens_per_s_per_gpu": _field(r"\bTokens/s/device: *"),
+        "loss": _field(r"\bloss: *"),
+    },
+    _facts(gpus=r"\bNum_devices: (\d+)"),
+)
+
 # Where two formats have the same lines, the first one is found.
-FORMATS: Final = (TORCHTITAN, MEGATRON, NEMO, DEEPSPEED, NANOTRON, LIGHTNING, TRAINER)
+FORMATS: Final = (TORCHTITAN, MEGATRON, NEMO, DEEPSPEED, NANOTRON, LIGHTNING, TRAINER, MAXTEXT)

@@ -17,9 +17,9 @@ from scaleproof.simulator.prediction.accounting import accounted
 from scaleproof.simulator.run.breakdown import from_spans
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.calibration.imports import chakra, kineto
+from scaleproof.validator.calibration.imports import chakra, kineto, nsight
 from scaleproof.validator.calibration.imports.kineto import Trace
-from scaleproof.validator.calibration.imports.reading import ImportNotes
+from scaleproof.validator.calibration.imports.reading import ImportNotes, byte_parts
 from scaleproof.validator.reconciliation.jobs.contradictions import check_world
 from scaleproof.validator.reconciliation.jobs.dimensions import Dimensions
 from scaleproof.validator.reconciliation.jobs.trace_phases import Phases
@@ -39,13 +39,21 @@ _CHAKRA: Final = re.compile(r"\.(?:et|chakra)(?:\.gz)?$|\bchakra\b|\.et\.json(?:
 _NUMBER: Final = re.compile(r"(\d+)\D*$")
 
 
-def read(paths: Sequence[Path], report: Callable[[str], None], notes: ImportNotes) -> list[Trace]:
-    """Reads one trace per rank: of torch.profiler, or, if its name says so (.et, or chakra), a Chakra execution trace."""
+def read(paths: Sequence[Path], report: Callable[[str], None], notes: ImportNotes, files: int = 0) -> list[Trace]:
+    """Reads one trace per rank: of torch.profiler, of Nsight Systems (SQLite), or, if its name says so (.et, or chakra), a
+    Chakra execution trace. files: number of ranks' files, if more than these."""
     traces = []
     for number, path in enumerate(paths, start=1):
         report(f"reading {path} ({number} of {len(paths)})")
-        traces.append(chakra.read(path, len(paths), notes) if is_chakra(path) else kineto.read(path, notes))
+        if is_chakra(path):
+            traces.append(chakra.read(path, files or len(paths), notes))
+        else:
+            traces.append((nsight if _is_sqlite(path) else kineto).read(path, notes))
     return traces
+
+
+def _is_sqlite(path: Path) -> bool:
+    return next(byte_parts(path, 2**40), b"").startswith(nsight.MAGIC)
 
 
 def is_chakra(path: Path) -> bool:
@@ -53,8 +61,8 @@ def is_chakra(path: Path) -> bool:
     return _CHAKRA.search(path.name) is not None
 
 
-def run_of(traces: Sequence[Trace], scenario: Scenario, notes: ImportNotes) -> Run:
-    """The run of the traced ranks. Raises InputError for wrong ranks or traces without steps."""
+def ranks_of(traces: Sequence[Trace], scenario: Scenario) -> list[TracedRank]:
+    """The traced ranks of a scenario, in order. Raises InputError for wrong ranks or traces without steps."""
     ranks = [_rank(trace, number, scenario) for trace, number in zip(traces, _numbers(traces, scenario), strict=True)]
     ranks.sort(key=lambda one: one.rank)
     steps = {len(one.steps.works) for one in ranks}
@@ -62,17 +70,32 @@ def run_of(traces: Sequence[Trace], scenario: Scenario, notes: ImportNotes) -> R
         raise InputError(
             f"{traces[0].path.parent}: traces of {min(steps)} to {max(steps)} steps; give the traces of one profiled window"
         )
+    return ranks
+
+
+def run_of(ranks: Sequence[TracedRank], scenario: Scenario, notes: ImportNotes) -> Run:
+    """The run of the traced ranks."""
     times_s = transfer_times_s(ranks)
     moving = [transfers(one, times_s) for one in ranks]
     return _run(ranks, moving, scenario, notes)
+
+
+def number_of(trace: Trace, position: int) -> int:
+    """Rank of a trace: as recorded, else by its file's name, else its position."""
+    named = _NUMBER.search(trace.path.name.partition(".")[0])
+    return trace.rank if trace.rank >= 0 else int(named[1]) if named else position
+
+
+def traced(trace: Trace, number: int) -> TracedRank:
+    """The steps of a trace. Raises InputError if none are found."""
+    return TracedRank(number, steps_of(trace), Phases(trace), trace.host, trace.device, str(trace.path))
 
 
 def _numbers(traces: Sequence[Trace], scenario: Scenario) -> list[int]:
     """Rank of each trace: as recorded, else by its file's name, else by its position. Raises InputError for wrong ranks."""
     numbers: list[int] = []
     for position, trace in enumerate(traces):
-        named = _NUMBER.search(trace.path.name.partition(".")[0])
-        number = trace.rank if trace.rank >= 0 else int(named[1]) if named else position
+        number = number_of(trace, position)
         if not is_chakra(trace.path):
             check_world(trace.world, str(trace.path), scenario)
         if number in numbers:
@@ -92,7 +115,7 @@ def _rank(trace: Trace, number: int, scenario: Scenario) -> TracedRank:
     if not trace.has_device and device.kernels is not None and device.kernels.generation != "cpu":
         cause = f"{scenario.name} trains on {device.name}"
         raise InputError(f"{trace.path}: no kernels of a GPU, but {cause}; profile with ProfilerActivity.CUDA")
-    return TracedRank(number, steps_of(trace), Phases(trace))
+    return traced(trace, number)
 
 
 def _run(

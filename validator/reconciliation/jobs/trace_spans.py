@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
 from scaleproof.simulator.cluster.collectives.groups import bus_factor
 from scaleproof.simulator.common.spans import SPAN_COLUMNS, Phase, Stream, TimeIntervals
 from scaleproof.validator.calibration.imports.kineto import DeviceWork, TracedCollective
-from scaleproof.validator.reconciliation.jobs.dimensions import Dimensions
 from scaleproof.validator.reconciliation.jobs.trace_phases import Phases
 from scaleproof.validator.reconciliation.jobs.trace_steps import RankSteps
 
@@ -27,11 +26,14 @@ _MOVING: Final = {"send": Phase.SEND, "recv": Phase.RECEIVE, "": Phase.SEND}
 
 @dataclass(frozen=True)
 class TracedRank:
-    """A rank's steps. rank: its number in the job."""
+    """A rank's steps. rank: its number in the job. host, device: where it runs, as in `Trace`. source: its file."""
 
     rank: int
     steps: RankSteps
     phases: Phases
+    host: str = ""
+    device: int = -1
+    source: str = ""
 
 
 class TracedTransfer(NamedTuple):
@@ -40,6 +42,12 @@ class TracedTransfer(NamedTuple):
     key: CallKey
     work: DeviceWork
     waiting_s: float
+
+    @property
+    def exchange(self) -> TracedCollective:
+        """The collective as this rank traced it."""
+        assert self.work.exchange is not None
+        return self.work.exchange
 
     @property
     def begin_s(self) -> float:
@@ -64,27 +72,35 @@ def calls(rank: TracedRank) -> list[list[tuple[CallKey, DeviceWork]]]:
         for work in works:
             if work.exchange is None:
                 continue
-            kind = (number, work.exchange, work.way)
+            exchange = work.exchange
+            if exchange.op == "alltoall":
+                # ranks may send different numbers of bytes
+                exchange = exchange._replace(size_bytes=0.0)
+            kind = (number, exchange, work.way)
             counts[kind] = counts.get(kind, 0) + 1
-            own.append(((number, work.exchange, counts[kind]), work))
+            own.append(((number, exchange, counts[kind]), work))
         result.append(own)
     return result
 
 
 def transfer_times_s(ranks: Sequence[TracedRank]) -> Mapping[CallKey, float]:
-    """Seconds of each call without waiting: the shortest over the ranks that take part, and for messages over all calls of the
-    same kind, since the ends of a pipeline's messages are seldom both traced. Without the other ranks, all of its time."""
+    """Seconds of each call without waiting: the shortest over the ranks that take part, and for messages of which not both ends
+    are traced over all calls of the same kind. Without the other ranks, all of its time."""
     durations_s: dict[CallKey, list[float]] = {}
     shortest_s: dict[TracedCollective, float] = {}
     for rank in ranks:
         for key, work in (call for step in calls(rank) for call in step):
             duration_s = work.end_s - work.start_s
             durations_s.setdefault(key, []).append(duration_s)
-            shortest_s[key[1]] = min(duration_s, shortest_s.get(key[1], duration_s))
-    return {
-        key: shortest_s[key[1]] if key[1].op == "sendrecv" else min(own) if len(own) <= max(2, key[1].size) else max(own)
-        for key, own in durations_s.items()
-    }
+            kind = key[1]._replace(ends=())
+            shortest_s[kind] = min(duration_s, shortest_s.get(kind, duration_s))
+
+    def time_s(exchange: TracedCollective, own: Sequence[float]) -> float:
+        if exchange.op == "sendrecv" and len(own) != len(exchange.ends):
+            return shortest_s[exchange._replace(ends=())]
+        return min(own) if len(own) <= max(2, exchange.size) else max(own)
+
+    return {key: time_s(key[1], own) for key, own in durations_s.items()}
 
 
 def transfers(rank: TracedRank, times_s: Mapping[CallKey, float]) -> list[list[TracedTransfer]]:
@@ -115,6 +131,13 @@ def exposed(works: Sequence[DeviceWork], moving: Sequence[TracedTransfer]) -> It
         cursor_s = max(cursor_s, end_s)
 
 
+class Numbered(Protocol):
+    """What numbers communication by its dimension and collective, as spans name them."""
+
+    def number(self, exchange: TracedCollective) -> int:
+        """The number, or UNKNOWN."""
+
+
 class SpanColumns:
     """Columns of spans that are added one by one."""
 
@@ -128,7 +151,7 @@ class SpanColumns:
 
 
 def add_rank(
-    index: int, rank: TracedRank, moving: Sequence[Sequence[TracedTransfer]], dimensions: Dimensions, to: SpanColumns
+    index: int, rank: TracedRank, moving: Sequence[Sequence[TracedTransfer]], dimensions: Numbered, to: SpanColumns
 ) -> None:
     """Adds the spans of a rank. index: its number among the traced ranks. Seconds count from the end of the warm-up step."""
     zero_s = rank.steps.ends_s[0]
@@ -142,7 +165,7 @@ def add_rank(
                 to.add(**place, stream=Stream.MAIN, phase=phase, arrival_s=start_s, start_s=start_s, end_s=end_s)
                 cursor_s = work.end_s
         for piece in exposed(works, own):
-            phase, number = _main_phase(piece.transfer), dimensions.number(piece.transfer.key[1])
+            phase, number = _main_phase(piece.transfer), dimensions.number(piece.transfer.exchange)
             arrival_s, end_s = piece.start_s - zero_s, piece.end_s - zero_s
             start_s = min(max(piece.transfer.begin_s - zero_s, arrival_s), end_s)
             times = {"arrival_s": arrival_s, "start_s": start_s, "end_s": end_s}
@@ -152,9 +175,9 @@ def add_rank(
 
 
 def _add_transfer(
-    to: SpanColumns, place: Mapping[str, int], transfer: TracedTransfer, dimensions: Dimensions, zero_s: float
+    to: SpanColumns, place: Mapping[str, int], transfer: TracedTransfer, dimensions: Numbered, zero_s: float
 ) -> None:
-    exchange, start_s = transfer.key[1], transfer.begin_s - zero_s
+    exchange, start_s = transfer.exchange, transfer.begin_s - zero_s
     phase = Phase.SYNCHRONISE if exchange.op != "sendrecv" else _MOVING[transfer.work.way]
     to.add(
         **place, stream=Stream.COMMUNICATION, phase=phase, arrival_s=start_s, start_s=start_s,

@@ -155,9 +155,17 @@ def _bucket(parameters: Sequence[nn.Parameter], number: dict[int, int], dtype: t
     return Bucket(flat, views(flat, parameters), [number[id(parameter)] for parameter in parameters])
 
 
-def fill(parameters: Sequence[nn.Parameter], first_bucket_bytes: float, bucket_bytes: float) -> list[list[nn.Parameter]]:
-    """The parameters in reverse order, cut into buckets that close once they reach their limit."""
+def fill(
+    parameters: Sequence[nn.Parameter],
+    first_bucket_bytes: float,
+    bucket_bytes: float,
+    *,
+    sizes_bytes: Sequence[int] | None = None,
+) -> list[list[nn.Parameter]]:
+    """The parameters in reverse order, cut into buckets that close once they reach their limit. sizes_bytes: what is sent of
+    each; the whole if None."""
     backward = list(reversed(parameters))
-    filled_bytes = list(accumulate((parameter.nbytes for parameter in backward), initial=0))
+    sent_bytes = [parameter.nbytes for parameter in parameters] if sizes_bytes is None else sizes_bytes
+    filled_bytes = list(accumulate(reversed(sent_bytes), initial=0))
     bounds = bucket_bounds(filled_bytes, 0, len(backward), first_bucket_bytes, bucket_bytes)
     return [backward[begin:end] for begin, end in pairwise(bounds)]

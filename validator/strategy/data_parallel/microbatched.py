@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Mapping
+
+from torch import Tensor, nn
 
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.parallelism import DataParallel
 from scaleproof.validator.strategy.base import Context, WholeModel, apply_update
+from scaleproof.validator.strategy.data_parallel.features import connect
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision
+from scaleproof.validator.strategy.data_parallel.tables import divided
 from scaleproof.validator.train.data import Batch, share_of
+from scaleproof.validator.train.models.contrastive import Contrasted
+from scaleproof.validator.train.models.recommender import Features
 
 
 class MicrobatchedReplica(WholeModel):
@@ -22,6 +28,21 @@ class MicrobatchedReplica(WholeModel):
             optimizer = self.optimizer = context.optimizer(self.module.parameters(), sharing=self.optimizer_sharing)
         precision = GradientPrecision.of(context.scenario.training)
         self.accumulator = Accumulator(self.module.parameters(), precision, optimizer)
+
+    def prepare(self, number: int, layer: nn.Module) -> None:
+        """Divides embedding tables over workers, and connects contrastive losses."""
+        if isinstance(layer, Contrasted):
+            connect(layer, self.context)
+        if isinstance(layer, Features) and self.context.scenario.strategy.plan.exchanges_rows:
+            layer.lookups = divided(layer.lookups, self.context, weight_of(self.context))
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        """Parameters of the model, by name; to be called on all workers together."""
+        whole = dict(super().parameters())
+        for number, layer in self.layers.items():
+            if isinstance(layer, Features):
+                whole |= {f"{number}.lookups.{name}": value for name, value in layer.lookups.gathered().items()}
+        return whole
 
     def step(self, index: int) -> None:
         """Trains on the microbatches of a batch in order, and applies their gradients."""

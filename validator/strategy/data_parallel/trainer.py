@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.parallelism import DataParallel
+from scaleproof.simulator.parallelism.replicas import compared_workers
 from scaleproof.validator.strategy.base import Context, Trainer
 from scaleproof.validator.strategy.data_parallel.buckets import Bucket, BucketedAllreduce, EarlyAllreduce
 from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision
@@ -30,8 +31,9 @@ def create(context: Context, strategy: DataParallel) -> Trainer:
         return MicrobatchedReplica(context, strategy)
     if context.scenario.training.zero:
         return (FullySharded if context.scenario.training.zero == 3 else ShardedWorker)(context, strategy)
-    # DistributedDataParallel uses one precision for gradients
+    # DistributedDataParallel uses one precision for gradients, and its backward pass has no interruptions
     by_ddp = strategy.overlap and GradientPrecision.of(context.scenario.training).is_uniform
+    by_ddp = by_ddp and not strategy.plan.exchanges_rows and compared_workers(context.scenario.model, strategy) == 1
     return Ddp(context, strategy) if by_ddp else OwnBuckets(context, strategy)
 
 

@@ -21,11 +21,12 @@ def receive(tensor: Tensor, source: int, group: dist.ProcessGroup | None = None)
     return _begun(dist.irecv(tensor, source, group=group))
 
 
-def pass_on(team: Team, leaving: Tensor, arriving: Tensor) -> list[dist.Work]:
-    """Starts to send to the next rank of a team and to receive from the previous one."""
+def pass_on(team: Team, leaving: Tensor, arriving: Tensor, back: bool = False) -> list[dist.Work]:
+    """Starts to send to the next rank of a team and to receive from the previous one, or the reverse if `back`."""
+    source, target = (team.ahead, team.behind) if back else (team.behind, team.ahead)
     # the receive is posted before the send
-    receives = dist.P2POp(dist.irecv, arriving, team.behind, team.group)
-    return dist.batch_isend_irecv([receives, dist.P2POp(dist.isend, leaving, team.ahead, team.group)])
+    receives = dist.P2POp(dist.irecv, arriving, source, team.group)
+    return dist.batch_isend_irecv([receives, dist.P2POp(dist.isend, leaving, target, team.group)])
 
 
 class Waitable(Protocol):

@@ -26,6 +26,8 @@ _AXES: Final = (
     "copies",
     "shards of a worker",
     "shards of all",
+    "tables",
+    "features",
 )
 
 

@@ -104,22 +104,22 @@ class BucketShard:
 
 
 class TableShard(BucketShard):
-    """A part that begins with an embedding of which only touched rows are pushed, updated and pulled."""
+    """A part that begins with tables of which only touched rows are pushed, updated and pulled."""
 
     def __init__(self, context: Context, bucket: int, initial: Tensor, messages: RowMessages, updates_all: bool) -> None:
         """updates_all: whether an update has the pushes of all workers."""
         workers = context.scenario.strategy.workers if updates_all else 1
-        self._messages, self._rows_updated = messages, min(messages.table_rows, workers * messages.rows)
+        self._messages = messages
+        self._row_elements = sum(min(one.rows, workers * one.touched) * one.width for one in messages.tables)
         super().__init__(context, bucket, initial)
-        self._wanted: dict[int, Tensor] = {}
+        self._wanted: dict[int, Sequence[Tensor]] = {}
         self._sums: Sequence[Tensor] = ()
 
     def _optimizer(self, context: Context) -> torch.optim.Optimizer:
         flat = self.value.detach()
-        self._table = nn.Parameter(self._messages.table(flat))
-        self._others = nn.Parameter(flat[self._messages.table_elements :])
-        updated = self._rows_updated * self._messages.width + self._others.numel()
-        return context.optimizer([self._table, self._others], updated)
+        self._tables = [nn.Parameter(table) for table in self._messages.views(flat)]
+        others = nn.Parameter(flat[self._messages.table_elements :])
+        return context.optimizer([*self._tables, others], self._row_elements + others.numel())
 
     @property
     def push_bytes(self) -> float:
@@ -143,17 +143,20 @@ class TableShard(BucketShard):
     def add(self, gradient: Tensor, workers: int) -> None:
         """Adds the gradients of a push."""
         push = self._messages.content(gradient)
-        values, others = (part.to(self._dtype, copy=True) for part in (push.values, push.others))
-        rows = torch.sparse_coo_tensor(push.touched[None], values, self._table.shape, check_invariants=False)
-        parts = (rows, others)
+        *values, others = (part.to(self._dtype, copy=True) for part in (*push.values, push.others))
+        rows = (
+            torch.sparse_coo_tensor(touched[None], own, table.shape, check_invariants=False)
+            for touched, own, table in zip(push.touched, values, self._tables, strict=True)
+        )
+        parts = [*rows, others]
         self._sums = [a + b for a, b in zip(self._sums, parts, strict=True)] if self._sums else parts
         self._workers += workers
 
     def update(self) -> bool:
         """Applies the mean of the workers' gradients to the rows that they touch, and to the other parameters; returns whether
         it did."""
-        rows, others = self._sums
-        applied = self._step([rows.coalesce() / self._workers, others / self._workers])
+        *rows, others = self._sums
+        applied = self._step([*(one.coalesce() / self._workers for one in rows), others / self._workers])
         self._sums, self._workers = (), 0
         return applied
 

@@ -23,6 +23,7 @@ from scaleproof.validator.strategy.parameter_server.links import Arrivals, Leave
 from scaleproof.validator.strategy.parameter_server.shards import has_final_parameters, lay_out
 from scaleproof.validator.strategy.parameter_server.sparse_rows import RowMessages
 from scaleproof.validator.strategy.parameter_server.work_units import UnitGrants, rounds
+from scaleproof.validator.train.data import sparse_tables
 
 Pushers = Sequence[Sequence[int]]
 
@@ -42,8 +43,7 @@ class Server(Trainer):
         super().__init__(context)
         self.strategy, self.links, self.pushers = strategy, links, pushers
         self.number = context.rank - strategy.workers
-        self.layout = lay_out(context.model.shapes(), strategy)
-        self.rows = RowMessages.of(context.scenario)
+        self.layout = lay_out(context.model.shapes(), strategy, sparse_tables(context.scenario))
         self.parts = [self._shard(bucket, initial) for bucket, initial in self._initial().items()]
         load_kernels(context)
 
@@ -71,10 +71,11 @@ class Server(Trainer):
 
     def _shard(self, bucket: int, initial: Tensor) -> BucketShard:
         """The server's part of a bucket."""
-        if self.rows is None or bucket != 0 or self.number != 0:
+        messages = RowMessages.of(self.context.scenario, self.layout, bucket, self.number)
+        if messages is None:
             return BucketShard(self.context, bucket, initial)
         is_synchronous = self.strategy.consistency == SYNCHRONOUS
-        return TableShard(self.context, bucket, initial, self.rows, updates_all=is_synchronous)
+        return TableShard(self.context, bucket, initial, messages, updates_all=is_synchronous)
 
     @property
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:

@@ -15,6 +15,9 @@ from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.strategy.parameter_server.shards import tensor_owners
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.data_parallel.buckets import fill
+from scaleproof.validator.train.capabilities import sent_tables
+from scaleproof.validator.train.data import SparseTable
+from scaleproof.validator.train.trained_model import distinct_parameters
 
 
 @dataclass(frozen=True)
@@ -66,31 +69,31 @@ class Layout:
 def has_final_parameters(context: Context, strategy: ParameterServer) -> bool:
     """Whether workers have all final parameters after their last pull: no other worker pushes later, and they pull all, in the
     precision in which they are updated."""
-    is_last = strategy.consistency == SYNCHRONOUS and strategy.sparse is None
+    is_last = strategy.consistency == SYNCHRONOUS and not sent_tables(context.scenario)
     return is_last and not context.has_wider_copies
 
 
-def lay_out(layers: Sequence[nn.Module], strategy: ParameterServer) -> Layout:
-    """The layout of all layers of a model.
+def lay_out(layers: Sequence[nn.Module], strategy: ParameterServer, tables: Sequence[SparseTable] = ()) -> Layout:
+    """The layout of all layers of a model. tables: those of which rows are sent.
 
     Buckets are filled from the last tensor on, as gradients arrive; without overlap there is one. With `shard: bytes` each
-    server has an equal part of each bucket, to one element; else whole tensors, made neighbours.
+    server has an equal part of each bucket, to one element; else whole tensors, made neighbours. Tables are first in each part.
     """
-    # those that layers share belong to the first one
-    first_of = {parameter: number for number, layer in [*enumerate(layers)][::-1] for parameter in layer.parameters()}
-    tensors = [
-        (number, name, parameter)
-        for number, layer in enumerate(layers)
-        for name, parameter in layer.named_parameters()
-        if first_of[parameter] == number
-    ]
+    tensors = distinct_parameters(layers)
     sizes = [parameter.numel() for _, _, parameter in tensors]
     limit_bytes = strategy.bucket_bytes if strategy.overlap else math.inf
-    counts = [len(bucket) for bucket in reversed(fill([parameter for _, _, parameter in tensors], limit_bytes, limit_bytes))]
+    sent_bytes = [parameter.nbytes for _, _, parameter in tensors]
+    is_whole = [True] * len(tensors)
+    for table in tables:
+        is_whole[table.number] = False
+        row_bytes = table.width * tensors[table.number][2].element_size() + torch.int64.itemsize
+        sent_bytes[table.number] = table.touched * row_bytes
+    filled = fill([parameter for _, _, parameter in tensors], limit_bytes, limit_bytes, sizes_bytes=sent_bytes)
+    counts = [len(bucket) for bucket in reversed(filled)]
     owners = None if strategy.shard == "bytes" else tensor_owners(sizes, strategy.servers, strategy.shard).tolist()
     buckets, first, begin = [], 0, 0
     for count in counts:
-        numbers = sorted(range(first, first + count), key=lambda tensor: owners[tensor] if owners else 0)
+        numbers = sorted(range(first, first + count), key=lambda tensor: (owners[tensor] if owners else 0, is_whole[tensor]))
         own_sizes = [sizes[tensor] for tensor in numbers]
         if owners is None:
             shares = equal_bounds(sum(own_sizes), strategy.servers)

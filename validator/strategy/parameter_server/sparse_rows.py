@@ -1,14 +1,14 @@
-"""Messages with the rows of an embedding that samples touch, in place of the whole table.
+"""Messages with the rows of embedding tables that samples touch, in place of whole tables.
 
-The table is the first tensor of the first bucket, on the first server. A push has the gradients of the touched rows and of the
+Tables are the first tensors of a server's part of a bucket. A push has the gradients of the touched rows of each and of the
 server's other parameters in the bucket, the numbers of these rows, and those of the rows that the worker's next samples touch.
-The reply has the parameters of the latter. All messages have the same number of rows, the last of which may be repeated with a
-gradient of zero.
+The reply has the parameters of the latter. All messages have the same number of rows of a table, the last of which may be
+repeated with a gradient of zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,109 +17,134 @@ import torch.distributed as dist
 from torch import Tensor
 
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.validator.train.data import Batch, touched_rows
+from scaleproof.validator.strategy.parameter_server.shards import Layout
+from scaleproof.validator.train.data import Batch, SparseTable, looked_up, sparse_tables
+
+# By number of a table, numbers of its rows.
+Rows = Mapping[int, Tensor]
 
 
 class RowPush(NamedTuple):
-    """The content of a push: gradients of rows, shape (rows, width), and of other parameters; numbers of rows, touched and
-    wanted."""
+    """The content of a push: by table gradients of rows, shape (rows, width), and gradients of other parameters; by table
+    numbers of rows, touched and wanted."""
 
-    values: Tensor
+    values: Sequence[Tensor]
     others: Tensor
-    touched: Tensor
-    wanted: Tensor
+    touched: Sequence[Tensor]
+    wanted: Sequence[Tensor]
 
 
 @dataclass(frozen=True)
 class RowMessages:
-    """The format of messages. table_rows, width: of the table. rows: number of rows in a message."""
+    """The format of messages with a server's part of a bucket. tables: those that it begins with."""
 
-    table_rows: int
-    width: int
-    rows: int
+    tables: Sequence[SparseTable]
 
     @classmethod
-    def of(cls, scenario: Scenario) -> RowMessages | None:
-        """The format of a scenario with sparse gradients; None for others."""
-        rows, model = touched_rows(scenario), scenario.model
-        return cls(model.vocabulary, model.hidden, rows) if rows is not None and isinstance(model, Transformer) else None
+    def of(cls, scenario: Scenario, layout: Layout, bucket: int, server: int) -> RowMessages | None:
+        """The format for a server's part of a bucket; None if it has no tables of which rows are sent."""
+        tables = {table.number: table for table in sparse_tables(scenario)}
+        own = [tables[tensor] for tensor, _, _ in layout.ranges(bucket, server) if tensor in tables]
+        return cls(own) if own else None
 
     @property
     def table_elements(self) -> int:
-        """Number of elements of the whole table."""
-        return self.table_rows * self.width
+        """Number of elements of the whole tables."""
+        return sum(table.rows * table.width for table in self.tables)
 
     @property
     def row_elements(self) -> int:
         """Number of elements of a message's rows."""
-        return self.rows * self.width
+        return sum(table.touched * table.width for table in self.tables)
 
     def number_elements(self, dtype: torch.dtype) -> int:
         """Elements of a data type that the numbers of touched and wanted rows take in a push."""
-        return 2 * self.rows * torch.int64.itemsize // dtype.itemsize
+        return 2 * sum(self._counts) * torch.int64.itemsize // dtype.itemsize
 
     def push_elements(self, part: int, dtype: torch.dtype) -> int:
-        """Number of elements of a push for a part of `part` parameters, the table included."""
+        """Number of elements of a push for a part of `part` parameters, tables included."""
         return self.reply_elements(part) + self.number_elements(dtype)
 
     def reply_elements(self, part: int) -> int:
-        """Number of elements of a reply for a part of `part` parameters, the table included."""
+        """Number of elements of a reply for a part of `part` parameters, tables included."""
         return part - self.table_elements + self.row_elements
 
-    def push(self, gradient: Tensor, touched: Tensor, wanted: Tensor) -> Tensor:
-        """The message of a push. gradient: of the whole part, flat. touched, wanted: see `padded`."""
-        values = self.table(gradient)[touched]
-        # repetitions at the end
-        values[1:][touched[1:] == touched[:-1]] = 0
-        numbers = torch.cat([touched, wanted]).view(gradient.dtype)
-        return torch.cat([values.flatten(), gradient[self.table_elements :], numbers])
+    def push(self, gradient: Tensor, touched: Rows, wanted: Rows) -> Tensor:
+        """The message of a push. gradient: of the whole part, flat. touched, wanted: see `touched_rows`."""
+        values = []
+        for table, whole in zip(self.tables, self.views(gradient), strict=True):
+            rows = touched[table.number]
+            values.append(whole[rows])
+            # repetitions at the end
+            values[-1][1:][rows[1:] == rows[:-1]] = 0
+        numbers = torch.cat([rows[table.number] for rows in (touched, wanted) for table in self.tables])
+        sent = (one.flatten() for one in values)
+        return torch.cat([*sent, gradient[self.table_elements :], numbers.view(gradient.dtype)])
 
     def content(self, push: Tensor) -> RowPush:
         """The content of a push: gradients are views of the message."""
         values, others, numbers = push.tensor_split((self.row_elements, len(push) - self.number_elements(push.dtype)))
         # a copy begins at a multiple of eight bytes
         touched, wanted = numbers.clone().view(torch.int64).tensor_split(2)
-        return RowPush(values.view(self.rows, self.width), others, touched, wanted)
+        return RowPush(self._rows(values), others, torch.split(touched, self._counts), torch.split(wanted, self._counts))
 
-    def reply(self, value: Tensor, wanted: Tensor) -> Tensor:
+    def reply(self, value: Tensor, wanted: Sequence[Tensor]) -> Tensor:
         """The message of a reply. value: parameters of the whole part, flat."""
-        return torch.cat([self.table(value)[wanted].flatten(), value[self.table_elements :]])
+        rows = (table[own].flatten() for table, own in zip(self.views(value), wanted, strict=True))
+        return torch.cat([*rows, value[self.table_elements :]])
 
-    def adopt(self, reply: Tensor, wanted: Tensor, value: Tensor) -> None:
+    def adopt(self, reply: Tensor, wanted: Rows, value: Tensor) -> None:
         """Copies a reply to the parameters of the whole part."""
-        self.table(value)[wanted] = reply[: self.row_elements].view(self.rows, self.width)
+        for table, whole, rows in zip(self.tables, self.views(value), self._rows(reply[: self.row_elements]), strict=True):
+            whole[wanted[table.number]] = rows
         value[self.table_elements :] = reply[self.row_elements :]
 
-    def table(self, part: Tensor) -> Tensor:
-        """The view of the table in a flat part, shape (table rows, width)."""
-        return part[: self.table_elements].view(self.table_rows, self.width)
+    def views(self, part: Tensor) -> list[Tensor]:
+        """The views of the tables in a flat part, shapes (rows, width)."""
+        pieces = torch.split(part[: self.table_elements], [table.rows * table.width for table in self.tables])
+        return [piece.view(-1, table.width) for table, piece in zip(self.tables, pieces, strict=True)]
 
-    def numbers(self, scenario: Scenario, batches: Sequence[Batch]) -> list[Tensor]:
-        """The numbers of the rows that each batch touches, as by `padded`. Emulated layers, whose samples have no tokens, touch
-        the first ones.
+    @property
+    def _counts(self) -> list[int]:
+        return [table.touched for table in self.tables]
 
-        Raises InputError if samples touch more rows than the scenario says.
-        """
-        if scenario.compute == "paced":
-            return [torch.arange(self.rows, device=batches[0].inputs.device)] * len(batches)
-        return [self.padded(torch.unique(batch.inputs)) for batch in batches]
+    def _rows(self, values: Tensor) -> list[Tensor]:
+        pieces = torch.split(values, [table.touched * table.width for table in self.tables])
+        return [piece.view(-1, table.width) for table, piece in zip(self.tables, pieces, strict=True)]
 
-    def padded(self, rows: Tensor) -> Tensor:
-        """Sorted numbers of rows, the last one repeated up to the number of rows in a message. Raises InputError for more."""
-        missing = self.rows - len(rows)
-        if missing < 0:
-            share = f"{len(rows) / self.table_rows:.4f}"
-            message = f"a worker's samples of a step touch {len(rows)} of {self.table_rows} rows, the scenario says {self.rows}"
-            raise InputError(f"strategy.sparse.rows: {message}; give at least {share}")
-        return torch.cat([rows, rows[-1:].expand(missing)])
+
+def touched_rows(scenario: Scenario, batches: Sequence[Batch]) -> list[Rows]:
+    """The numbers of the rows that each batch touches, sorted, the last one repeated up to the number of rows in a message.
+    Emulated layers, whose samples look nothing up, touch the first ones.
+
+    Raises InputError if samples touch more rows than the scenario says.
+    """
+    tables = sparse_tables(scenario)
+    if not tables:
+        return []
+    if scenario.compute == "paced":
+        device = batches[0].inputs.device
+        return [{table.number: torch.arange(table.touched, device=device) for table in tables}] * len(batches)
+    return [
+        {table.number: _padded(table, torch.unique(rows)) for table, rows in zip(tables, own, strict=True)}
+        for own in looked_up(scenario, batches)
+    ]
+
+
+def _padded(table: SparseTable, rows: Tensor) -> Tensor:
+    missing = table.touched - len(rows)
+    if missing < 0:
+        share = f"{len(rows) / table.rows:.4f}"
+        message = f"a worker's samples of a step touch {len(rows)} of {table.rows} rows, the scenario says {table.touched}"
+        raise InputError(f"strategy.sparse.rows: {message}; give at least {share}")
+    return torch.cat([rows, rows[-1:].expand(missing)])
 
 
 class RowsReply:
     """A reply on its way; `wait` copies its rows into the worker's parameters."""
 
-    def __init__(self, format_: RowMessages, work: dist.Work, buffer: Tensor, wanted: Tensor, value: Tensor) -> None:
+    def __init__(self, format_: RowMessages, work: dist.Work, buffer: Tensor, wanted: Rows, value: Tensor) -> None:
         self._format, self._work, self._buffer, self._wanted, self._value = format_, work, buffer, wanted, value
 
     def wait(self) -> None:

@@ -21,9 +21,9 @@ from scaleproof.validator.strategy.layout.messages import wait_all
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.parameter_server.links import Links
 from scaleproof.validator.strategy.parameter_server.shards import has_final_parameters, lay_out
-from scaleproof.validator.strategy.parameter_server.sparse_rows import RowMessages, RowsReply
+from scaleproof.validator.strategy.parameter_server.sparse_rows import RowMessages, Rows, RowsReply, touched_rows
 from scaleproof.validator.strategy.parameter_server.work_units import UnitRequests
-from scaleproof.validator.train.data import Batch
+from scaleproof.validator.train.data import Batch, sparse_tables
 from scaleproof.validator.train.layer_graph import Values, as_tuple, data_name
 from scaleproof.validator.train.models.wiring import DATA, Wire
 
@@ -42,7 +42,7 @@ class Worker(WholeModel):
         self, context: Context, strategy: ParameterServer, links: Links, node_team: Team | None = None,
         requests: UnitRequests | None = None,
     ) -> None:  # fmt: skip
-        self.layout = lay_out(context.model.shapes(), strategy)
+        self.layout = lay_out(context.model.shapes(), strategy, sparse_tables(context.scenario))
         self.values = torch.empty(sum(self.layout.sizes), dtype=context.dtype, device=context.device)
         self.gradient = torch.zeros_like(self.values)
         both = zip(self.layout.views(self.values), self.layout.views(self.gradient), strict=True)
@@ -52,9 +52,14 @@ class Worker(WholeModel):
         self.strategy, self.links = strategy, links
         self.node_collectives = Collectives(self.recorder, node_team) if node_team else None
         self.leads = node_team is None or node_team.place == 0
-        self.rows = RowMessages.of(context.scenario)
-        # with sparse gradients, by step the rows that its samples touch
-        self.touched = self.rows.numbers(context.scenario, self.batches) if self.rows else []
+        # by bucket and server, where only rows of tables are sent
+        self.formats = {
+            (number, server): RowMessages.of(context.scenario, self.layout, number, server)
+            for number, bucket in enumerate(self.layout.buckets)
+            for server in bucket.parts
+        }
+        # by step the rows that its samples touch
+        self.touched = touched_rows(context.scenario, self.batches)
         self.size_bytes = sum(self.bucket_bytes(bucket) for bucket in range(len(self.layout.buckets)))
 
     def prepare(self, number: int, layer: nn.Module) -> None:
@@ -137,10 +142,10 @@ class Worker(WholeModel):
         return RowsReply(rows, self.links.receive(buffer, server), buffer, self._next_rows(), value)
 
     def _rows_of(self, bucket: int, server: int) -> RowMessages | None:
-        """The format of messages with a server's part of a bucket, if only rows of its first tensor are sent."""
-        return self.rows if bucket == 0 and server == self.strategy.workers else None
+        """The format of messages with a server's part of a bucket, if only rows of its tables are sent."""
+        return self.formats[bucket, server - self.strategy.workers]
 
-    def _next_rows(self) -> Tensor:
+    def _next_rows(self) -> Rows:
         """The rows that the samples of the worker's next step touch; after the last step, those of this one."""
         return self.touched[min(self._index + 1, len(self.touched) - 1)]
 

@@ -8,10 +8,25 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from scaleproof.simulator.model import T5, AlexNet, Bert, Gpt, InceptionV3, Llama, Mlp, ModelSpec, ResNet, Siamese, Traced, Vgg
+from scaleproof.simulator.model import (
+    T5,
+    AlexNet,
+    Bert,
+    Dlrm,
+    Gpt,
+    InceptionV3,
+    Llama,
+    Mlp,
+    ModelSpec,
+    RecurrentNetwork,
+    ResNet,
+    Siamese,
+    Traced,
+    Vgg,
+)
 from scaleproof.simulator.model.fine_tuning import FineTuning
 from scaleproof.simulator.model.transformer.decoder import Transformer
-from scaleproof.validator.train.models import convolutional, encoders, resnet, siamese, transformer
+from scaleproof.validator.train.models import convolutional, encoders, recommender, recurrent, resnet, siamese, transformer
 from scaleproof.validator.train.models.fine_tuning import freeze
 from scaleproof.validator.train.models.transformer import cross_entropy
 from scaleproof.validator.train.models.wiring import Tie, Wiring, wiring_of
@@ -95,6 +110,10 @@ def _transformer_ties(spec: Transformer) -> Sequence[Tie]:
     return [Tie(spec.layers + 1, "output.weight", 0, "token.weight")] if spec.tied else []
 
 
+def _recurrent_ties(spec: RecurrentNetwork) -> Sequence[Tie]:
+    return [Tie(spec.layers + 1, "weight", 0, "weight")] if spec.tied else []
+
+
 def _siamese_layer(spec: Siamese, index: int) -> nn.Module:
     return siamese.layer(spec, index, lambda number: family_of(spec.tower).layer(spec.tower, number))
 
@@ -118,6 +137,7 @@ FAMILIES: Final[Mapping[type[ModelSpec], Family]] = {
     Bert: Family(encoders.bert_layer, encoders.bert_loss, encoders.bert_ties),
     T5: Family(encoders.t5_layer, ties=encoders.t5_ties, wiring=encoders.t5_wiring),
     Mlp: Family(_mlp_layer),
+    RecurrentNetwork: Family(recurrent.layer, ties=_recurrent_ties),
     ResNet: Family(resnet.layer),
     Vgg: Family(convolutional.vgg_layer),
     AlexNet: Family(convolutional.alexnet_layer),
@@ -125,4 +145,5 @@ FAMILIES: Final[Mapping[type[ModelSpec], Family]] = {
     # the module computes its loss
     Traced: Family(_undivided, lambda outputs, targets: outputs),
     Siamese: Family(_siamese_layer, siamese.loss, _siamese_ties),
+    Dlrm: Family(recommender.layer, recommender.loss, wiring=recommender.wiring),
 }

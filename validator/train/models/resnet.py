@@ -1,4 +1,4 @@
-"""Torch modules of the simulator's ResNet: stem, bottleneck blocks, head, with the same tensors in the same order."""
+"""Torch modules of the simulator's ResNet: stem, basic or bottleneck blocks, head, with the same tensors in the same order."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from typing import cast
 from torch import Tensor, nn
 
 from scaleproof.simulator.model import ResNet
-
-# Ratio of a bottleneck block's output channels to its width, arXiv 1512.03385.
-_EXPANSION = 4
 
 
 def layer(spec: ResNet, index: int) -> nn.Module:
@@ -20,27 +17,31 @@ def layer(spec: ResNet, index: int) -> nn.Module:
     identical to one another.
     """
     names = [layer_spec.name for layer_spec in spec.build_layers()]
+    if index == 0 and spec.small_images:
+        return nn.Sequential(*unit(3, 64, 3))
     if index == 0:
         return nn.Sequential(*unit(3, 64, 7, stride=2), nn.MaxPool2d(3, 2, padding=1))
     if index == len(names) - 1:
-        return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512 * _EXPANSION, spec.classes))
+        return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512 * spec.expansion, spec.classes))
     group, first = _group_of(names[index])
-    width = 64 * 2**group
-    inputs = 64 if index == 1 else width * _EXPANSION // (2 if first else 1)
-    return Bottleneck(inputs, width, stride=2 if group > 0 and first else 1, projected=first)
+    width, stride = 64 * 2**group, 2 if group > 0 and first else 1
+    inputs = 64 if index == 1 else width * spec.expansion // (2 if group > 0 and first else 1)
+    return ResidualBlock(inputs, width, stride, spec.expansion, spec.is_projected(group, 0 if first else 1))
 
 
-class Bottleneck(nn.Module):
-    """1×1 reduce, 3×3 with the stride, 1×1 expand, added to the input or to its projection.
+class ResidualBlock(nn.Module):
+    """Added to the input or to its projection: 1×1 reduce, 3×3 with the stride, 1×1 expand; or two 3×3, the first with the
+    stride, where nothing expands.
 
-    (batch, inputs, height, width) → (batch, 4 · width, height / stride, width / stride).
+    (batch, inputs, height, width) → (batch, expansion · width, height / stride, width / stride).
     """
 
-    def __init__(self, inputs: int, width: int, stride: int, projected: bool) -> None:
+    def __init__(self, inputs: int, width: int, stride: int, expansion: int, projected: bool) -> None:
         super().__init__()
-        outputs = width * _EXPANSION
-        last = (nn.Conv2d(width, outputs, 1, bias=False), _norm(outputs))
-        self.body = nn.Sequential(*unit(inputs, width, 1), *unit(width, width, 3, stride), *last)
+        outputs, kernel = width * expansion, 1 if expansion > 1 else 3
+        last = (nn.Conv2d(width, outputs, kernel, padding=kernel // 2, bias=False), _norm(outputs))
+        first = unit(inputs, width, 1) if expansion > 1 else ()
+        self.body = nn.Sequential(*first, *unit(width if first else inputs, width, 3, stride), *last)
         projection = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(outputs))
         self.shortcut = projection if projected else nn.Identity()
         self.relu = nn.ReLU(inplace=True)

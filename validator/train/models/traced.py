@@ -8,7 +8,7 @@ each rank computes by itself.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model import Traced
+from scaleproof.simulator.model.torch_operators import sparse_lookup
 from scaleproof.simulator.model.tracing.torch_module import trace_of
 from scaleproof.simulator.model.tracing.user_function import UserModel, checked, loss_of, user_errors, user_function
 from scaleproof.validator.train.models.wiring import DATA, Tie, Wire, Wiring
@@ -87,6 +89,29 @@ def examples(source: str) -> list[NDArray[Any]]:
     """Example inputs and targets of a user's module, which are the values that random samples are drawn from."""
     user = user_model(source, 0, torch.float32)
     return [one.detach().cpu().numpy() for one in (*user.inputs, *user.targets)]
+
+
+def looked_up(
+    source: str, dtype: torch.dtype, tables: Sequence[str], batches: Iterable[Sequence[Tensor]]
+) -> Iterator[list[Tensor]]:
+    """For each batch, the numbers of the rows that a user's module in `dtype` looks up in each of its `tables`, names of
+    parameters. They depend on the batch alone, so that any parameters do."""
+    module, inputs, *_ = user_model(source, 0, dtype)
+    tables_at = {module.get_parameter(name).data_ptr(): place for place, name in enumerate(tables)}
+    found: list[list[Tensor]] = []
+
+    class Lookups(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            lookup = sparse_lookup(function, args, kwargs)
+            if lookup is not None and lookup[0].data_ptr() in tables_at:
+                found[tables_at[lookup[0].data_ptr()]].append(lookup[1].flatten())
+            return function(*args, **(kwargs or {}))
+
+    for batch in batches:
+        found[:] = [[] for _ in tables]
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), Lookups():  # type: ignore[no-untyped-call]
+            module(*(one.cpu() for one in batch[: len(inputs)]))
+        yield [torch.cat(rows) for rows in found]
 
 
 def drawn(example: NDArray[Any], samples: int, generator: np.random.Generator) -> NDArray[Any]:
@@ -259,6 +284,13 @@ def check_dense(model: Traced) -> None:
         if getattr(layer, "sparse", False) is True:
             message = f"{name or 'the module'} has sparse gradients, which ranks do not sum; build it with sparse=False"
             raise InputError(f"model.source: {model.source}: {message}")
+
+
+def check_rows(model: Traced) -> None:
+    """Raises InputError where servers cannot update rows of a user's module by its own optimizer."""
+    if user_model(model.source, 0, torch.float32).optimizer is not None:
+        message = "its optimizer may change rows that have no gradient, which workers do not pull; return none, for sgd"
+        raise InputError(f"model.source: {model.source}: {message}, or build it with sparse=False")
 
 
 def check_shardable(model: Traced) -> None:

@@ -13,10 +13,12 @@ from torch.nn import functional
 from scaleproof.simulator.model.transformer.attention import Latent
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.model.transformer.layer_parts import Activation, Norm, Norms
+from scaleproof.simulator.model.transformer.recurrent import Recurrence
 from scaleproof.validator.train.models.attention import DROPOUT, Attend, rotary_table, rotated, within_documents
 from scaleproof.validator.train.models.interleaved import InterleavedLinear, expansion
 from scaleproof.validator.train.models.latent import LatentProjection
 from scaleproof.validator.train.models.mixture import Mixture, activated
+from scaleproof.validator.train.models.recurrent import Mixer
 from scaleproof.validator.train.recompute import Sections
 
 # The target of a token that does not count in the loss, as in torch.
@@ -28,7 +30,8 @@ _SOFTCAP: Final = 30.0
 class BlockShape(NamedTuple):
     """Sizes and options of a block. bias, qkv_bias: of all products, and of that of queries, keys and values.
 
-    key_heads: heads of keys and values. norms, head_norms, parallel: as in `Transformer`. dropout: rate.
+    key_heads: heads of keys and values. norms, head_norms, parallel, gated: as in `Transformer`. dropout: rate. branches:
+    letters of a pattern, of which a block has at most one that mixes tokens and one that does not.
     """
 
     hidden: int
@@ -46,6 +49,8 @@ class BlockShape(NamedTuple):
     parallel: bool | Literal["one norm"] = False
     dropout: float = 0.0
     norms: Norms = "before"
+    gated: bool = False
+    branches: str = "*-"
 
     @classmethod
     def of(cls, spec: Transformer) -> Self:
@@ -66,7 +71,18 @@ class BlockShape(NamedTuple):
             parallel=spec.parallel,
             dropout=DROPOUT if spec.dropout else 0.0,
             norms=spec.norms,
+            gated=spec.gated,
         )
+
+    @property
+    def mixes_tokens(self) -> bool:
+        """Whether the block has attention or a recurrence."""
+        return "*" in self.branches or "M" in self.branches
+
+    @property
+    def feeds_forward(self) -> bool:
+        """Whether the block has an MLP or a mixture of experts."""
+        return "-" in self.branches or "E" in self.branches
 
 
 def norm_of(kind: Norm, width: int) -> nn.Module:
@@ -116,15 +132,18 @@ class Block(nn.Module):
         self.run = Sections()
         self.dropout = nn.Dropout(shape.dropout)
         normed = partial(norm_of, shape.norm, hidden)
-        self.attention_norm = normed() if shape.norms != "after" else nn.Identity()
-        if shape.parallel:
-            self.mlp_norm = normed() if shape.parallel != "one norm" else self.attention_norm
-        self.projection = nn.Linear(self.add_heads() * shape.heads, hidden, bias=shape.bias)
-        self.attention_output_norm = normed() if shape.norms != "before" else nn.Identity()
+        if shape.mixes_tokens:
+            self.attention_norm = normed() if shape.norms != "after" else nn.Identity()
+            if shape.parallel:
+                self.mlp_norm = normed() if shape.parallel != "one norm" else self.attention_norm
+            self.projection = nn.Linear(self.add_heads() * shape.heads, hidden, bias=shape.bias)
+            self.attention_output_norm = normed() if shape.norms != "before" else nn.Identity()
         self.add_middle()
+        self.mixed = mixture is not None
+        if not shape.feeds_forward:
+            return
         if not shape.parallel:
             self.mlp_norm = normed() if shape.norms != "after" else nn.Identity()
-        self.mixed = mixture is not None
         if mixture is not None:
             self.mixture = mixture
         else:
@@ -142,6 +161,8 @@ class Block(nn.Module):
             queries, keys = (shape.heads, shape.key_heads) if shape.head_norms == "whole" else (1, 1)
             self.query_norm = norm_of(shape.norm, queries * shape.width)
             self.key_norm = norm_of(shape.norm, keys * shape.width)
+        if shape.gated:
+            self.gate = nn.Linear(shape.hidden, shape.heads * shape.width, bias=False)
         if shape.rotary:
             self.register_buffer("turn", rotary_table(shape.sequence, shape.width), persistent=False)
         return shape.width
@@ -156,7 +177,10 @@ class Block(nn.Module):
             normed = self.normed(self.attention_norm, x)
             second = normed if self.mlp_norm is self.attention_norm else self.normed(self.mlp_norm, x)
             return x + cast(Tensor, self.dropout(attention(normed) + self.feed_forward(second)))
-        x = x + self.dropout(self.normed(self.attention_output_norm, attention(self.normed(self.attention_norm, x))))
+        if self.shape.mixes_tokens:
+            x = x + self.dropout(self.normed(self.attention_output_norm, attention(self.normed(self.attention_norm, x))))
+        if not self.shape.feeds_forward:
+            return x
         return x + cast(
             Tensor, self.dropout(self.normed(self.mlp_output_norm, self.feed_forward(self.normed(self.mlp_norm, x))))
         )
@@ -184,7 +208,8 @@ class Block(nn.Module):
         """The output of self-attention. bias: is added to the scores. documents: as in `forward`."""
         attend = self.attend if documents is None else within_documents(self.attend, documents)
         mixed = self.run("core_attn", attend, *self.heads_of(x), *bias)
-        return cast(Tensor, self.projection(self.to_tokens(mixed.transpose(1, 2)).flatten(-2)))
+        output = self.to_tokens(mixed.transpose(1, 2)).flatten(-2)
+        return cast(Tensor, self.projection(output * self.gate(x).sigmoid() if self.shape.gated else output))
 
     def heads_of(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values: (batch, heads, sequence, width) each."""
@@ -224,6 +249,25 @@ class LatentBlock(Block):
         return self.latent.heads_of(x)
 
 
+class RecurrentBlock(Block):
+    """A block with a recurrence in place of attention."""
+
+    def __init__(
+        self, shape: BlockShape, recurrence: Recurrence, attend: Callable[..., Tensor], mixture: Mixture | None
+    ) -> None:
+        self._recurrence = recurrence
+        super().__init__(shape._replace(heads=recurrence.heads, rotary=False, bias=False), attend, mixture)
+
+    def add_heads(self) -> int:
+        """Adds the recurrence; returns the width of a head's values."""
+        self.mixer = Mixer(self.shape.hidden, self._recurrence)
+        return self._recurrence.value_width
+
+    def attention(self, x: Tensor, *bias: Tensor, documents: Tensor | None = None) -> Tensor:
+        """The output of the recurrence."""
+        return cast(Tensor, self.projection(self.mixer(x)))
+
+
 class Head(nn.Module):
     """Final norm and output projection: (batch, sequence, hidden) → (batch, sequence, vocabulary) logits."""
 
@@ -247,9 +291,12 @@ def layer(spec: Transformer, index: int) -> nn.Module:
     attend = Attend(True, spec.flash, spec.window_of(index - 1), DROPOUT if spec.dropout else 0.0)
     is_mixed = spec.experts is not None and spec.is_mixed(index - 1)
     mixture = Mixture(spec.hidden, spec.experts, spec.activation) if spec.experts is not None and is_mixed else None
+    shape = BlockShape.of(spec)._replace(branches=spec.branches_of(index - 1))
+    if spec.recurrence is not None and "M" in shape.branches:
+        return RecurrentBlock(shape, spec.recurrence, attend, mixture)
     if spec.latent is not None:
-        return LatentBlock(BlockShape.of(spec), spec.latent, attend, mixture)
-    return Block(BlockShape.of(spec), attend, mixture)
+        return LatentBlock(shape, spec.latent, attend, mixture)
+    return Block(shape, attend, mixture)
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

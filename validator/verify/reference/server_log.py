@@ -84,7 +84,7 @@ class _PusherReplay:
             for batches in self._batches:
                 batch = batches[step]
                 self._process.loss(batch).backward()  # type: ignore[no-untyped-call]
-            self._gradients = [cast(Tensor, parameter.grad).flatten() for parameter in parameters]
+            self._gradients = [cast(Tensor, parameter.grad).to_dense().flatten() for parameter in parameters]
         return self._gradients if step == self._step else None
 
     def receive(self, ranges: Iterable[_Range], values: Iterable[Tensor]) -> None:

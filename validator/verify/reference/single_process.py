@@ -13,6 +13,9 @@ from typing import Final, Self
 import torch
 from torch import Tensor, nn
 
+from scaleproof.simulator.model import Dlrm
+from scaleproof.simulator.model.recommender.placement import place
+from scaleproof.simulator.parallelism.replicas import compared_workers
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.record.steps import total_steps
 from scaleproof.validator.strategy.base import name_parameters
@@ -33,7 +36,7 @@ class SingleProcess:
 
     Of training in fp16 only the initial parameters are rounded. delayed: gradients of the previous step, where updates are
     delayed. average: moving average of the trained parameters, None without one. pieces: by trained parameter, views that the
-    optimizer updates one by one, itself if none.
+    optimizer updates one by one, itself if none. row_optimizer: of tables that workers divide, None without any.
     """
 
     scenario: Scenario
@@ -44,6 +47,7 @@ class SingleProcess:
     pieces: Sequence[Sequence[nn.Parameter]]
     delayed: list[Tensor | None] = field(default_factory=list)
     average: ParameterAverage | None = None
+    row_optimizer: torch.optim.Optimizer | None = None
 
     @classmethod
     def of(cls, scenario: Scenario, bounds: Mapping[str, Sequence[int]] = MappingProxyType({})) -> Self:
@@ -63,7 +67,11 @@ class SingleProcess:
         pieces = [_pieces(parameter, bounds.get(names[parameter], ())) for parameter in trained]
         ema = scenario.training.ema
         average = None if ema is None else ParameterAverage(trained, DTYPES[ema])
-        return cls(scenario, model, layers, whole, model.optimizer(chain(*pieces)), pieces, average=average)
+        divided = {f"0.lookups.{number}.weight" for number in _divided_tables(scenario)}
+        tables = [parameter for parameter in trained if names[parameter] in divided]
+        others = [own for parameter, own in zip(trained, pieces, strict=True) if names[parameter] not in divided]
+        rows = model.row_optimizer(tables) if tables else None
+        return cls(scenario, model, layers, whole, model.optimizer(chain(*others)), pieces, average=average, row_optimizer=rows)
 
     def loss(self, part: Batch) -> Tensor:
         """The mean loss over samples."""
@@ -80,7 +88,11 @@ class SingleProcess:
         return range(total_steps(self.scenario))
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
-        """The microbatches of all workers in a batch, so that activations of only one are kept at a time."""
+        """The microbatches of all workers in a batch, so that activations of only one are kept at a time; the batch as a whole
+        where a loss compares the samples of all workers."""
+        if compared_workers(self.scenario.model, self.scenario.strategy) > 1:
+            yield batch
+            return
         for worker in range(self.scenario.strategy.workers):
             yield from self.microbatches(batch, worker)
 
@@ -125,6 +137,8 @@ class SingleProcess:
                 for piece, own in zip(pieces, torch.split(gradient.flatten(), [len(piece) for piece in pieces]), strict=True):
                     piece.grad = own
         self.optimizer.step()
+        if self.row_optimizer is not None:
+            self.row_optimizer.step()
         if self.average is not None:
             self.average.add()
 
@@ -135,6 +149,14 @@ class SingleProcess:
     def parameters(self) -> dict[str, Tensor]:
         """Parameters of the model, by name."""
         return {name: value.detach() for name, value in name_parameters(self.layers).items()}
+
+
+def _divided_tables(scenario: Scenario) -> set[int]:
+    """Numbers of the tables that workers divide."""
+    plan, model = scenario.strategy.plan, scenario.model
+    if plan.tables is None or plan.workers == 1 or not isinstance(model, Dlrm):
+        return set()
+    return {part.table for part in place(model.tables, plan.tables, plan.workers)}
 
 
 def _pieces(parameter: nn.Parameter, bounds: Sequence[int]) -> list[nn.Parameter]:

@@ -132,8 +132,7 @@ class Space:
 
     def default_framework(self, zero: int, **degrees: int) -> Framework:
         """The default framework of a hybrid with these degrees."""
-        one = self.scenario
-        return default_framework(Hybrid.model_validate(degrees), one.training.precision, zero, one.model, one.cluster)
+        return default_framework(self.scenario, Hybrid.model_validate(degrees), zero)
 
     def layers(self, shard: Shard) -> Sequence[Layer] | None:
         """The model's layers with a sharding, None if the model cannot be sharded so."""
@@ -383,7 +382,9 @@ def degrees_of(space: Space, divides: bool = True) -> Iterator[tuple[dict[str, i
             "tensor": tensor, "context": context, "expert": expert, "expert_tensor": expert_tensor or 0, "stages": stages,
             "workers": workers, "sequence_parallel": int(sequence),
         }  # fmt: skip
-        plan = _plan(degrees).model_copy(update={"context_by": space.options(degrees).get("context_by", "ring")})
+        options = space.options(degrees)
+        decided: dict[str, Any] = {name: options[name] for name in ("context_by", "dispatcher") if name in options}
+        plan = _plan(degrees).model_copy(update=decided)
         shard = plan.shard
         if shard not in layers:
             layers[shard] = space.layers(shard)

@@ -81,6 +81,7 @@ class LayerTimes:
 
     forward_s, backward_s, weights_s: running sums over layers, whose differences are the times of stages, shape (numbers,
     layers + 1); weights_s is the part of backward_s that computes gradients of weights, 0 if no schedule separates it.
+    gradients_s: running sums of `Job.gradients_s`, shape (numbers, 2, layers + 1).
     within_s: running sums of the collectives within passes, shape (numbers, levels, 2, 2, layers + 1), as in
     `Job.with_again`. sent_bytes: message after each layer; joining_s: seconds to assemble it where it is sent in parts, shape
     (numbers, layers); message: equal where both are equal, shape (numbers,). bound: share of kernel time that is bound by
@@ -100,30 +101,31 @@ class LayerTimes:
         self.bases = [self.base]
         self._known: dict[Any, Any] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
-        self._rows: list[tuple[Times, Times, Times, Times, Times, float]] = []
+        self._rows: list[tuple[Times, Times, Times, Times, Times, Times, float]] = []
         names = ["tensor", "context", "expert", "expert_tensor", "stages", "workers", "sequence_parallel", "order", "samples"]
         names += [
             "recompute",
             *["chunks", "blocks"] * any(one.depends_on_stage for one in space.recompute),
             *["zero"] * space.adds,
             *["schedule"] * self._splits,
+            *["microbatches", "chunks"] * bool(space.kept.get("overlap_experts")),
         ]
         distinct = c.distinct(*names)
         numbers = [self._number(values) for values in c.values(distinct.first)]
         self.code = np.array(numbers, dtype=np.int64)[distinct.code]
-        passes_s, weights_s, within_s, self.sent_bytes, self.joining_s, self.bound = map(
+        passes_s, weights_s, gradients_s, within_s, self.sent_bytes, self.joining_s, self.bound = map(
             np.array, zip(*self._rows, strict=True)
         )
         self.message = np.unique(np.hstack([self.sent_bytes, self.joining_s]), axis=0, return_inverse=True)[1].reshape(-1)
         self.forward_s, self.backward_s = _running(passes_s[:, 0]), _running(passes_s[:, 1])
-        self.weights_s, self.within_s = _running(weights_s), _running(within_s)
+        self.weights_s, self.gradients_s, self.within_s = _running(weights_s), _running(gradients_s), _running(within_s)
 
     def on_nodes(self, others: Sequence[LayerTimes], kind_of_layer: Numbers) -> LayerTimes:
         """The times of layers on nodes of different kinds. others: times of the same configurations on the other kinds, in the
         order of kinds. kind_of_layer: kind of the nodes that have each layer."""
         every = [self, *others]
         result, at = copy(self), np.arange(len(kind_of_layer))
-        for name in ("forward_s", "backward_s", "weights_s", "within_s"):
+        for name in ("forward_s", "backward_s", "weights_s", "gradients_s", "within_s"):
             by_kind = np.array([np.diff(getattr(one, name), axis=-1) for one in every])
             setattr(result, name, _running(np.moveaxis(by_kind[kind_of_layer, ..., at], 0, -1)))
         result.bases = [one.base for one in every]
@@ -166,7 +168,8 @@ class LayerTimes:
         exchanging = (
             tensor, context, expert, folded, values["sequence_parallel"], ranks <= grid.devices, grid.stages > 1,
             grid.stride("tensor"), grid.stride("context") if context > 1 else 0, grid.stride("workers") if expert > 1 else 0,
-            grid.workers if folded and inner else 0, grid.stages > 1 and space.schedules[values["schedule"]] not in WHOLE,
+            grid.workers if folded and inner else 0,
+            *self._paired(values), grid.stages > 1 and space.schedules[values["schedule"]] not in WHOLE,
         )  # fmt: skip
         stages, blocks = grid.stages * values["chunks"], values["blocks"]
         stages, blocks = (stages, blocks) if recompute.depends_on_stage else (1, 0)
@@ -177,9 +180,15 @@ class LayerTimes:
             self._rows.append(self._passes(values, exchanging, stages, zero, ranks))
         return self._numbers[key]
 
+    def _paired(self, values: Values) -> tuple[int, int]:
+        """Microbatches and chunks of a configuration if all-to-alls overlap with other microbatches, else zeros."""
+        if values["expert"] == 1 or not self._space.options(values).get("overlap_experts"):
+            return 0, 0
+        return values["microbatches"], values["chunks"]
+
     def _passes(
         self, values: Values, exchanging: tuple[int, ...], stages: int, zero: int, ranks: int
-    ) -> tuple[Times, Times, Times, Times, Times, float]:
+    ) -> tuple[Times, Times, Times, Times, Times, Times, float]:
         """Passes over some samples. stages: of the model, where recomputation depends on them. zero: 2 where microbatches
         scatter gradients, else 0, where that makes a difference. ranks: number of ranks that wait for each other.
 
@@ -211,15 +220,17 @@ class LayerTimes:
             # compute is cached for one rank, and multiplied for the slowest of several
             one = replace(job, samples_per_worker=samples)
             weights_s = one.weights_s() / job.slowest_pass if self._splits else np.zeros(len(job.layers))
-            known[computing] = job.computing_s(samples) / job.slowest_pass, weights_s, job.mean_memory_share(samples)
-        computing_s, weights_s, bound = known[computing]
+            of_rank_s = job.computing_s(samples), job.gradients_s(samples)
+            known[computing] = *(one_s / job.slowest_pass for one_s in of_rank_s), weights_s, job.mean_memory_share(samples)
+        computing_s, gradients_s, weights_s, bound = known[computing]
         if (moving := ("within", exchanging, samples, values["recompute"])) not in known:
             known[moving] = job.within_passes_s(samples)
         if (sent := ("sent", exchanging, samples)) not in known:
             known[sent] = self._sent(plan, job.boundary_bytes(samples))
         within_s, (sent_bytes, joining_s) = job.with_again(known[moving]), known[sent]
         passes_s = computing_s * job.slowest_pass + exposed_exchanges_s(within_s)
-        return np.maximum(passes_s, job.least_s(samples)), weights_s * job.slowest_pass, within_s, sent_bytes, joining_s, bound
+        weights_s, gradients_s = weights_s * job.slowest_pass, gradients_s * job.slowest_pass
+        return np.maximum(passes_s, job.least_s(samples)), weights_s, gradients_s, within_s, sent_bytes, joining_s, bound
 
     def _sent(self, plan: Plan, output_bytes: Times) -> tuple[Times, Times]:
         """Bytes that each of a stage's ranks sends after each layer, and seconds to assemble them, if sent in parts."""

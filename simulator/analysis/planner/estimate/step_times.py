@@ -38,6 +38,7 @@ from scaleproof.simulator.parallelism.stages import WHOLE, ScheduleName
 from scaleproof.simulator.strategy.data_parallel.contention import (
     MEMORY_BYTES_PER_BUS_BYTE,
     ContendedResources,
+    completes_early,
     delays_s,
     joules_per_bus_byte,
     per_second,
@@ -206,16 +207,18 @@ class PassTable(Table):
     """Times of passes.
 
     layer: number of the times of layers. kinds_s: forward and backward pass over a stage of each kind, shape (2, kinds,
-    columns). within_s: collectives within them, by links, shape (levels, 2, 2, kinds, columns); None where there are none.
-    window_s, least_s: seconds of all passes of each of the shape's ranks, expected and at least; left_s: from the last
-    gradients of each stage to the end of the rank's last pass; until_back_s: until the first backward pass. bound: share of
-    kernel time that is bound by memory. simulated: whether any were simulated pass by pass. stages: the times of stages.
+    columns). gradients_s: the same of `Job.gradients_s`. within_s: collectives within them, by links, shape (levels, 2, 2,
+    kinds, columns); None where there are none. window_s, least_s: seconds of all passes of each of the shape's ranks, expected
+    and at least; left_s: from the last gradients of each stage to the end of the rank's last pass; until_back_s: until the
+    first backward pass. bound: share of kernel time that is bound by memory. simulated: whether any were simulated pass by
+    pass. stages: the times of stages.
     """
 
     layer: Numbers
     microbatches: Numbers
     per_round: Numbers
     kinds_s: Times
+    gradients_s: Times
     within_s: Times | None
     window_s: Times
     least_s: Times
@@ -235,6 +238,7 @@ class PassTable(Table):
         both = [cut.sums(running, cut.kinds)[layer].T for running in (layers.forward_s, layers.backward_s)]
         kinds_s, within_s = np.array(both), np.moveaxis(cut.sums(layers.within_s, cut.kinds)[layer], 0, -1)
         forward_s, backward_s = kinds_s[:, cut.kind_of]
+        gradients_s = np.moveaxis(cut.sums(layers.gradients_s, cut.kinds)[layer], 0, -1)
         overlap = bool(shape.kept.get("overlap_sends", False))
         weights_s = cut.sums(layers.weights_s)[layer].T if shape.splits else 0.0
         stages = StageTimes(forward_s, backward_s, sends.seconds, microbatches, shape.stages, overlap, weights_s)
@@ -250,8 +254,8 @@ class PassTable(Table):
         if shape.stages > 1 and not all(one.has_backward for one in layers.base.layers):
             least_s, until_back_s = microbatches * shape.by_rank(kinds_s.sum(axis=0)), np.zeros_like(least_s)
         return cls(
-            layer, microbatches, stages.per_round, kinds_s, within_s if within_s.any() else None, window_s, least_s, left_s,
-            until_back_s, layers.bound[layer], bool(windows.simulated.any()), stages,
+            layer, microbatches, stages.per_round, kinds_s, gradients_s, within_s if within_s.any() else None, window_s,
+            least_s, left_s, until_back_s, layers.bound[layer], bool(windows.simulated.any()), stages,
         )  # fmt: skip
 
 
@@ -334,10 +338,11 @@ def _passes(
 class SyncTable(Table):
     """Times of gradient synchronisation of a stage of each kind, as in `StageSync`, shape (kinds, columns).
 
-    optimizer_s: shape (ranks, columns). copied_s, level: as in `RankSync`. next_to_s: seconds of collectives during the
-    forward and the backward passes over a stage, shape (2, kinds, columns), and moved_bytes, moved_J: memory traffic and energy
-    of them: of each microbatch from ZeRO's stage 2 on, else of a step. resources: that collectives take from passes, None if
-    nothing, or if it differs between ranks.
+    averages: whether several ranks have the same parameters. optimizer_s, least_optimizer_s: expected and at least, shape
+    (ranks, columns). copied_s, level: as in `RankSync`. next_to_s: seconds of collectives during the forward and the backward
+    passes over a stage, shape (2, kinds, columns), and moved_bytes, moved_J: memory traffic and energy of them: of each
+    microbatch from ZeRO's stage 2 on, else of a step. resources: that collectives take from passes, None if nothing, or if it
+    differs between ranks.
     """
 
     sums_s: Times
@@ -348,7 +353,9 @@ class SyncTable(Table):
     after_s: Times
     begin: Numbers
     stop: Numbers
+    averages: NDArray[np.bool_]
     optimizer_s: Times
+    least_optimizer_s: Times
     copied_s: Times
     level: Numbers
     next_to_s: Times
@@ -368,15 +375,16 @@ class SyncTable(Table):
         again_s = again_s * shape.reshards
         next_to_s, moved_bytes, moved_J = _next_to_passes(shape, layers, c, (sums_s, gathers_s, again_s, after_s), parameters)
         return cls(
-            sums_s, last_s, gathers_s, again_s, opening_s, after_s, begin, stop,
-            _optimizer_s(shape, layers, c, parameters), np.array([one.copied_s for one in ranks]),
+            sums_s, last_s, gathers_s, again_s, opening_s, after_s, begin, stop, np.asarray(c.workers * c.context > 1),
+            *_optimizer_s(shape, layers, c, parameters), np.array([one.copied_s for one in ranks]),
             np.array([one.level for one in ranks], dtype=np.int64), next_to_s, moved_bytes, moved_J,
             ContendedResources.of_job(layers.base) if len(layers.bases) == 1 else None,
         )  # fmt: skip
 
 
-def _optimizer_s(shape: Shape, layers: LayerTimes, c: Configurations, parameters: Times) -> Times:
-    """Seconds of each rank's optimizer step. parameters: replicated ones and experts, by kind and configuration."""
+def _optimizer_s(shape: Shape, layers: LayerTimes, c: Configurations, parameters: Times) -> tuple[Times, Times]:
+    """Seconds of each rank's optimizer step, expected and at least. parameters: replicated ones and experts, by kind and
+    configuration."""
     job, ranks = layers.base, np.asarray(c.workers * c.context, dtype=np.float64)
     replicas, experts = shape.by_rank(parameters[0]), shape.by_rank(parameters[1])
     updated = replicas / np.where(c.zero > 0, ranks, 1) + experts / np.where(c.zero > 0, _expert_replicas(c), 1)
@@ -384,6 +392,8 @@ def _optimizer_s(shape: Shape, layers: LayerTimes, c: Configurations, parameters
     tensors = shape.by_rank(np.array([[sum(len(job.layers[i].tensors) for i in own)] for own in kinds]))
     if "optimizer" in job.offload:
         of_step_s = job.host_optimizer_s(updated, c.space.ranks[0])
+        # ranks of other stages may use the host at other times
+        alone_s = of_step_s if shape.stages == 1 else job.host_optimizer_s(updated, 1)
     else:
         stages = [[job.layers[i] for i in shape.cut.ranges[kind]] for kind in shape.cut.kinds]
         by_kind_s = []
@@ -391,6 +401,7 @@ def _optimizer_s(shape: Shape, layers: LayerTimes, c: Configurations, parameters
             layers_s = np.array([[one.orthogonalising_s(stage)] for stage in stages])
             by_kind_s.append(one.device_optimizer_s(updated) + shape.by_rank(layers_s) / np.where(c.zero > 0, ranks, 1))
         of_step_s = by_kind_s[0] if len(by_kind_s) == 1 else np.array(by_kind_s)[shape.nodes, np.arange(len(shape.nodes))]
+        alone_s = of_step_s
     seconds: Times = of_step_s + job.gradient_host_s(tensors, ranks)
     seconds += np.where(c.zero == 1, replace(job, zero=1).broadcasts_s(tensors, ranks), 0.0)
     if shape.stages == 1:
@@ -399,7 +410,7 @@ def _optimizer_s(shape: Shape, layers: LayerTimes, c: Configurations, parameters
         if not layers.cluster.has_equal_nodes:
             nodes = np.array([layers.cluster.nodes_of(of_stage) for of_stage in on_stage.tolist()])
         seconds += np.where(ranks > 1, job.framework.step_stall_s(nodes), 0.0)
-    return seconds
+    return seconds, seconds - of_step_s + alone_s
 
 
 def _expert_replicas(c: Configurations) -> Numbers:
@@ -417,7 +428,10 @@ def _next_to_passes(
     before forward and backward passes, and gathers after the step."""
     job, kept, (sums_s, gathers_s, again_s, after_s) = layers.base, shape.kept, seconds
     sums_whole = (c.zero == 1) & job.framework.zero_1.sums_whole
-    sums = ((c.zero >= 2) | (bool(kept.get("overlap", False)) & ~sums_whole)).astype(np.float64)
+    stages = np.bincount(shape.cut.kind_of, minlength=parameters.shape[1])
+    limit_bytes = kept.get("first_bucket_bytes") or np.array(c.space.buckets_bytes)[c.bucket]
+    early = completes_early(stages @ parameters.sum(axis=0) * job.reduced_bytes, limit_bytes)
+    sums = ((c.zero >= 2) | (bool(kept.get("overlap", False)) & ~sums_whole & early)).astype(np.float64)
     # gathers once a step are neglected
     gathers = (c.zero == 3) * (0.0 if shape.keeps else 1.0)
     step = (c.zero == 1) * float(shape.overlaps_gather)
@@ -488,13 +502,15 @@ class StageSteps:
             if rank > 0 and not self.layers.cluster.has_equal_places:
                 # its group may be nearer to one another than rank 0's, whose sums are those in the table
                 least_exposed_s, collectives_s = 0.0, 0.0
-            rank_s, least_rank_s = sync.optimizer_s[rank] + window_s + exposed_s, passes.least_s[rank] + least_exposed_s
+            once_s, least_once_s = self._gradients_s(rank)
+            rank_s = sync.optimizer_s[rank] + window_s + exposed_s + once_s
+            least_rank_s = passes.least_s[rank] + least_exposed_s + least_once_s
             if self.slowed_s is not None and not (gathers_layers and shape.stages == 1):
                 contended_s, least_contended_s = self._contended_s(rank, window_s)
                 rank_s += np.where(has_contention, 0.0, contended_s)
                 # collectives of devices of several kinds take other times next to passes than alone
                 least_rank_s = least_rank_s + self.least_contention * least_contended_s
-            least_rank_s = np.maximum(least_rank_s, collectives_s) + sync.optimizer_s[rank]
+            least_rank_s = np.maximum(least_rank_s, collectives_s) + sync.least_optimizer_s[rank]
             expected_s = np.maximum(expected_s, rank_s + sync.copied_s if rank == 0 else rank_s)
             least_s = np.maximum(least_s, least_rank_s)
         return StepTimes(np.maximum(expected_s, least_s), least_s)
@@ -548,6 +564,16 @@ class StageSteps:
         # compute waits for gathers part of the time, which hides part of the contention
         waiting = _LEAST_UNHIDDEN if self.zero >= 2 else 1.0
         return window_s * share, waiting * self.passes.microbatches * self.own_s[rank] * share
+
+    def _gradients_s(self, rank: int) -> tuple[Times, Times]:
+        """Seconds by which a rank ends its passes later since the last one copies gradients into buckets and the first makes
+        gradients to which others add, expected and at least."""
+        (made_s, bucketed_s), of_cut = self.passes.gradients_s, self.shape.cut.kind_of
+        counts, own = np.bincount(of_cut, minlength=len(self.kinds)), self.shape.stage_counts[rank]
+        bucketed_s, all_made_s = bucketed_s * self.sync.averages, counts @ made_s
+        # the last microbatch returns through all stages, one after another; the first through the last one before any other
+        first_s = np.where(self.passes.microbatches == 1, all_made_s, made_s[of_cut[-1]])
+        return first_s + (counts if self.shape.chunks == 1 else own) @ bucketed_s, all_made_s + own @ bucketed_s
 
     def _after_first_s(self) -> Times:
         """Seconds of a pass over a stage of each kind that remain once the gradients of its first unit are complete, with which

@@ -23,6 +23,7 @@ from scaleproof.simulator.cluster.collectives.groups import Op
 from scaleproof.simulator.cluster.collectives.link_traffic import GroupLinks
 from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConstants
 from scaleproof.simulator.cluster.collectives.nccl.tuner import (
+    ALL_PAIRS_BYTES,
     NETWORK_SHARE,
     Case,
     Curve,
@@ -98,8 +99,13 @@ def choices(op: Op, links: GroupLinks, facts: Nccl, constants: TimingConstants, 
 
 
 def nccl_choice(choices: Sequence[Choice], size_bytes: float) -> Choice:
-    """What NCCL's tuner chooses for a size: the least estimate."""
-    return choices[0] if len(choices) == 1 else min(choices, key=lambda choice: choice.estimate.seconds(size_bytes))
+    """What the library chooses for a size: an algorithm that it has for such sizes, else the tuner's least estimate."""
+    if len(choices) == 1:
+        return choices[0]
+    own = next((one for one in choices if one.algorithm == "all_pairs"), None)
+    if own is not None and size_bytes < ALL_PAIRS_BYTES:
+        return own
+    return min((one for one in choices if one is not own), key=lambda choice: choice.estimate.seconds(size_bytes))
 
 
 def timing(case: Case, protocol: Protocol, constants: TimingConstants) -> Timing:
@@ -128,7 +134,10 @@ def timing(case: Case, protocol: Protocol, constants: TimingConstants) -> Timing
         if case.algorithm == "collnet_direct":
             latency_s += 2 * (case.group.per_node - 1) * constants.peer_s
             inside_share /= case.heads_factor
-    return Timing(latency_s, 1 / case.rate_Bps(protocol, inside_share, between_share), chunk_s, case.links.hosts_s(traffic))
+    rate_Bps = case.rate_Bps(protocol, inside_share, between_share)
+    if protocol == "ll" and not crosses:
+        rate_Bps = min(rate_Bps, case.most_ll_Bps)
+    return Timing(latency_s, 1 / rate_Bps, chunk_s, case.links.hosts_s(traffic))
 
 
 def _excess_s(case: Case, constants: TimingConstants) -> float:

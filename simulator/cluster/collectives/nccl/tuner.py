@@ -127,6 +127,11 @@ _MOST_NVLS: Final = 32
 _HOPPER_SHARE: Final = 0.85
 _GATHER_SHARE: Final = 0.9
 
+# RCCL: ranks and sizes that have algorithms of their own on MI300X, instead of what the tuner would choose, in which all ranks
+# send to all others with LL (tools/msccl-algorithms/allreduce-allpairs-8n-ll*.xml and allgather_8n_direct*.xml).
+_ALL_PAIRS_RANKS: Final = 8
+ALL_PAIRS_BYTES: Final = 2**20
+
 
 def candidates(op: Op, links: GroupLinks, facts: Nccl) -> list[str]:
     """The algorithms that NCCL has for an operation on a group."""
@@ -135,7 +140,10 @@ def candidates(op: Op, links: GroupLinks, facts: Nccl) -> list[str]:
         return ["pairwise"]
     if kernels := symmetric_kernels(op, links, facts):
         return kernels
-    algorithms = ["ring", "tree"]
+    link = links.node.link
+    is_joined = link is not None and link.topology.joins_all_pairs
+    has_pairs = facts.generation == "cdna" and is_joined and group.nodes == 1 and group.size == _ALL_PAIRS_RANKS
+    algorithms = ["ring", "tree", *(["all_pairs"] if has_pairs else [])]
     if facts.has_nvls_on(group) and facts.is_at_least(2, 18):
         algorithms.append("nvls" if group.nodes == 1 else "nvls_tree")
     if group.per_node == 1 and facts.generation != "cdna" and facts.is_at_least(2, 23):
@@ -253,6 +261,8 @@ class Case:
 
         LL128 needs NVLink and a network that keeps stores in order.
         """
+        if self.algorithm == "all_pairs":
+            return ("ll",)
         if self.algorithm not in ("ring", "tree"):
             return ("simple",)
         has_ll128 = self.facts.ll128 and self.facts.interconnect == "nvlink" and self.facts.is_at_least(2, 5)
@@ -296,6 +306,8 @@ class Case:
             return self._symmetric_curve()
         if self.uses_network_switches:
             return Curve(self._collnet_latency_s(), self._collnet_Bps())
+        if self.algorithm == "all_pairs":
+            return Curve(0.0, self.rate_Bps(protocol))
         latency_s, rate_Bps = self._latency_s(protocol), self.rate_Bps(protocol)
         if self.algorithm == "pat":
             return Curve(latency_s, rate_Bps * _PAT_SHARE)
@@ -350,7 +362,13 @@ class Case:
             return bus_Bps / 2
         if self.algorithm == "nvls_tree":
             return min(links_Bps, _NVLS_TREE_MAX[generation][scale] * _GBps * min(_NVLS_CHANNELS, channels) / bus)
-        return links_Bps
+        return links_Bps / 2 if protocol == "ll" else links_Bps
+
+    @property
+    def most_ll_Bps(self) -> float:
+        """Algorithm bandwidth that the node's channels reach with LL; the tuner expects that of NVLink's on any node."""
+        bus = 2.0 if self.algorithm == "tree" else bus_factor(self.op, self.group.size)
+        return _LL_MAX[self.facts.generation] * self.facts.channels_share * _GBps / bus
 
     @property
     def _channels(self) -> int:

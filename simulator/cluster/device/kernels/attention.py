@@ -190,7 +190,12 @@ def flash_s(operator: Attention, samples: float, speed: Speed, *, backward: bool
         operator.value_width, operator.seen,
     )  # fmt: skip
     merged = (pieces - 1) * _MERGED * operator.heads * operator.queries * operator.value_width * samples
-    return pieces * float(attention_s(work, rates, speed, backward=backward)) + merged * speed.element_bytes / speed.reached_Bps
+    own_s = float(attention_s(work, rates, speed, backward=backward))
+    if pieces == 1:
+        return own_s
+    # of the keys of other ranks, balanced ranks see all of those that they read: a half where attention is causal
+    other_s = float(attention_s(work._replace(keys=work.keys * work.seen, seen=1.0), rates, speed, backward=backward))
+    return own_s + (pieces - 1) * other_s + merged * speed.element_bytes / speed.reached_Bps
 
 
 def running(kernels: Kernels) -> AttentionRates | None:

@@ -14,7 +14,17 @@ from typing import Final
 from pydantic import Field
 
 from scaleproof.simulator.common.spec import Spec
-from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, Product, WeightPass
+from scaleproof.simulator.model.operators import (
+    Attention,
+    Convolution,
+    Matmul,
+    MemoryBound,
+    Operator,
+    Product,
+    Scan,
+    WeightPass,
+)
+from scaleproof.simulator.model.recommender.lookups import Lookup
 
 CALLS: Final = "calls"
 BACKWARD_CALLS: Final = "backward calls"
@@ -110,6 +120,8 @@ def _work(operators: Iterable[Operator], samples: float, backward: bool) -> Work
             _move(work, operator, samples, backward)
         elif isinstance(operator, Attention):
             _attend(work, operator, samples, backward)
+        elif isinstance(operator, Scan):
+            _multiply_activations(work, operator, samples, backward)
         else:
             products = operator.backward(samples) if backward else operator.forward(samples)
             _multiply(work, BACKWARD_CALLS if backward else CALLS, operator, products, samples)
@@ -131,6 +143,11 @@ def _move(work: Work, operator: MemoryBound, samples: float, backward: bool) -> 
         kind = "norm" if kind.endswith("norm") else "other"
     if isinstance(operator, WeightPass):
         work.update({MEMORY_BACKWARD_CALLS if backward else MEMORY_CALLS: operator.kernels, kind: operator.moved})
+        return
+    if isinstance(operator, Lookup):
+        moved_bytes = (operator.backward_bytes if backward else operator.forward_bytes)(samples, operator.element_bytes)
+        calls = MEMORY_BACKWARD_CALLS if backward else MEMORY_CALLS
+        work.update({calls: len(operator.parts), "embedding": moved_bytes / operator.element_bytes})
         return
     if not backward:
         work.update({MEMORY_CALLS: 1, kind: (operator.read + operator.written) * samples})
@@ -160,9 +177,15 @@ def _attend(work: Work, operator: Attention, samples: float, backward: bool) -> 
         moved = rows * (operator.width + operator.value_width) * samples * times
         work.update({calls: 1, flops: operator.forward_flops * operator.seen * samples * times, "product": moved})
         return
+    _multiply_activations(work, operator, samples, backward)
+
+
+def _multiply_activations(work: Work, operator: Attention | Scan, samples: float, backward: bool) -> None:
+    """Adds the work of products of activations: a call for each, and for the kernel between them."""
+    calls = BACKWARD_CALLS if backward else CALLS
     for product in operator.backward(samples) if backward else operator.forward(samples):
         work.update({calls: 1, FLOPS: product.flops, "product": _matrices(product), "packed": _packed(product)})
-    work.update({calls: 1, "other": (3 if backward else 2) * operator.scores * samples})
+    work.update({calls: 1, "other": operator.between[backward] * samples})
 
 
 def _matrices(product: Product) -> float:

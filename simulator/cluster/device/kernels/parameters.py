@@ -167,6 +167,7 @@ class Speed(NamedTuple):
     burst: bool = False
     operand_bytes: float | None = None
     pads: bool = False
+    direct_flops: float = 0.0
 
     @property
     def on_tensor_cores(self) -> bool:
@@ -177,6 +178,20 @@ class Speed(NamedTuple):
     def reached_Bps(self) -> float:
         """Memory bandwidth that kernels reach."""
         return self.memory_Bps * self.kernels.memory_share
+
+
+def direct_flops(kernels: Kernels, clock_Hz: float | None) -> float:
+    """FLOP/s of grouped convolutions whose threads compute an output each, by scenarios/kernels/convolutions.yaml."""
+    known = convolution_constants()
+    clock_Hz = float(known["clock"]) if clock_Hz is None else clock_Hz
+    return 2.0 * float(known["multiply_adds"]) * kernels.processors * clock_Hz
+
+
+@functools.cache
+def convolution_constants() -> dict[str, Any]:
+    """The constants of scenarios/kernels/convolutions.yaml."""
+    found: dict[str, Any] = yaml_file.shipped(catalog.ROOT / "kernels" / "convolutions.yaml")
+    return found
 
 
 @functools.lru_cache(maxsize=256)

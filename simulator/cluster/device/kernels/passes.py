@@ -9,7 +9,7 @@ from typing import Final
 
 from scaleproof.simulator.cluster.device.kernels.attention import flash_s
 from scaleproof.simulator.cluster.device.kernels.cpu_core import Work, backward_work, forward_work, weights_work
-from scaleproof.simulator.cluster.device.kernels.parameters import Speed
+from scaleproof.simulator.cluster.device.kernels.parameters import Speed, convolution_constants
 from scaleproof.simulator.cluster.device.kernels.products import BatchedProduct, Kernel, seconds
 from scaleproof.simulator.model.operators import (
     Attention,
@@ -19,14 +19,15 @@ from scaleproof.simulator.model.operators import (
     Operator,
     Product,
     SavedActivation,
+    Scan,
     WeightPass,
 )
+from scaleproof.simulator.model.recommender.lookups import Lookup
 
 # Bytes of an element of a dropout mask.
 MASK_BYTES: Final = 1
-# Elements that a fused softmax of attention reads and writes per score in the forward and the backward pass, where it reads its
-# output and the gradient of its output.
-SOFTMAX_ACCESSES: Final = (2, 3)
+# Bytes of an element of 16 bits, in which cuDNN has depthwise convolutions.
+_NARROW_BYTES: Final = 2
 
 
 def _memory_s(speed: Speed, elements: float) -> float:
@@ -47,6 +48,8 @@ def forward_kernels(operator: Operator, samples: float, speed: Speed) -> Iterato
     """Kernels of an operator's forward pass."""
     if isinstance(operator, WeightPass):
         yield from _weight_pass_s(operator, speed)
+    elif isinstance(operator, Lookup):
+        yield _memory_s(speed, operator.forward_bytes(samples, speed.element_bytes) / speed.element_bytes)
     elif isinstance(operator, MemoryBound):
         yield _memory_s(speed, (operator.read + operator.written) * samples)
     elif isinstance(operator, Convolution):
@@ -56,8 +59,8 @@ def forward_kernels(operator: Operator, samples: float, speed: Speed) -> Iterato
     else:
         loads = operator.loads if isinstance(operator, Matmul) else ()
         yield from (BatchedProduct.from_product(product, loads) for product in operator.forward(samples))
-        if isinstance(operator, Attention):
-            yield _memory_s(speed, SOFTMAX_ACCESSES[0] * operator.scores * samples)
+        if isinstance(operator, Attention | Scan):
+            yield _memory_s(speed, operator.between[0] * samples)
 
 
 def backward_kernels(operator: Operator, samples: float, speed: Speed) -> Iterator[Kernel]:
@@ -66,6 +69,8 @@ def backward_kernels(operator: Operator, samples: float, speed: Speed) -> Iterat
         return
     if isinstance(operator, WeightPass):
         yield from _weight_pass_s(operator, speed)
+    elif isinstance(operator, Lookup):
+        yield _memory_s(speed, operator.backward_bytes(samples, speed.element_bytes) / speed.element_bytes)
     elif isinstance(operator, MemoryBound):
         yield _memory_s(speed, (operator.backward_read + operator.backward_written) * samples)
     elif isinstance(operator, Convolution):
@@ -80,7 +85,7 @@ def backward_kernels(operator: Operator, samples: float, speed: Speed) -> Iterat
             yield BatchedProduct.from_product(product, operator.loads, inner=number >= operator.input_gradient)
     else:
         yield from map(BatchedProduct.from_product, operator.backward(samples))
-        yield _memory_s(speed, SOFTMAX_ACCESSES[1] * operator.scores * samples)
+        yield _memory_s(speed, operator.between[1] * samples)
 
 
 def _convolution_s(
@@ -96,9 +101,26 @@ def _convolution_s(
     if speed.winograd and _is_dense_3x3(operator):
         transformed = _winograd(operator, samples)
         products = [transformed[names] for names in tensors]
+    direct_s = _direct_s(operator, speed)
     for product, names in zip(products, tensors, strict=True):
         left, right, written = (elements[name] for name in names.split())
-        yield BatchedProduct(product, left + right, written)
+        kernel = BatchedProduct(product, left + right, written)
+        if direct_s is None:
+            yield kernel
+        else:
+            moved_s = _memory_s(speed, left + right + written)
+            yield min(moved_s + direct_s * samples, *seconds([kernel], speed))
+
+
+def _direct_s(operator: Convolution, speed: Speed) -> float | None:
+    """Seconds of arithmetic per sample of a grouped convolution that threads compute output by output; None without groups."""
+    if operator.groups == 1 or not speed.direct_flops:
+        return None
+    widest = convolution_constants()["depthwise_kernel"]
+    is_depthwise = operator.groups == operator.inputs and speed.element_bytes == _NARROW_BYTES
+    if is_depthwise and max(operator.kernel) <= widest:
+        return 0.0
+    return operator.forward_flops / speed.direct_flops
 
 
 def _is_dense_3x3(operator: Convolution) -> bool:
@@ -160,7 +182,7 @@ def _kernels(operator: Operator, backward: bool) -> int:
         return operator.kernels
     if isinstance(operator, MemoryBound) or _is_flash(operator) or (isinstance(operator, Convolution) and not backward):
         return 1
-    return len(operator.backward(1) if backward else operator.forward(1)) + isinstance(operator, Attention)
+    return len(operator.backward(1) if backward else operator.forward(1)) + isinstance(operator, Attention | Scan)
 
 
 def _is_flash(operator: Operator) -> bool:

@@ -12,8 +12,9 @@ import pytest
 from scaleproof.reports.charts.chart import Boxes, Line
 from scaleproof.reports.charts.runs import accuracy as result_charts
 from scaleproof.reports.charts.runs import breakdown as run_charts
-from scaleproof.reports.charts.style import GREY, MEMORY_COLOURS
+from scaleproof.reports.charts.style import COMMUNICATION_COLOURS, GREY, MEMORY_COLOURS
 from scaleproof.reports.read.results import Case, read
+from scaleproof.simulator.common.communication import Dimension
 from scaleproof.simulator.run.records import Scaling
 from tests.reports.example import CASES, make_run
 
@@ -114,3 +115,8 @@ def test_importing_pages_does_not_import_matplotlib() -> None:
     heavy = {"matplotlib", "plotly", "pandas", "torch"}
     code = f"import scaleproof.reports.pages.page, sys; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3]).returncode == 0
+
+
+def test_each_dimension_of_training_ranks_has_a_colour_of_its_own() -> None:
+    labels = {one.label for one in Dimension if one not in (Dimension.TO_HOST, Dimension.FROM_HOST)}
+    assert len({COMMUNICATION_COLOURS[label] for label in labels}) == len(labels)

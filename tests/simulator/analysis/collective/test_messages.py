@@ -49,7 +49,7 @@ CLUSTERS: dict[str, Callable[[int], Cluster]] = {
     ),
 }
 # those for any number of ranks
-PAIRS = [(name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops if name != "in_turns"]
+PAIRS = [(name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops if name not in ("in_turns", "torus_axes")]
 RANKS = (2, 4, 8)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -159,6 +160,13 @@ def test_the_plan_is_printed_as_text_and_json() -> None:
     assert data["best"][0]["low_s"] < data["best"][0]["step_time_s"] < data["best"][0]["high_s"]
 
 
+def test_a_plan_that_waits_for_samples_says_what_limits_them() -> None:
+    record = record_of(plan(small("input={decode: 10 s, cores: 2}"), 8, top=1), "0")
+    text = " ".join(described(describe([record])).split())
+    assert re.search(r"8 GPUs: input-bound, No. 1 waits for samples in \d+ % of a step; limited by decoding: ", text)
+    assert not record_of(planned(), "0").input
+
+
 def test_the_plan_names_its_frameworks() -> None:
     found = planned()
     record = record_of(found, "0")
@@ -179,7 +187,9 @@ def test_only_named_frameworks_are_considered(capsys: pytest.CaptureFixture[str]
     assert main([*command, "torchtitann"]) == 2
     assert capsys.readouterr().err.startswith("no framework is called 'torchtitann'; did you mean")
     assert main([*command, "torchtitan", "--strategies", "parameter_server"]) == 2
-    assert "torchtitan does not support parameter server; use tensorflow-1-servers" in capsys.readouterr().err
+    assert (
+        "torchtitan does not support parameter server; use tensorflow-1-grpc, tensorflow-1-servers" in capsys.readouterr().err
+    )
 
 
 def test_of_configurations_that_differ_in_buckets_or_rank_order_alone_the_best_is_returned() -> None:

@@ -48,6 +48,9 @@ def test_compute_bound_throughput_depends_only_on_flops(small: Make) -> None:
     [
         ("{decode: 1 s, cores: 2}", "decoding of a sample", "input.decode"),
         ("{storage: {sample: 1 MB, bandwidth: 1 MB/s}, decode: 1 us}", "storage bandwidth", "input.storage.bandwidth"),
+        ("{storage: {sample: 1 MB, bandwidth: 1 TB/s, latency: 100 s}}", "latency of a read", "input.storage.latency"),
+        ("{augment: 1 s, cores: 2}", "augmentation of a sample", "input.augment"),
+        ("{copied: 1 TB}", "link to the host", "cluster.node.host.link"),
     ],
 )
 def test_the_slower_part_of_loading_is_the_bottleneck_of_an_input_bound_job(

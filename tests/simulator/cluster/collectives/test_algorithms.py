@@ -18,7 +18,7 @@ from scaleproof.simulator.common.errors import InputError
 
 # those for any number of ranks
 PAIRS: list[tuple[str, Op]] = [
-    (name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops if name != "in_turns"
+    (name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops if name not in ("in_turns", "torus_axes")
 ]
 # Algorithms that need the same number of ranks on each node.
 EVEN_ALONE = {"hierarchical", "in_network", "collnet_direct", "nvls", "symmetric_multimem"}

@@ -20,7 +20,7 @@ PLAIN_PAIRS: list[tuple[str, Op]] = [
     (name, op)
     for name, algorithm in ALGORITHMS.items()
     for op in algorithm.ops
-    if not name.startswith(("nvls", "collnet", "symmetric", "in_turns"))
+    if not name.startswith(("nvls", "collnet", "symmetric", "in_turns", "torus_axes"))
 ]
 ALPHA_S, INSIDE_ALPHA_S = 10e-6, 1e-6
 Bps, INSIDE_Bps = 10e9, 100e9

@@ -160,7 +160,7 @@ def test_each_step_of_a_ring_has_the_latency_beyond_that_of_a_message_of_the_lib
     base = cluster("nccl on H100", nodes, 1)
     facts = base.nccl
     assert facts is not None
-    message_s = timing_constants(base, facts).known_latencies_s[1]
+    message_s = timing_constants(base, facts, ()).known_latencies_s[1]
     excess_s = seconds(case, SMALL, network={"latency": "1 ms"}) - seconds(case, SMALL)
     assert excess_s == pytest.approx((nodes - 1) * (1e-3 - message_s))
 

@@ -37,7 +37,15 @@ def test_messages_between_geforce_cards_pass_the_host() -> None:
     assert staged.node.link is not None
     assert not staged.node.link.peer_to_peer
     assert bus_Bps(2, staged) == pytest.approx(0.72 * bus_Bps(2, direct), rel=0.02)
-    assert cluster(2, "pcie-4-x16", "rtx-a6000").node.link.peer_to_peer  # type: ignore[union-attr]
+
+
+def test_other_cards_are_peers_under_one_switch_alone() -> None:
+    """NCCL uses the host's memory where messages would pass a root complex, unless the file says that peers are direct."""
+    direct = cluster(4, {"base": "pcie-4-x16", "peer_to_peer": True}, "l40s")
+    under_switches = cluster(4, {"base": "pcie-4-x16", "topology": TREE}, "l40s")
+    assert bus_Bps(4, cluster(4, "pcie-4-x16", "l40s")) == pytest.approx(0.72 * bus_Bps(4, direct), rel=0.02)
+    assert bus_Bps(2, under_switches) == pytest.approx(bus_Bps(2, direct), rel=0.02)
+    assert bus_Bps(4, under_switches) == pytest.approx(0.72 * bus_Bps(4, direct), rel=0.02)
 
 
 def test_two_cards_under_one_switch_share_its_uplink_twice() -> None:

@@ -1,4 +1,4 @@
-"""Convolutional networks have the parameters and FLOPs that were published, and keep what each of their steps needs."""
+"""Convolutional networks keep what each of their steps needs, and a backward pass costs twice a forward pass."""
 
 from __future__ import annotations
 
@@ -21,39 +21,32 @@ from scaleproof.simulator.model.convolutional.image_steps import (
 )
 from scaleproof.simulator.model.operators import Convolution, SavedActivation
 
-# (model, parameters, multiply-adds in 1e9): those published with torchvision's models, and the grouped AlexNet's of
-# arXiv 1703.09039, table II; torchvision counts Inception's multiply-adds without its auxiliary classifier
-PUBLISHED = {
-    "resnet50": (ResNet(), 25_557_032, 4.09),
-    "resnet101": (ResNet(depth=101), 44_549_160, 7.80),
-    "resnet152": (ResNet(depth=152), 60_192_808, 11.51),
-    "vgg16": (Vgg(), 138_357_544, 15.47),
-    "vgg19": (Vgg(depth=19), 143_667_240, 19.63),
-    "alexnet": (AlexNet(), 61_100_840, 0.714),
-    "alexnet grouped": (AlexNet(grouped=True), 60_965_224, 0.724),
-    "inception": (InceptionV3(auxiliary=False), 23_834_568, 5.713),
-    "inception auxiliary": (InceptionV3(), 27_161_264, 5.719),
-}
+MODELS = {
+    "resnet18": ResNet(depth=18), "resnet18 for CIFAR": ResNet(depth=18, small_images=True, image=32, classes=10),
+    "resnet50": ResNet(), "vgg16": Vgg(), "alexnet": AlexNet(), "alexnet grouped": AlexNet(grouped=True),
+    "inception": InceptionV3(auxiliary=False), "inception auxiliary": InceptionV3(),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_and_flops_equal_published_ones(name: str) -> None:
-    model, parameters, multiply_adds = PUBLISHED[name]
-    assert model.parameters() == parameters
-    assert sum(layer.forward_flops for layer in model.build_layers()) / 2e9 == pytest.approx(multiply_adds, rel=2e-3)
+def test_parameters_and_flops_of_variants_equal_published_ones() -> None:
+    """The grouped AlexNet of the ONNX model zoo as onnx-tool prints it, and the Inception of timm's list."""
+    assert AlexNet(grouped=True).parameters() / 1e6 == pytest.approx(60.96, abs=0.006)
+    assert InceptionV3(auxiliary=False).parameters() / 1e6 == pytest.approx(23.83, abs=0.005)
+    layers = InceptionV3(auxiliary=False).build_layers()
+    assert sum(layer.forward_flops for layer in layers) / 2e9 == pytest.approx(5.713, abs=0.0005)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", MODELS)
 def test_backward_flops_are_twice_forward_except_for_the_input_gradient_of_the_data(name: str) -> None:
-    layers = PUBLISHED[name][0].build_layers()
+    layers = MODELS[name].build_layers()
     first = next(operator for operator in layers[0].operators if isinstance(operator, Convolution))
     forward, backward = (sum(getattr(layer, which) for layer in layers) for which in ("forward_flops", "backward_flops"))
     assert backward == 2 * forward - first.forward_flops
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", MODELS)
 def test_layers_of_equal_signature_cost_the_same(name: str) -> None:
-    layers = PUBLISHED[name][0].build_layers()
+    layers = MODELS[name].build_layers()
     assert len({layer.name for layer in layers}) == len(layers)
     for layer in layers:
         equal = [other for other in layers if other.signature == layer.signature]

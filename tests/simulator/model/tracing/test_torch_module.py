@@ -254,18 +254,32 @@ def build(): return Net(8, 8), torch.randn(2, 8, 8)
         trace(reference, strict=True)
 
 
-def test_sparse_gradients_are_said_to_be_counted_as_dense(write: Write) -> None:
+def test_tables_with_sparse_gradients_are_found_with_their_lookups(write: Write) -> None:
     name = write("""
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.table, self.top = nn.EmbeddingBag(1000, 8, sparse=True), nn.Linear(8, 1)
-    def forward(self, rows):
-        return self.top(self.table(rows))
-def build(): return Net(), torch.zeros(4, 3, dtype=torch.long)
+        self.bias, self.bag = nn.Linear(4, 4), nn.EmbeddingBag(1000, 8, sparse=True)
+        self.shared, self.tied = nn.Embedding(50, 4, sparse=True), nn.Embedding(9, 4, sparse=True)
+        self.gate, self.chosen = nn.Linear(4, 7), nn.Embedding(7, 4, sparse=True)
+        self.drawn, self.dense = nn.Embedding(6, 4, sparse=True), nn.Embedding(5, 4)
+    def forward(self, x, rows):
+        h = self.bias(x) + self.shared(rows[:, 0] % 50) + self.shared(rows[:, 1] % 50) + self.tied(rows[:, 2] % 9)
+        h = h + self.chosen(self.gate(h).argmax(-1)) + self.drawn(torch.randint(6, (len(x),))) + self.dense(rows[:, 0] % 5)
+        return self.bag(rows).sum(), h @ self.tied.weight.t()
+def build(): return Net(), torch.zeros(4, 4), torch.zeros(4, 3, dtype=torch.long)
 """)
-    with pytest.warns(UserWarning, match="gradients of table are sparse, but are counted as dense"):
-        trace(f"python:{name}:build")
+    layers = trace(f"python:{name}:build").build_layers()
+    found = {
+        table.name: (layer.tensors[table.tensor], table.looked.width, table.looked.pooling, table.is_foreseen)
+        for layer in layers
+        for table in layer.row_tables
+    }
+    # the table whose weights are also a product's has gradients for all rows
+    assert found == {
+        "bag.weight": (8000, 8, 3, True), "shared.weight": (200, 4, 2, True), "chosen.weight": (28, 4, 1, False),
+        "drawn.weight": (24, 4, 1, False),
+    }  # fmt: skip
 
 
 WRONG = {
@@ -302,6 +316,20 @@ def test_errors_of_a_users_function_are_reported_in_one_line(text: str, write: W
 def test_malformed_references_are_rejected(reference: str) -> None:
     with pytest.raises(FieldError, match="not of the form python:module:function"):
         trace(reference)
+
+
+def test_functions_are_called_with_the_arguments_in_the_reference(write: Write) -> None:
+    name = write("def build(width=3, act='relu'): return nn.Linear(4, width), torch.zeros(2, 4)")
+    assert trace(f"python:{name}:build").parameters() == 15
+    assert trace(f"python:{name}:build(width=5, act='gelu')").parameters() == 25
+    with pytest.raises(FieldError, match=r"raised TypeError: .* argument 'depth'"):
+        trace(f"python:{name}:build(depth=5)")
+
+
+@pytest.mark.parametrize("called", ["build(5)", "build(width=open('x'))", "build(**{})", "build(width=", "build()(width=5)"])
+def test_calls_of_anything_but_literals_by_name_are_rejected(called: str, write: Write) -> None:
+    with pytest.raises(FieldError, match="give arguments by name"):
+        trace(f"python:{write('def build(width=3): return nn.Linear(4, width), torch.zeros(2, 4)')}:{called}")
 
 
 def test_missing_modules_are_rejected() -> None:

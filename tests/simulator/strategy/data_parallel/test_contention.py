@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.predict import timed
+from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.data_parallel.contention import delays_s, together_s
 from tests.simulator.frameworks.scenarios import scenario
@@ -84,3 +85,18 @@ def test_links_move_one_thing_at_a_time(together: float, within: float, exposed:
     assert max(1 + longer_s, together + delayed_s) >= busy_s - 1e-12
     assert longer_s <= together + 1e-12
     assert delayed_s <= within + 1e-12
+
+
+@pytest.mark.parametrize("shard", ["table", "row"])
+def test_gradients_of_one_bucket_slow_no_passes(shard: str) -> None:
+    """One bucket is complete when the passes are, so that its sum shares links with nothing and takes as long as after them."""
+    fields = {
+        "model": {"kind": "dlrm", "tables": [{"rows": 1000, "dim": 64, "count": 8}], "dense": 4, "bottom": [64],
+                  "top": [64, 1]},
+        "cluster": "netlab-100mbit", "strategy": {"kind": "data_parallel", "workers": 4, "tables": {"shard": shard}},
+        "batch": 2048,
+    }  # fmt: skip
+    overlapped, after = (
+        timed(load(fields, {"strategy.overlap": overlap, "strategy.bucket": "25 MiB"})) for overlap in (True, False)
+    )
+    assert overlapped.step_time_s == pytest.approx(after.step_time_s, rel=1e-6)

@@ -27,6 +27,7 @@ MIXTURE = (
     "model={kind: llama, layers: 4, hidden: 1024, heads: 8, vocabulary: 256, sequence: 1024, "
     "experts: {count: 8, active: 2, feedforward: 4096}}"
 )
+SHARED = MIXTURE.replace("active: 2", "active: 2, shared: 1")
 PIECES = "tensor: 4, sequence_parallel: true, overlap_tensor: true"
 LAYOUTS = {
     "tensor": (GPT, "tensor: 4"),
@@ -36,6 +37,7 @@ LAYOUTS = {
     "pieces and ring": (GPT, f"{PIECES}, context: 2"),
     "replicas": (GPT, f"workers: 2, overlap: true, {PIECES}"),
     "experts": (MIXTURE, "workers: 8, expert: 8, overlap_experts: true, microbatches: 2"),
+    "shared experts": (SHARED, "workers: 8, expert: 8, overlap_shared_experts: true"),
     "folded experts": (
         MIXTURE, f"workers: 2, {PIECES}, expert: 8, expert_tensor: 1, overlap_experts: true, microbatches: 2",
     ),

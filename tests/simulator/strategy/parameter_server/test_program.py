@@ -75,6 +75,15 @@ def test_dedicated_servers_take_the_time_of_the_busier_side(small: Make, workers
     assert overlapped.step_time_s >= least_s
 
 
+@pytest.mark.parametrize(("workers", "count"), [(4, 1), (8, 2)])
+def test_a_servers_threads_copy_all_that_it_sends_and_receives(small: Make, workers: int, count: int) -> None:
+    """With gRPC n·S/k bytes pass one thread of a server in each direction, however fast its card is."""
+    rpc = "framework={base: tensorflow-1-servers, rpc: {send: 0.5 GB/s, receive: 0.25 GB/s}}"
+    scenario = small(servers(workers, count), rpc, *ALONE, *PLAIN)
+    each_s = workers / count * size_bytes(scenario) * (1 / 0.5e9 + 1 / 0.25e9)
+    assert predict(scenario).breakdown_s["exposed_communication"] == pytest.approx(each_s, rel=1e-6)
+
+
 @pytest.mark.parametrize("nodes", [2, 5, 8])
 def test_colocated_servers_on_all_nodes_equal_the_ring(small: Make, nodes: int) -> None:
     """(n − 1)·S/k bytes pass each card in each phase, which with k = n is the ring's bound."""
@@ -336,7 +345,7 @@ LAYERS = [Layer(str(i), str(i), (), tensors, 1) for i, tensors in enumerate([(90
 
 
 def pushed(sharding: Any, count: int, limit_bytes: float = np.inf, sparse: Sparse | None = None) -> list[list[float]]:
-    return [bucket.sent_bytes.tolist() for bucket in buckets(LAYERS, count, sharding, 4, limit_bytes, sparse, 2)]
+    return [bucket.sent_bytes.tolist() for bucket in buckets(LAYERS, count, sharding, 4, limit_bytes, sparse, 2, 1)]
 
 
 def test_shards_are_equal_bytes_or_whole_tensors() -> None:
@@ -348,7 +357,7 @@ def test_shards_are_equal_bytes_or_whole_tensors() -> None:
 
 
 def test_buckets_are_filled_from_the_last_tensor_and_pulled_first_layer_first() -> None:
-    found = buckets(LAYERS, 1, "bytes", 4, 100.0, None, 1)
+    found = buckets(LAYERS, 1, "bytes", 4, 100.0, None, 1, 1)
     assert [(bucket.layer, bucket.sent_bytes.tolist()) for bucket in found] == [(0, [440.0]), (1, [120.0])]
 
 
@@ -468,6 +477,6 @@ def test_incompatible_fields_are_rejected(small: Make, fields: Mapping[str, obje
 def test_models_without_embedding_reject_sparse(small: Make) -> None:
     mlp = "model={kind: mlp, inputs: 8, layers: 2, hidden: 8, outputs: 2}"
     with pytest.raises(
-        ScenarioError, match=r"strategy\.sparse: only the token embeddings of described models are sparse.*leave sparse out"
+        ScenarioError, match=r"strategy\.sparse: only tables of recommenders, token embeddings of.*leave sparse out"
     ):
         small(servers(4, sparse="{rows: 0.1}"), mlp)

@@ -86,7 +86,8 @@ def test_shipped_files_can_be_updated(name: str, tmp_path: Path) -> None:
     after = slowed(before, slowdown_interval)
     path.write_text(rewritten(path, before, after))
 
-    assert uncertain(load_cluster(path)) == pytest.approx(uncertain(after))
+    # written numbers have five digits, on which what is left open may depend
+    assert uncertain(load_cluster(path)) == pytest.approx(uncertain(after), rel=1e-3)
 
 
 def test_a_file_in_flow_style_is_rewritten(tmp_path: Path) -> None:

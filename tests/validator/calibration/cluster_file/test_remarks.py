@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+import yaml
 
 from scaleproof.commands.text.calibration import table
+from scaleproof.simulator.scenario.training import Input
 from scaleproof.validator.calibration.cluster_file.remarks import NAMES, failed, remarks
 from scaleproof.validator.probe.points import Point
 
@@ -67,6 +71,16 @@ def test_each_probe_result_is_shown_in_its_unit() -> None:
     assert reported["host_copy"] == "host to device 20 GB/s, device to host 10 GB/s"  # not between devices
     kernel = "by torch's fused kernel over 20 M parameters in fp32"
     assert reported["host_adam"] == f"4 billion parameters/s on 16 cores, {kernel}"
+
+
+def test_files_give_the_input_of_a_scenario() -> None:
+    read = _point("loading", "files read", 3.2e6, 2e-3, file_bytes=100_000, readers=8)
+    decoded = _point("loading", "files decoded", 32, 0.24)
+    text = "input: {storage: {sample: 100000 B, bandwidth: 1.6 GB/s}%s} (a file a sample, 8 threads that read)"
+    assert remarks([read, decoded])["loading"] == text % ", decode: 7.50 ms"
+    assert remarks([read])["loading"] == text % ""
+    (given,) = re.findall("{.*}", remarks([read, decoded])["loading"])
+    assert Input.model_validate(yaml.safe_load(given)).decode_s == pytest.approx(7.5e-3)
 
 
 def test_the_slowdown_of_products_is_compared_with_the_predicted_one() -> None:

@@ -29,6 +29,12 @@ def _first_row(lines: list[str]) -> int:
     return next(number for number, line in enumerate(lines) if re.match(r"\s+\d", line))
 
 
+def test_a_head_with_a_damaged_name_is_noted(tmp_path: Path) -> None:
+    found = nccl_tests.read([_log(tmp_path, _text().replace(" type ", " type. ", 1))])
+    assert any("no column is called 'type'" in line for line in found.notes.lines())
+    assert len(found.points) == len(SIZES)
+
+
 def test_contradictory_times_are_named_with_file_line_and_both_values(tmp_path: Path) -> None:
     logs = [_log(tmp_path, _text(), "a.log"), _log(tmp_path, _text(4e-5), "b.log")]
     row = _first_row(_text().splitlines()) + 1

@@ -45,7 +45,8 @@ replaced = [name for module in MODULES for name, one in vars(module).items() if 
 assert len(replaced) > 100, len(replaced)
 device = torch.device("cuda", 0)
 side, timer = torch.cuda.Stream(device=device, priority=-1), torch.cuda.Event(enable_timing=True, blocking=False)
-with torch.cuda.stream(stream=side):
+assert torch.cuda.Stream.priority_range()[1] < 0
+with torch.cuda.device_of(obj=torch.ones(1, device="cuda")), torch.cuda.stream(stream=side):
     timer.record(stream=side)
 torch.cuda.current_stream(device=device).wait_event(event=timer)
 free, total = torch.cuda.mem_get_info(device=device)

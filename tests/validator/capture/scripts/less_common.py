@@ -28,9 +28,12 @@ dist.init_process_group("nccl")
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 model = DistributedDataParallel(Model().cuda(), find_unused_parameters=True)
 model.register_comm_hook(state=None, hook=default_hooks.bf16_compress_hook)
+built_in = DistributedDataParallel(nn.Linear(WIDTH, WIDTH).cuda())
+built_in._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
 optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-3)
 for step in range(4):
     model(torch.randn(4, 8, WIDTH, device="cuda")).mean().backward()
+    built_in(torch.randn(4, WIDTH, device="cuda")).mean().backward()
     optimizer.step()
     optimizer.zero_grad()
     if step == 0:

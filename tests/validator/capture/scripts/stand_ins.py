@@ -51,9 +51,23 @@ elif NAME.startswith("transformer_engine"):
     import transformer_engine.pytorch as te
     from transformer_engine.common.recipe import DelayedScaling, Format
 
+    if NAME.endswith("ring"):
+        import torch.distributed as dist
+
+        dist.init_process_group("nccl")
+
     class Layer(nn.Module):
         def __init__(self):
             super().__init__()
+            if NAME.endswith("grouped"):
+                self.layer = te.GroupedLinear(4, WIDTH, 4 * WIDTH, bias=False, params_dtype=torch.bfloat16)
+                self.forward = lambda x: self.layer(x, [BATCH * LENGTH // 2, 0, BATCH * LENGTH // 4, BATCH * LENGTH // 4])
+                return
+            if NAME.endswith("ring"):
+                self.packed = te.Linear(WIDTH, 3 * WIDTH, params_dtype=torch.bfloat16)
+                self.core = te.DotProductAttention(HEADS, WIDTH // HEADS, cp_group=dist.group.WORLD)
+                self.forward = lambda x: self.core(*self.packed(x).unflatten(-1, (3, HEADS, -1)).unbind(2))
+                return
             self.layer = te.Linear(WIDTH, 4 * WIDTH, params_dtype=torch.bfloat16)
 
         def forward(self, x):

@@ -12,6 +12,8 @@ from torch.distributed.device_mesh import init_device_mesh
 mesh = init_device_mesh("cuda", (int(os.environ["WORLD_SIZE"]) // 2, 2), mesh_dim_names=("data", "tensor"))
 rank, ranks = dist.get_rank(), dist.get_world_size()
 store = dist.TCPStore("127.0.0.1", 29511, ranks, rank == 0, timedelta(seconds=30))
+assert (store.host, store.port) == ("127.0.0.1", 29511)
+assert dist.TCPStore(host_name="127.0.0.1", port=0, is_master=True).port > 0
 if rank == 0:
     store.set("run", "first")
 store.wait(["run"], timedelta(seconds=20))

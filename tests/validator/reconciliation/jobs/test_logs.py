@@ -15,6 +15,7 @@ from scaleproof.validator.reconciliation.jobs.log_formats import (
     DEEPSPEED,
     FORMATS,
     LIGHTNING,
+    MAXTEXT,
     MEGATRON,
     NANOTRON,
     NEMO,
@@ -55,7 +56,7 @@ def _run(path: Path, scenario: Scenario, notes: ImportNotes | None = None) -> Ru
 # 256 samples of 8192 tokens in 5.4 s on 64 GPUs are 6,068 tokens/s per GPU and 47.4 samples/s
 SAMPLES = [
     (TORCHTITAN, 256 * 8192 / 64 / 6100), (MEGATRON, 5.4), (NEMO, 5.4), (DEEPSPEED, 256 / 47.4), (TRAINER, 1 / 0.185),
-    (NANOTRON, 5.4), (LIGHTNING, 1 / 0.19),
+    (NANOTRON, 5.4), (LIGHTNING, 1 / 0.19), (MAXTEXT, 5.4),
 ]  # fmt: skip
 
 
@@ -165,6 +166,7 @@ def test_the_mesh_of_torchtitan_gives_the_number_of_gpus(mesh: str, tmp_path: Pa
         ("_step,_runtime,throughput(tps),loss_metrics/global_avg_loss", ["1,9,600,11", "2,15,6400,10", "3,21,6400,9"], 5.12),
         ("Step,run a - train_step_timing in s,run a - train_step_timing in s__MIN", ["0,30,1", "1,5,1", "2,5,1"], 5.0),
         ("Step,iteration-time,lm loss", ["1,30,9", "2,5,8", "3,5,7"], 5.0),
+        ("Wall time,Step,Value", [f"{1.7e9 + 50 * number},{10 * number},9" for number in range(4)], 5.0),
         ("_step,_timestamp,train/loss", ["0,100,9", "10,150,8", "20,200,8", "30,250,7"], 5.0),
     ],
 )

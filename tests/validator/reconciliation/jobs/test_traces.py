@@ -14,6 +14,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.diagnosis.diagnose import of_job
 from scaleproof.validator.reconciliation.jobs import comparison
 from scaleproof.validator.reconciliation.jobs.job import JobFiles, MeasuredJob, measured_job
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase
@@ -98,10 +99,11 @@ def test_a_slow_rank_is_named_before_the_network(tmp_path: Path) -> None:
     assert run.rank_names[classes[slow]] == f"worker {slow}"
     paths = [tmp_path / f"rank{rank}.json.gz" for rank in range(ranks)]
     traces = [write_rank(run, classes[rank], rank, list(range(ranks)), path) for rank, path in enumerate(paths)]
-    case = ReconciledCase(scenario, predict(scenario), _job(scenario, traces).run)
-    text = real_job.describe(case, False, "traces")
-    assert f"compute of worker {slow} takes 1.25 times as long as of its peers" in text
-    assert f"ranks wait for worker {slow}" in text
+    job = _job(scenario, traces)
+    case = ReconciledCase(scenario, predict(scenario), job.run)
+    text = real_job.describe(case, False, "traces", of_job(job.ranks, []))
+    assert text.startswith(f"rank {slow} (GPU 0) computes 25.0 % slower than its peers; it costs")
+    assert f"ranks wait for rank {slow}" in text
     assert "--probe collective" not in text
 
 

@@ -29,7 +29,7 @@ EXPERTS = {"count": 8, "active": 4, "feedforward": 24}
 MIXED = TINY_GPT | {"experts": EXPERTS}
 FEW = TINY_GPT | {"experts": {**EXPERTS, "active": 2, "shared": 1}}
 WORKERS = {"kind": "hybrid", "workers": 4, "expert": 4}
-ONCE = {**WORKERS, "deduplicated": True}
+ONCE = {**WORKERS, "dispatcher": "deepep"}
 LIMITED = {**WORKERS, "node_limit": 1}
 FOLDED = {"kind": "hybrid", "tensor": 2, "sequence_parallel": True, "expert_tensor": 1, "workers": 2, "expert": 4}
 STAGED = {"stages": 2, "microbatches": 2, "schedule": "zb_h1", "overlap_sends": True, "overlap": False}
@@ -53,7 +53,7 @@ def run_of(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[st
         *in_bulk(
             (LIMITED, MIXED, {"optimizer": "adam"}),
             ({**ONCE, "microbatches": 2}, MIXED, {"optimizer": "adam"}),
-            ({**FOLDED, "deduplicated": True}, FEW, {}),
+            ({**FOLDED, "dispatcher": "hybridep"}, FEW, {}),
             (ONCE, MIXED, {"zero": 3}),
             ({**ONCE, **STAGED, "node_limit": 1}, FEW, {}),
         ),
@@ -102,9 +102,13 @@ def test_a_token_is_sent_once_to_each_node_and_rank(make_scenario: MakeScenario)
 @pytest.mark.parametrize(
     ("strategy", "model", "message"),
     [
-        ({**ONCE, "workers": 6, "expert": 3}, TINY_GPT | {"experts": {**EXPERTS, "count": 6}}, "strategy.deduplicated is"),
+        (
+            {**ONCE, "workers": 6, "expert": 3},
+            TINY_GPT | {"experts": {**EXPERTS, "count": 6}},
+            "strategy.dispatcher: deepep is",
+        ),
         ({**LIMITED, "workers": 6, "expert": 3}, TINY_GPT | {"experts": {**EXPERTS, "count": 6}}, "strategy.node_limit is"),
-        (ONCE, TINY_GPT | {"experts": {**EXPERTS, "capacity": 1.0}}, "strategy.deduplicated with model.experts.capacity"),
+        (ONCE, TINY_GPT | {"experts": {**EXPERTS, "capacity": 1.0}}, "strategy.dispatcher: deepep with model.experts.capacity"),
         (LIMITED, TINY_GPT | {"experts": {**EXPERTS, "active": 6}}, "strategy.node_limit: 1: 4 experts"),
     ],
 )

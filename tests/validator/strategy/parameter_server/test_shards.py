@@ -39,7 +39,7 @@ def test_message_sizes_equal_predicted_ones(
 ) -> None:
     scenario, layout, _ = parts(make_scenario, models[kind], shard, servers, limit)
     limit_bytes = scenario.strategy.bucket_bytes if limit else float("inf")
-    expected = buckets(scenario.model.build_layers(), servers, shard, 4, limit_bytes, None, 1)
+    expected = buckets(scenario.model.build_layers(), servers, shard, 4, limit_bytes, None, 1, 1)
 
     assert [bucket.layer for bucket in layout.buckets] == [bucket.layer for bucket in expected]
     for bucket, predicted in zip(layout.buckets, expected, strict=True):

@@ -281,7 +281,7 @@ def test_spans_of_asynchronous_workers_are_consistent(make_scenario: MakeScenari
 @pytest.mark.parametrize(("precision", "element_bytes"), [("fp32", 4), ("fp16", 2)])
 def test_overlapped_pushes_have_the_simulators_sizes(precision: str, element_bytes: int, make_scenario: MakeScenario) -> None:
     scenario = make_scenario({**BASE, **OVERLAPPED}, batch=12, precision=precision)
-    expected = buckets(scenario.model.build_layers(), 2, "bytes", element_bytes, 4 * 2**10, None, 3)
+    expected = buckets(scenario.model.build_layers(), 2, "bytes", element_bytes, 4 * 2**10, None, 3, 1)
 
     spans = measure(scenario).spans
 
@@ -359,7 +359,7 @@ def test_sparse_messages_have_the_predicted_sizes(make_scenario: MakeScenario, m
     scenario = make_scenario({**SPARSE, **OVERLAPPED}, models["gpt"], batch=12)
     strategy = scenario.strategy
     assert isinstance(strategy, ParameterServer)
-    expected = buckets(scenario.model.build_layers(), 2, "tensor", 4, 4 * 2**10, strategy.sparse, 3)
+    expected = buckets(scenario.model.build_layers(), 2, "tensor", 4, 4 * 2**10, strategy.sparse, 3, 1)
 
     spans = measure(scenario).spans
 

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.full
 SMALL: dict[str, Any] = {"kind": "resnet", "image": 32, "classes": 10}
 
 
-@pytest.mark.parametrize(("depth", "image"), [(50, 224), (101, 64), (152, 64)])
-def test_layers_have_the_simulators_tensors_and_outputs(depth: Literal[50, 101, 152], image: int) -> None:
-    spec = ResNet(depth=depth, image=image)
+@pytest.mark.parametrize(("depth", "image", "small"), [(18, 32, True), (34, 64, False), (50, 224, False), (152, 64, False)])
+def test_layers_have_the_simulators_tensors_and_outputs(depth: Literal[18, 34, 50, 152], image: int, small: bool) -> None:
+    spec = ResNet(depth=depth, image=image, small_images=small)
     with torch.device("meta"):
         modules = models.build(spec, range(len(spec.build_layers())), seed=0)
         x = torch.empty(2, 3, image, image)

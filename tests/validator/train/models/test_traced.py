@@ -140,7 +140,6 @@ def test_modules_that_cannot_be_sharded_are_refused(make_scenario: MakeScenario)
         check_trainable(make_scenario({"kind": "hybrid", "tensor": 2}, model("plain")))
 
 
-@pytest.mark.filterwarnings("ignore:.*counted as dense:UserWarning")
 @pytest.mark.parametrize(
     ("name", "message"),
     [

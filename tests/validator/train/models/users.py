@@ -107,6 +107,55 @@ class Scaled(nn.Module):
         return cast(Tensor, self.words(words) * self.scale)
 
 
+class Recommender(nn.Module):
+    """A bag of items and a table that two fields share by an offset, with sparse or dense gradients, between dense layers."""
+
+    def __init__(self, sparse: bool = True) -> None:
+        super().__init__()
+        self.bottom, self.items = nn.Linear(3, 8), nn.EmbeddingBag(60, 8, mode="mean", sparse=sparse)
+        self.fields, self.top = nn.Embedding(40, 4, sparse=sparse), nn.Linear(24, 1)
+        self.offsets = nn.Buffer(torch.tensor([0, 20]))
+
+    def forward(self, dense: Tensor, items: Tensor, fields: Tensor) -> Tensor:
+        x = functional.relu(self.bottom(dense))
+        looked_up = self.fields(fields % 20 + self.offsets)
+        return self.top(torch.cat([x, self.items(items), looked_up.flatten(1)], -1))  # type: ignore[no-any-return]
+
+
+def recommender() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    return Recommender(), torch.randn(30, 3), torch.arange(120).reshape(30, 4) % 60, torch.arange(60).reshape(30, 2)
+
+
+def dense_recommender() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    return Recommender(sparse=False), *recommender()[1:]
+
+
+def recommender_of_half() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    """Samples look up half of the rows of each table."""
+    module, dense, items, fields = recommender()
+    return module, dense, items % 30, fields % 10
+
+
+def recommender_with_optimizer() -> dict[str, Any]:
+    module, *inputs = recommender()
+    return {"module": module, "inputs": inputs, "optimizer": lambda parameters: torch.optim.Adagrad(parameters, lr=0.1)}
+
+
+class Chosen(nn.Module):
+    """Looks up the row of the largest output of a trained layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.rows, self.top = nn.Linear(3, 5), nn.Embedding(5, 4, sparse=True), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(self.rows(self.gate(x).argmax(-1)))  # type: ignore[no-any-return]
+
+
+def chosen_rows() -> tuple[nn.Module, Tensor]:
+    return Chosen(), torch.randn(4, 3)
+
+
 def normed_batches() -> tuple[nn.Module, Tensor]:
     """Two products with a batch norm of one value of each channel and sample between them."""
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2)), torch.randn(8, 4)

@@ -20,7 +20,7 @@ from scaleproof.simulator.cluster.collectives.nccl.constants import TimingConsta
 from scaleproof.simulator.cluster.collectives.nccl.timing import Timing, choices, point_to_point
 from scaleproof.simulator.cluster.collectives.settings import Adjust
 from scaleproof.simulator.common.errors import FieldError
-from scaleproof.simulator.scenario.read import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster, load_device
 from tests.simulator.cluster.collectives.nccl.cases import HOPPER, links, seconds
 from tests.simulator.clusters import plain
 
@@ -33,7 +33,27 @@ def adjusted(known: Cluster, **factors: float) -> Cluster:
 def constants(known: Cluster) -> TimingConstants:
     facts = known.nccl_facts
     assert facts is not None
-    return timing_constants(known, facts)
+    return timing_constants(known, facts, ())
+
+
+def test_small_sums_of_eight_mi300x_go_to_all_others_at_once() -> None:
+    """RCCL has an algorithm of two steps below 1 MiB where eight devices are all joined, in place of a ring's 14."""
+    node = {"devices": 8, "link": {"bandwidth": "448 GB/s", "latency": 0, "topology": {"kind": "mesh"}}}
+    eight = Cluster.model_validate({"node": node, "device": load_device("mi300x-192gb-oam")})
+    found = constants(eight)
+    small, large = (collective_cost("all_reduce", size_bytes, Group.of(8, 8), eight) for size_bytes in (1024, 2**20))
+    assert (small.algorithm, large.algorithm) == ("all_pairs", "ring")
+    assert small.latency_s == pytest.approx(found.launch_s + 2 * found.inside_step_s[0])
+    assert collective_cost("all_reduce", 1024, Group.of(4, 8), eight).algorithm != "all_pairs"
+
+
+def test_ll_over_pcie_reaches_what_its_few_channels_do() -> None:
+    """The tuner expects LL's rate of NVLink's 24 channels of any node; over PCIe 4 there are two."""
+    link = {"base": "pcie-4-x16", "peer_to_peer": True}
+    node = Cluster.model_validate({"node": {"devices": 8, "link": link}, "device": load_device("l40s")})
+    sizes = 2.0**17, 2.0**18
+    first_s, second_s = (collective_cost("all_reduce", size_bytes, Group.of(8, 8), node).seconds for size_bytes in sizes)
+    assert second_s - first_s > (sizes[1] - sizes[0]) * 2 * 7 / 8 / (87.7e9 * 2 / 24)
 
 
 def test_the_smallest_sizes_take_the_launch_and_the_steps_of_ll() -> None:

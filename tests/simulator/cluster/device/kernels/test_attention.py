@@ -144,11 +144,11 @@ def test_what_fits_the_cache_is_prepared_faster() -> None:
 
 
 def test_pieces_of_keys_take_as_long_as_all_keys_and_their_merging() -> None:
-    """Without fixed times: masked scores on the diagonal are computed once more for each piece."""
+    """Without fixed times: only a rank's own keys have a diagonal, of which blocks compute masked scores too."""
     on = speed(MEMORY_Bps, rates())
     whole, ring = (flash_s(operator(queries=8192, keys=65536, pieces=pieces), 1, on) for pieces in (1, 8))
     merged = 7 * 3 * 2 * 32 * 8192 * 128 / MEMORY_Bps
-    assert whole + merged <= ring <= 1.15 * whole + merged
+    assert 0.97 * whole + merged <= ring <= 1.02 * whole + merged
 
 
 def test_shares_of_a_device_win_over_rates() -> None:

@@ -172,6 +172,21 @@ def test_a_convolution_reads_each_value_once() -> None:
     assert backward_s(slow, without, samples=4) == pytest.approx(2 * elements / 1e9)
 
 
+def test_depthwise_convolutions_take_the_time_of_bytes_or_of_threads() -> None:
+    small = Convolution("c", 256, 256, (3, 3), 56 * 56, 256 * 56 * 56, 256)
+    wide = replace(small, kernel=(7, 7))
+    on = speed(1e12)._replace(direct_flops=1e12)
+    moved_s = (2 * 2 * small.input_elements * 8 + 2 * small.weights) / 1e12
+    # 16 bits and a small window: as fast as bytes move; else a thread computes an output
+    assert forward_s(on, small, samples=8) == pytest.approx(moved_s)
+    assert forward_s(on, wide, samples=8) == pytest.approx(moved_s + 8 * wide.forward_flops / 1e12, rel=1e-3)
+    single = speed(1e12, size=4)._replace(direct_flops=1e12)
+    assert forward_s(single, small, samples=8) == pytest.approx(2 * moved_s + 8 * small.forward_flops / 1e12, rel=1e-3)
+    # groups wide enough for matrix products use them
+    grouped = replace(wide, groups=2)
+    assert forward_s(on, grouped, samples=8) == pytest.approx(forward_s(speed(1e12), grouped, samples=8))
+
+
 def test_winograd_saves_five_ninths_of_a_dense_3x3_convolution_of_stride_1() -> None:
     direct, transformed = (speed(size=4, winograd=way) for way in (False, True))
     for passed in (forward_s, backward_s):
