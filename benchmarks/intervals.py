@@ -1,6 +1,6 @@
 """Fit of the model error of prediction intervals to all published measurements, and its check with whole sources left out.
 
-Run: python benchmarks/intervals.py [--write] [--scored FILE]
+Run: python benchmarks/intervals.py [--write] [--scored FILE] [--only TABLE]
 
 1. Scores collectives, data_parallel_scaling, pipeline_schedules, vision, and transformer_training twice: with the row's
    framework and with the default one (some minutes on two cores; `--scored FILE` keeps the scored rows in a file, and reads
@@ -9,7 +9,8 @@ Run: python benchmarks/intervals.py [--write] [--scored FILE]
 3. Prints the coverage of 90 % intervals with the row's own source left out, as a share of rows and as the mean over sources,
    with the mean width (upper over lower end); what a shift of the prediction would gain; and how often the configuration that
    `plan` and `compare` call faster was.
-4. With `--write`, writes `scenarios/uncertainty/errors.yaml`, which predictions read.
+4. With `--write`, writes `scenarios/uncertainty/errors.yaml`, which predictions read. With `--only TABLE`, families of that
+   table alone are scored, fitted, and written; those of other tables stay as they are.
 
 To do after any change of predictions: `python benchmarks/intervals.py --write`, then `scaleproof score --leave-out source`.
 """
@@ -43,7 +44,7 @@ from scaleproof.proof.published.prediction import LEAVE_OUT_SOURCE, Options, Pre
 from scaleproof.proof.published.score import score
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
 from scaleproof.simulator.published.tables import folder
-from scaleproof.simulator.uncertainty.error_model import EXPOSED, FILE, MODEL, NODES, Fit, PairFit, log_exposed
+from scaleproof.simulator.uncertainty.error_model import EXPOSED, FILE, MODEL, NARROW, NODES, RANKS, Fit, PairFit, log_exposed
 from scaleproof.simulator.uncertainty.pairwise import with_reversals
 
 # Scored tables, and whether with the row's framework.
@@ -55,6 +56,8 @@ _TABLES: Final = (
     ("transformer_training", False),
     ("vision", True),
 )
+# Tables whose families can be fitted alone: pairs are of transformers.
+_ALONE: Final = ("collectives", "data_parallel_scaling", "pipeline_schedules", "vision")
 # No end of the model error is nearer to the prediction than that of the prior, since the next source is a new draw; the rows of
 # schedules are one paper's, so that their own errors say little about others. Memory is counted.
 _FLOOR: Final = QUANTITIES[MODEL].prior * DEVIATIONS
@@ -77,7 +80,7 @@ _FAMILIES: Final[Mapping[str, Family]] = {
     "collectives": Family(("small",), "shortest"),
     "schedules": Family(),
     "memory": Family(("default_framework",), floor=FLOOR),
-    "vision": Family(ends="shortest"),
+    "vision": Family((RANKS, NARROW)),
 }
 _MANY_NODES: Final = 2
 _HEADER: Final = """\
@@ -101,12 +104,12 @@ class Scored(NamedTuple):
         return self.configuration.row
 
 
-def scored_rows() -> Iterator[Scored]:
+def scored_rows(only: str | None = None) -> Iterator[Scored]:
     """Yields all rows that the error model is fitted to, predicted with constants that were fitted without the row's source.
 
-    Intervals are from the priors alone.
+    Intervals are from the priors alone. only: the table whose rows are taken; all if None.
     """
-    for name, with_framework in _TABLES:
+    for name, with_framework in [one for one in _TABLES if only in (None, one[0])]:
         title = name if with_framework else f"{name}, default framework"
         result = score(folder() / f"{name}.csv", Options(frameworks=with_framework, raw=True, leave_out=LEAVE_OUT_SOURCE))
         print(f"scored {title}: {len(result.predictions)} rows", flush=True)
@@ -128,12 +131,12 @@ def _scored(title: str, one: Prediction) -> Scored:
     return Scored(table, case.family, one.nodes, Configuration(row, one.pairs[0], system, known.degrees, *times))
 
 
-def kept_rows(path: Path | None) -> list[Scored]:
-    """The rows in the file, or scored ones, which are then kept there."""
+def kept_rows(path: Path | None, only: str | None = None) -> list[Scored]:
+    """The rows in the file, or scored ones, which are then kept there. only: as in `scored_rows`."""
     if path is None:
-        return list(scored_rows())
+        return list(scored_rows(only))
     if not path.is_file():
-        rows = list(scored_rows())
+        rows = list(scored_rows(only))
         path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
     return [_read(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -247,6 +250,17 @@ def written(families: Mapping[str, Fitted], pairs: PairFit, without: Mapping[str
     return _HEADER + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=128, allow_unicode=True)
 
 
+def with_families(text: str, families: Mapping[str, Fitted], rows: Sequence[Scored]) -> str:
+    """The content of the file of errors with some families in place of those that it has."""
+    content, new = yaml.safe_load(text), yaml.safe_load(written(families, PairFit(), {}, rows))
+    content["families"] |= new["families"]
+    for source, fits in new["without"].items():
+        of_source = content["without"].setdefault(source, {"families": {}})
+        of_source["families"] |= fits["families"]
+    content["without"] = dict(sorted(content["without"].items()))
+    return _HEADER + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=128, allow_unicode=True)
+
+
 def _plain(fitted: Fit) -> dict[str, Any]:
     return {
         "deviation": fitted.deviation,
@@ -264,11 +278,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the file that predictions read")
     parser.add_argument("--scored", type=Path, metavar="FILE", help="scored rows: read if the file exists, else written")
+    parser.add_argument("--only", choices=_ALONE, metavar="TABLE", help="fit this table alone")
     options = parser.parse_args()
-    rows = kept_rows(options.scored)
+    rows = kept_rows(options.scored, options.only)
     families = fitted_families(rows)
     print_coverage(rows, families)
     print_shifts(rows)
+    if options.only:
+        if options.write:
+            FILE.write_text(with_families(FILE.read_text(encoding="utf-8"), families, rows), encoding="utf-8")
+            print(f"wrote {FILE}")
+        return
     pairs, without = fitted_pairs(rows, families["training"])
     if options.write:
         FILE.parent.mkdir(exist_ok=True)

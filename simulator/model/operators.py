@@ -349,6 +349,11 @@ class Convolution(_Weighted):
         return [Product(round(self.positions * samples), self.outputs // self.groups, self._inner, self.groups)]
 
 
+# Products of single elements, by PyTorch's names, and the largest factor that counts as broadcast, as a share of the output.
+_PRODUCTS: Final = frozenset({"mul", "div", "addcmul"})
+_MOST_BROADCAST: Final = 0.5
+
+
 @dataclass(frozen=True)
 class MemoryBound:
     """A memory-bound operator: norm, activation function, dropout, addition, pooling, look-up or loss.
@@ -376,6 +381,18 @@ class MemoryBound:
     def gradient_elements(self) -> int:
         """Elements per sample of the gradients of activations that the backward pass reads and writes."""
         return self.written + self.backward_written if self.has_backward else 0
+
+    @functools.cached_property
+    def backward_moved(self) -> int:
+        """Elements per sample that the backward pass reads and writes.
+
+        The gradient of a factor that is broadcast, such as a scale of each channel, is a product with all elements, which a
+        kernel writes, and its sum, which another reads: the output's gradient is read once more, and the product moved twice.
+        """
+        moved = self.backward_read + self.backward_written
+        factor = self.read - self.written
+        is_broadcast = self.name in _PRODUCTS and 0 < factor < _MOST_BROADCAST * self.written
+        return moved + 3 * self.written if is_broadcast and self.has_backward else moved
 
     def moved_elements(self, samples: float) -> float:
         """Elements that the forward pass reads and writes."""

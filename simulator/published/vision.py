@@ -67,6 +67,11 @@ def vision_run(row: Row, named: bool = True) -> RowScenario:
     }
     if named and software:
         parts["framework"] = software["framework"]
+    if "input" in software:
+        # workers are those of a GPU, or the cores of the node if these are fewer
+        given = dict(software["input"])
+        cores = min(given.pop("workers") * gpus // int(row["nodes"]), given.pop("most"))
+        parts["input"] = given | {"cores": cores}
     return RowScenario(load(parts), (*assumed, *unknown))
 
 
@@ -91,7 +96,7 @@ def _optimizer(row: Row) -> str:
 
 def _model(row: Row) -> dict[str, Any]:
     """The model by its name in timm, or by words of `vision_models.yaml`."""
-    name, found = row["model"], dict[str, Any]()
+    name, found, flash = row["model"], dict[str, Any](), not _BEFORE_FLASH.search(row["software"])
     side = re.match(r"(\d+)$|(\d+) ?x ?\2(?!\d)", row["image_size"])
     if name.startswith(_TIMM):
         found = {"source": f"timm:{name.removeprefix(_TIMM).partition('.')[0]}"}
@@ -100,11 +105,11 @@ def _model(row: Row) -> dict[str, Any]:
         if known is None:
             raise InputError(f"no model is known for {name}")
         found = {"source": known["source"]}
+        flash = flash and known.get("flash", True)
         if not known.get("sized", False):
             side = None
     if side:
         found["image"] = int(side[1] or side[2])
-    flash = not _BEFORE_FLASH.search(row["software"])
     return {"kind": "recorded", "name": name, "flash": flash, **found}
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.model import RecordedModel
@@ -47,8 +48,13 @@ LARGE_BYTES: Final = 2**20
 # errors grow by a power of shares that are not small.
 EXPOSED: Final = "log_exposed"
 _SMALL_SHARE: Final = 0.05
+_NARROW_BYTES: Final = 2
 # Covariate of the number of nodes.
 NODES: Final = "log2_nodes"
+# Covariates of recorded models: the number of ranks, which share what loads and prepares samples, and wait for the slowest; and
+# whether products have at most 16 bits, so that they take less of the time and what is not modelled more.
+RANKS: Final = "log2_ranks"
+NARROW: Final = "narrow"
 # Share of what runs teach about the size of errors that holds on twice as many nodes as they had: about the share of the
 # variance of errors that runs of other sizes with the same degrees have in common (errors.yaml, `pairs`).
 _KEPT_PER_DOUBLING: Final = 0.5
@@ -213,6 +219,8 @@ def case_of_scenario(scenario: Scenario) -> ErrorCase:
     if scenario.training.measured_step is not None:
         return ErrorCase("scaling", covariates=covariates)
     if isinstance(scenario.model, RecordedModel):
+        narrow = ELEMENT_BYTES[scenario.training.precision] <= _NARROW_BYTES
+        covariates |= {RANKS: math.log2(scenario.strategy.training_ranks), NARROW: float(narrow)}
         return ErrorCase("vision", covariates=covariates, software=software_ends(scenario))
     group = "default framework" if scenario.framework_is_default else "named framework"
     return ErrorCase("training", group, covariates, software_ends(scenario))

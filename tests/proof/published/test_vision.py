@@ -60,3 +60,16 @@ def test_the_table_is_known_by_its_columns() -> None:
     assert [table.name for table in TABLES if table.columns <= ROW.keys()] == ["vision"]
     assert set_of(Cells(ROW)) == "repository results/table.csv"
     assert predict(Cells(ROW)).interval is not None
+
+
+def test_loader_workers_share_the_cores_of_a_node() -> None:
+    trained = {"software": "PyTorch 21.03 (NGC), channels-last", "gpu": "V100-SXM-16GB", "model": "efficientnet-b0"}
+    assert run(**trained).input.cores == 8
+    assert run(**trained, gpus="8").input.cores == 40
+    assert run().input is None
+
+
+def test_attention_is_products_where_the_code_of_the_model_has_them() -> None:
+    usual = {"gpu": "V100", "software": "PyTorch AMP"}
+    assert not run(**usual, model="ViT-B/16 fine-tuning (MAE recipe)").model.flash
+    assert run(**usual, model="ViT-B/16").model.flash

@@ -67,6 +67,20 @@ def test_families_follow_from_what_a_scenario_measured(small: Make) -> None:
     assert case_of_scenario(described).family == "training", "processors that nobody measured are not calibrated"
 
 
+def test_recorded_models_are_less_certain_on_more_ranks_and_in_16_bits() -> None:
+    def width(*changes: str) -> float:
+        scenario = load("timm:resnet50", ["cluster=dgx1-v100", "batch=64", *changes])
+        case = case_of_scenario(scenario)
+        assert case.family == "vision"
+        low, high = case.log_ends(scenario.cluster, shipped())
+        return float(high - low)
+
+    single, half = "training.precision=fp32", "training.precision=fp16"
+    one, eight = "strategy.workers=1", "strategy.workers=8"
+    assert width(one, single) < width(one, half) < width(eight, half)
+    assert width(one, single) < width(eight, single)
+
+
 def test_calibrated_clusters_keep_the_prior_or_their_own_interval(small: Make) -> None:
     prior = QUANTITIES[MODEL].prior * 1.6449
     ends = ErrorCase(None).log_ends(small().cluster, shipped())

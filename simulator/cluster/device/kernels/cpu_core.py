@@ -153,7 +153,7 @@ def _move(work: Work, operator: MemoryBound, samples: float, backward: bool) -> 
         work.update({MEMORY_CALLS: 1, kind: (operator.read + operator.written) * samples})
         return
     kind = "rms_norm_backward" if kind == "rms_norm" else kind
-    work.update({MEMORY_BACKWARD_CALLS: 1, kind: (operator.backward_read + operator.backward_written) * samples})
+    work.update({MEMORY_BACKWARD_CALLS: 1, kind: operator.backward_moved * samples})
 
 
 def _multiply(work: Work, calls: str, operator: Matmul | Convolution, products: Iterable[Product], samples: float) -> None:

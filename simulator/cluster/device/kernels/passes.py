@@ -72,7 +72,7 @@ def backward_kernels(operator: Operator, samples: float, speed: Speed) -> Iterat
     elif isinstance(operator, Lookup):
         yield _memory_s(speed, operator.backward_bytes(samples, speed.element_bytes) / speed.element_bytes)
     elif isinstance(operator, MemoryBound):
-        yield _memory_s(speed, (operator.backward_read + operator.backward_written) * samples)
+        yield _memory_s(speed, operator.backward_moved * samples)
     elif isinstance(operator, Convolution):
         gradients = (operator.input_gradient, "output weights input"), (operator.weight_gradient, "input output weights")
         tensors = [names for is_needed, names in gradients if is_needed]
@@ -92,20 +92,27 @@ def _convolution_s(
     operator: Convolution, samples: float, speed: Speed, products: Iterable[Product], tensors: Sequence[str]
 ) -> Iterator[Kernel]:
     """Kernels of a convolution's products. tensors: for each product the names of the two tensors that it reads and of the one
-    that it writes. Each value is read once, even if it is in several windows."""
+    that it writes. Each value is read once, even if it is in several windows.
+
+    In 32 bits libraries take the faster of direct products and Winograd's. One kernel transforms and multiplies (cuDNN's
+    `winograd_128x128`, as profiles of V100 name it); gradients of weights have a kernel for each transform alone
+    (`winograd_nonfused::winogradWgradData4x4`).
+    """
     elements = {
         "input": operator.input_elements * samples,
         "output": operator.positions * operator.outputs * samples,
         "weights": float(operator.weights),
     }
-    if speed.winograd and _is_dense_3x3(operator):
-        transformed = _winograd(operator, samples)
-        products = [transformed[names] for names in tensors]
+    is_transformed = speed.winograd and _is_dense_3x3(operator)
     direct_s = _direct_s(operator, speed)
     for product, names in zip(products, tensors, strict=True):
         left, right, written = (elements[name] for name in names.split())
         kernel = BatchedProduct(product, left + right, written)
-        if direct_s is None:
+        if is_transformed and names.endswith(" weights"):
+            yield min(*seconds([kernel], speed), _weights_by_winograd_s(operator, samples, speed))
+        elif is_transformed:
+            yield min(seconds([kernel, BatchedProduct(_winograd(operator, samples, names), left + right, written)], speed))
+        elif direct_s is None:
             yield kernel
         else:
             moved_s = _memory_s(speed, left + right + written)
@@ -124,20 +131,27 @@ def _direct_s(operator: Convolution, speed: Speed) -> float | None:
 
 
 def _is_dense_3x3(operator: Convolution) -> bool:
-    """Whether a convolution is 3 × 3 with stride 1 and without groups."""
-    return (
-        operator.kernel == (3, 3) and operator.groups == 1 and operator.input_elements == operator.inputs * operator.positions
-    )
+    """Whether a convolution is 3 × 3 with stride 1 and without groups. Without padding, sides of its input are longer by 2."""
+    most = (math.sqrt(operator.positions) + 2) ** 2
+    return operator.kernel == (3, 3) and operator.groups == 1 and operator.input_elements <= operator.inputs * most * 1.01
 
 
-def _winograd(operator: Convolution, samples: float) -> dict[str, Product]:
-    """The products of F(2 × 2, 3 × 3), 16 for each tile of four outputs (arXiv 1509.09308, section 4.1), by their tensors."""
-    tiles = math.ceil(operator.positions * samples / 4)
-    return {
-        "input weights output": Product(tiles, operator.outputs, operator.inputs, 16),
-        "output weights input": Product(tiles, operator.inputs, operator.outputs, 16),
-        "input output weights": Product(operator.inputs, operator.outputs, tiles, 16),
-    }
+def _winograd(operator: Convolution, samples: float, tensors: str) -> Product:
+    """The products of F(2 × 2, 3 × 3), 16 for each tile of four outputs (arXiv 1509.09308, section 4.1), of a pass by the names
+    of the tensors that it reads and writes."""
+    sizes = {"input": operator.inputs, "output": operator.outputs}
+    read, _, written = tensors.split()
+    return Product(math.ceil(operator.positions * samples / 4), sizes[written], sizes[read], 16)
+
+
+def _weights_by_winograd_s(operator: Convolution, samples: float, speed: Speed) -> float:
+    """Seconds of gradients of weights by F(3 × 3, 4 × 4): 36 products for each tile of 16 positions, after a kernel for each
+    tensor that reads it and writes the values that products read."""
+    values, positions = 36, 16
+    tiles = math.ceil(operator.positions * samples / positions)
+    (multiplied_s,) = seconds([BatchedProduct.from_product(Product(operator.inputs, operator.outputs, tiles, values))], speed)
+    read = (operator.input_elements + operator.positions * operator.outputs) * samples
+    return multiplied_s + speed.kernels.launch_s + _memory_s(speed, read * (1 + values / positions))
 
 
 @functools.lru_cache(maxsize=4096)

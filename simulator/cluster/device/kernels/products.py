@@ -246,8 +246,13 @@ TILES: Final[dict[Generation, tuple[tuple[int, int], ...]]] = {
 # of all positions, which libraries split until the processors are busy (NVIDIA/cutlass, discussion 396, on their tuning).
 _SPLITS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 _RATED_SPLITS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 64, 128)
-# Inner elements of one iteration of a tile's main loop; an iteration over fewer elements takes as long.
+# Inner elements of one iteration of a tile's main loop; an iteration over fewer elements takes as long. Without tensor cores it
+# is 8 (NVIDIA/cutlass, default configurations of SIMT kernels).
 _LOOP_STEP: Final = 64
+_SIMT_STEP: Final = 8
+# Narrower tiles of libraries' products in 32 bits without tensor cores, by kernels in profiles of GPUs from Maxwell on:
+# volta_sgemm_32x128, volta_scudnn_128x32.
+_SIMT_TILES: Final = ((128, 32), (32, 128))
 # Order of the norm that combines the bounds of tiles and of power into a smooth maximum. Chosen, like the choice of what
 # overlaps, for all shapes of benchmarks/matmul.py.
 _SHARPNESS: Final = 6
@@ -346,17 +351,18 @@ def _tiles_s(
     """Seconds of all waves of tiles, with the fastest choice of tile and split. The parts of a grouped product share the waves;
     tiles of parts with a longer inner dimension have more loop iterations."""
     kernels = speed.kernels
-    rows, columns, splits = _choices(kernels.generation, form.splits)
+    rows, columns, splits = _choices(kernels.generation, form.splits, not speed.on_tensor_cores)
+    step = _LOOP_STEP if speed.on_tensor_cores else _SIMT_STEP
     m, n, k, batch = (value[..., None] for value in (m, n, k, batch))
     tiles = batch * np.ceil(m / rows) * np.ceil(n / columns) * splits
-    iterations = np.ceil(k / splits / _LOOP_STEP)
+    iterations = np.ceil(k / splits / step)
     if begins is not None:
         iterations = _sums(tiles * iterations, begins) / _sums(tiles, begins)
         tiles = _sums(tiles, begins)
     waves = np.ceil(tiles / kernels.processors)
     if not form.exact:
         waves *= np.sqrt(np.sqrt(np.sqrt(tiles / kernels.processors / waves)))
-    tile_flops = 2 * rows * columns * (_LOOP_STEP * iterations + form.ramp)
+    tile_flops = 2 * rows * columns * (step * iterations + form.ramp)
     edges = 1 / rows + 1 / columns
     slowdown = 1 + form.edge * (edges - edges[0])
     waves_s = waves * tile_flops * slowdown * kernels.processors / (speed.peak_flops * form.tile_share)
@@ -373,10 +379,12 @@ def _sums(values: NDArray[np.float64], begins: NDArray[np.int64] | None) -> NDAr
 
 @functools.cache
 def _choices(
-    generation: Generation, splits: tuple[int, ...]
+    generation: Generation, splits: tuple[int, ...], simt: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Rows, columns and splits of all kernels that a library chooses from; arrays of shape (choices,)."""
-    rows, columns, parts = np.array([(*tile, split) for tile in TILES[generation] for split in splits], dtype=np.float64).T
+    """Rows, columns and splits of all kernels that a library chooses from; arrays of shape (choices,). simt: whether products
+    run without tensor cores."""
+    tiles = (*TILES[generation], *(_SIMT_TILES if simt else ()))
+    rows, columns, parts = np.array([(*tile, split) for tile in tiles for split in splits], dtype=np.float64).T
     return rows, columns, parts
 
 

@@ -187,13 +187,45 @@ def test_depthwise_convolutions_take_the_time_of_bytes_or_of_threads() -> None:
     assert forward_s(on, grouped, samples=8) == pytest.approx(forward_s(speed(1e12), grouped, samples=8))
 
 
-def test_winograd_saves_five_ninths_of_a_dense_3x3_convolution_of_stride_1() -> None:
-    direct, transformed = (speed(size=4, winograd=way) for way in (False, True))
-    for passed in (forward_s, backward_s):
-        ratio = passed(direct, conv(56), samples=64) / passed(transformed, conv(56), samples=64)
-        assert ratio == pytest.approx(2.25, rel=0.1)
-        for other in (conv(56, stride=2), conv(56, kernel=5), conv(56, groups=4)):
-            assert passed(direct, other, samples=64) == passed(transformed, other, samples=64)
+def test_winograd_saves_multiplications_of_dense_3x3_convolutions_of_stride_1() -> None:
+    """Five ninths in one kernel, forward and for the input's gradients; three quarters for those of weights."""
+    direct, on = (speed(size=4, winograd=way) for way in (False, True))
+    unpadded = replace(conv(56), input_elements=256 * 58 * 58)
+    for dense in (conv(56), unpadded):
+        direct_s = forward_s(direct, dense, samples=64)
+        assert direct_s / forward_s(on, dense, samples=64) == pytest.approx(2.25, rel=0.1)
+        weights_s = backward_s(on, replace(dense, input_gradient=False), samples=64)
+        assert direct_s / weights_s == pytest.approx(4, rel=0.1)
+        assert backward_s(on, dense, samples=64) == pytest.approx(weights_s + forward_s(on, dense, samples=64), rel=0.05)
+    for other in (conv(56, stride=2), conv(56, kernel=5), conv(56, groups=4), conv(8, stride=2)):
+        assert forward_s(on, other, samples=64) >= 64 * other.forward_flops / FLOPS
+        assert backward_s(on, other, samples=64) >= 2 * 64 * other.forward_flops / FLOPS
+
+
+def test_transforms_of_winograd_move_bytes() -> None:
+    """A transform reads 16 values of a tensor and writes 36, which products read; without arithmetic direct ones are faster."""
+    dense = replace(conv(56), input_gradient=False)
+    moved = 2 * 256 * 56 * 56 * 64 * 4
+    slow = backward_s(speed(1e12, flops=1e14, size=4, winograd=True), dense, samples=64)
+    assert slow > (1 + 36 / 16) * moved / 1e12
+    free = backward_s(speed(1e12, flops=1e30, size=4, winograd=True), dense, samples=64)
+    assert free == pytest.approx(moved / 1e12, rel=0.01)
+
+
+def test_products_without_tensor_cores_have_narrow_tiles_and_short_iterations() -> None:
+    single, half = speed(size=4, winograd=True), speed()
+    assert product_s(half, 200 * 128, 32, 4096) > 1.05 * product_s(single, 200 * 128, 32, 4096)
+    assert product_s(half, 200 * 128, 4096, 8) == pytest.approx(product_s(half, 200 * 128, 4096, 64))
+    assert product_s(single, 200 * 128, 4096, 8) < product_s(single, 200 * 128, 4096, 64) / 6
+
+
+def test_the_gradient_of_a_broadcast_factor_moves_all_elements_three_times_more() -> None:
+    on = speed(1e12)
+    scaled = MemoryBound("mul", 1000 + 10, 1000, 2000 + 10, 1000)
+    plain = replace(scaled, name="add")
+    for other in (replace(scaled, read=2000), replace(scaled, read=1000), plain):
+        assert other.backward_moved == other.backward_read + other.backward_written
+    assert backward_s(on, scaled) - backward_s(on, plain) == pytest.approx(3 * 1000 * 2 / 1e12)
 
 
 EXPERTS = st.lists(st.integers(1, 40), min_size=1, max_size=12)
