@@ -44,7 +44,17 @@ from scaleproof.proof.published.prediction import LEAVE_OUT_SOURCE, Options, Pre
 from scaleproof.proof.published.score import score
 from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES
 from scaleproof.simulator.published.tables import folder
-from scaleproof.simulator.uncertainty.error_model import EXPOSED, FILE, MODEL, NARROW, NODES, RANKS, Fit, PairFit, log_exposed
+from scaleproof.simulator.uncertainty.error_model import (
+    EXPOSED,
+    FILE,
+    MODEL,
+    NARROW,
+    NODE_RANKS,
+    NODES,
+    Fit,
+    PairFit,
+    log_exposed,
+)
 from scaleproof.simulator.uncertainty.pairwise import with_reversals
 
 # Scored tables, and whether with the row's framework.
@@ -80,7 +90,7 @@ _FAMILIES: Final[Mapping[str, Family]] = {
     "collectives": Family(("small",), "shortest"),
     "schedules": Family(),
     "memory": Family(("default_framework",), floor=FLOOR),
-    "vision": Family((RANKS, NARROW)),
+    "vision": Family((NODE_RANKS, NARROW)),
 }
 _MANY_NODES: Final = 2
 _HEADER: Final = """\

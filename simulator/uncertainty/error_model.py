@@ -51,9 +51,9 @@ _SMALL_SHARE: Final = 0.05
 _NARROW_BYTES: Final = 2
 # Covariate of the number of nodes.
 NODES: Final = "log2_nodes"
-# Covariates of recorded models: the number of ranks, which share what loads and prepares samples, and wait for the slowest; and
+# Covariates of recorded models: the number of ranks of a node, which share the host that loads and prepares samples; and
 # whether products have at most 16 bits, so that they take less of the time and what is not modelled more.
-RANKS: Final = "log2_ranks"
+NODE_RANKS: Final = "log2_node_ranks"
 NARROW: Final = "narrow"
 # Share of what runs teach about the size of errors that holds on twice as many nodes as they had: about the share of the
 # variance of errors that runs of other sizes with the same degrees have in common (errors.yaml, `pairs`).
@@ -220,7 +220,8 @@ def case_of_scenario(scenario: Scenario) -> ErrorCase:
         return ErrorCase("scaling", covariates=covariates)
     if isinstance(scenario.model, RecordedModel):
         narrow = ELEMENT_BYTES[scenario.training.precision] <= _NARROW_BYTES
-        covariates |= {RANKS: math.log2(scenario.strategy.training_ranks), NARROW: float(narrow)}
+        on_node = scenario.strategy.training_ranks / 2 ** covariates[NODES]
+        covariates |= {NODE_RANKS: math.log2(max(1.0, on_node)), NARROW: float(narrow)}
         return ErrorCase("vision", covariates=covariates, software=software_ends(scenario))
     group = "default framework" if scenario.framework_is_default else "named framework"
     return ErrorCase("training", group, covariates, software_ends(scenario))

@@ -67,7 +67,7 @@ def test_families_follow_from_what_a_scenario_measured(small: Make) -> None:
     assert case_of_scenario(described).family == "training", "processors that nobody measured are not calibrated"
 
 
-def test_recorded_models_are_less_certain_on_more_ranks_and_in_16_bits() -> None:
+def test_recorded_models_are_less_certain_on_more_ranks_of_a_node_and_in_16_bits() -> None:
     def width(*changes: str) -> float:
         scenario = load("timm:resnet50", ["cluster=dgx1-v100", "batch=64", *changes])
         case = case_of_scenario(scenario)

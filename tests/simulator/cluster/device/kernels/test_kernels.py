@@ -215,7 +215,7 @@ def test_transforms_of_winograd_move_bytes() -> None:
 def test_products_without_tensor_cores_have_narrow_tiles_and_short_iterations() -> None:
     single, half = speed(size=4, winograd=True), speed()
     assert product_s(half, 200 * 128, 32, 4096) > 1.05 * product_s(single, 200 * 128, 32, 4096)
-    assert product_s(half, 200 * 128, 4096, 8) == pytest.approx(product_s(half, 200 * 128, 4096, 64))
+    assert product_s(half, 200 * 128, 4096, 8) == pytest.approx(product_s(half, 200 * 128, 4096, 64), rel=0.2)
     assert product_s(single, 200 * 128, 4096, 8) < product_s(single, 200 * 128, 4096, 64) / 6
 
 
