@@ -253,6 +253,7 @@ _SIMT_STEP: Final = 8
 # Narrower tiles of libraries' products in 32 bits without tensor cores, by kernels in profiles of GPUs from Maxwell on:
 # volta_sgemm_32x128, volta_scudnn_128x32.
 _SIMT_TILES: Final = ((128, 32), (32, 128))
+_WITHOUT_SIMT: Final = ("cdna", "tpu", "gaudi", "trainium", "apple", "cpu")
 # Order of the norm that combines the bounds of tiles and of power into a smooth maximum. Chosen, like the choice of what
 # overlaps, for all shapes of benchmarks/matmul.py.
 _SHARPNESS: Final = 6
@@ -351,8 +352,9 @@ def _tiles_s(
     """Seconds of all waves of tiles, with the fastest choice of tile and split. The parts of a grouped product share the waves;
     tiles of parts with a longer inner dimension have more loop iterations."""
     kernels = speed.kernels
-    rows, columns, splits = _choices(kernels.generation, form.splits, not speed.on_tensor_cores)
-    step = _LOOP_STEP if speed.on_tensor_cores else _SIMT_STEP
+    simt = not speed.on_tensor_cores and kernels.generation not in _WITHOUT_SIMT
+    rows, columns, splits = _choices(kernels.generation, form.splits, simt)
+    step = _SIMT_STEP if simt else _LOOP_STEP
     m, n, k, batch = (value[..., None] for value in (m, n, k, batch))
     tiles = batch * np.ceil(m / rows) * np.ceil(n / columns) * splits
     iterations = np.ceil(k / splits / step)
@@ -381,8 +383,8 @@ def _sums(values: NDArray[np.float64], begins: NDArray[np.int64] | None) -> NDAr
 def _choices(
     generation: Generation, splits: tuple[int, ...], simt: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Rows, columns and splits of all kernels that a library chooses from; arrays of shape (choices,). simt: whether products
-    run without tensor cores."""
+    """Rows, columns and splits of all kernels that a library chooses from; arrays of shape (choices,). simt: whether threads of
+    a GPU compute products without tensor cores."""
     tiles = (*TILES[generation], *(_SIMT_TILES if simt else ()))
     rows, columns, parts = np.array([(*tile, split) for tile in tiles for split in splits], dtype=np.float64).T
     return rows, columns, parts

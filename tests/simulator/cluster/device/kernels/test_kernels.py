@@ -219,6 +219,12 @@ def test_products_without_tensor_cores_have_narrow_tiles_and_short_iterations() 
     assert product_s(single, 200 * 128, 4096, 8) < product_s(single, 200 * 128, 4096, 64) / 6
 
 
+@pytest.mark.parametrize("generation", sorted(TILES))
+def test_large_products_in_32_bits_are_near_the_peak_on_each_generation(generation: str) -> None:
+    on = speed(size=4, winograd=True, generation=generation)
+    assert 1 <= product_s(on, 8192, 8192, 8192) * FLOPS / (2 * 8192**3) < 1.5
+
+
 def test_the_gradient_of_a_broadcast_factor_moves_all_elements_three_times_more() -> None:
     on = speed(1e12)
     scaled = MemoryBound("mul", 1000 + 10, 1000, 2000 + 10, 1000)
