@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from scaleproof.simulator.model import ModelSpec, Traced
 from scaleproof.simulator.model.fine_tuning import FineTuning
 from scaleproof.simulator.model.tracing.user_function import UserModel
+from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.train import emulated_compute
@@ -31,7 +32,7 @@ from scaleproof.validator.train.recompute import prepare
 class RealModel:
     """The torch modules of a model. samples: number in a microbatch; None to train a user's module as it is, undivided.
     tuning: what is trained of the model; None for all of it, or what a user's module says. documents: whether blocks read the
-    documents of tokens, as the second tensor of a batch."""
+    documents of tokens, as the last tensor of a batch."""
 
     def __init__(
         self, spec: ModelSpec, seed: int, dtype: torch.dtype, samples: int | None, tuning: FineTuning | None = None,
@@ -60,8 +61,10 @@ class RealModel:
         else:
             self.wiring, self.ties = models.family_of(spec).wiring(spec), list(models.family_of(spec).ties(spec))
         if documents:
-            blocks = [(*read, Wire(DATA, 1)) for read in self.wiring[1:-1]]
-            self.wiring = [self.wiring[0], *blocks, self.wiring[-1]]
+            place = Wire(DATA, 1 + max(wire.output for read in self.wiring for wire in read if wire.layer == DATA))
+            blocks: int = getattr(spec, "layers")  # noqa: B009 - of models whose samples have lengths
+            reading = [(*read, place) for read in self.wiring[1 : 1 + blocks]]
+            self.wiring = [self.wiring[0], *reading, *self.wiring[1 + blocks :]]
 
     def build(self, numbers: Iterable[int]) -> list[nn.Module]:
         """The layers with these numbers and their initial parameters on the CPU, in fp32 or, of a user's module, in `dtype`."""
@@ -157,7 +160,7 @@ class TrainedModel:
 
     def loss(self, outputs: Values, targets: Tensor) -> Tensor:
         """The mean loss over samples; of outputs in fp16 it is in fp32, as a scaled loss exceeds the range of fp16."""
-        if is_padded(self.scenario) and isinstance(outputs, Tensor):
+        if is_padded(self.scenario) and isinstance(self.scenario.model, Transformer) and isinstance(outputs, Tensor):
             return mean_of_samples(_widened(outputs), targets)
         if isinstance(outputs, Tensor):
             return self.modules.loss(_widened(outputs), targets)

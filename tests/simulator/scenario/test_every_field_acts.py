@@ -32,7 +32,7 @@ _SINGLE: Final = "single kernels in a burst, as in tables of measured kernels; t
 _SERVING: Final = "kernels of serving software, as in tables of measured kernels"
 _LABELLED: Final = (
     "Scenario", "Cluster", "Gpt", "Llama", "VisionLanguage", "Bert", "T5", "Mlp", "ResNet", "Vgg", "AlexNet", "InceptionV3",
-    "Siamese", "Dlrm", "RecurrentNetwork", "RecordedModel",
+    "Siamese", "Dlrm", "Hstu", "RecurrentNetwork", "RecordedModel",
 )  # fmt: skip
 # Fields that no prediction depends on, by class and name or for all classes, with the reason.
 DESCRIPTIVE: Final[Mapping[str, str]] = {

@@ -14,7 +14,7 @@ from scaleproof.validator.strategy.data_parallel.gradient_precision import Accum
 from scaleproof.validator.strategy.data_parallel.tables import divided
 from scaleproof.validator.train.data import Batch, share_of
 from scaleproof.validator.train.models.contrastive import Contrasted
-from scaleproof.validator.train.models.recommender import Features
+from scaleproof.validator.train.models.recommender import LookingUp
 
 
 class MicrobatchedReplica(WholeModel):
@@ -33,14 +33,14 @@ class MicrobatchedReplica(WholeModel):
         """Divides embedding tables over workers, and connects contrastive losses."""
         if isinstance(layer, Contrasted):
             connect(layer, self.context)
-        if isinstance(layer, Features) and self.context.scenario.strategy.plan.exchanges_rows:
+        if isinstance(layer, LookingUp) and self.context.scenario.strategy.plan.exchanges_rows:
             layer.lookups = divided(layer.lookups, self.context, weight_of(self.context))
 
     def parameters(self) -> Mapping[str, Tensor]:
         """Parameters of the model, by name; to be called on all workers together."""
         whole = dict(super().parameters())
         for number, layer in self.layers.items():
-            if isinstance(layer, Features):
+            if isinstance(layer, LookingUp):
                 whole |= {f"{number}.lookups.{name}": value for name, value in layer.lookups.gathered().items()}
         return whole
 

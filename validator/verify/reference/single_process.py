@@ -13,7 +13,7 @@ from typing import Final, Self
 import torch
 from torch import Tensor, nn
 
-from scaleproof.simulator.model import Dlrm
+from scaleproof.simulator.model.recommender.parts import Recommender
 from scaleproof.simulator.model.recommender.placement import place
 from scaleproof.simulator.parallelism.replicas import compared_workers
 from scaleproof.simulator.scenario.schema import Scenario
@@ -154,7 +154,7 @@ class SingleProcess:
 def _divided_tables(scenario: Scenario) -> set[int]:
     """Numbers of the tables that workers divide."""
     plan, model = scenario.strategy.plan, scenario.model
-    if plan.tables is None or plan.workers == 1 or not isinstance(model, Dlrm):
+    if plan.tables is None or plan.workers == 1 or not isinstance(model, Recommender):
         return set()
     return {part.table for part in place(model.tables, plan.tables, plan.workers)}
 
