@@ -104,9 +104,10 @@ def contrast(scenario: Scenario) -> Iterator[Refusal]:
     yield from [
         (compares and scenario.compute == "paced", f"compute: paced {refused}", "emulated layers exchange no features",
          "give real"),
-        (trains_by_layers(scenario), f"a division into layers {refused}", "the loss is one layer with the user's module",
-         "give data_parallel without zero and recomputation"),
-        (compares and plan.microbatches > 1, f"strategy.microbatches {refused}",
-         "the reference process would compare a step's samples", "give 1"),
+        (trains_by_layers(scenario) and scenario.strategy.kind != "data_parallel",
+         f"strategy: {scenario.strategy.kind} {refused}", "stages would have to pass features of earlier layers on",
+         "give data_parallel"),
+        (compares and scenario.training.recompute.kind != "none", f"training.recompute {refused}",
+         "a loss that is computed again would exchange features again", "leave it out"),
         (compares and plan.shares is not None, f"strategy.shares {refused}", "workers exchange equal parts", "leave it out"),
     ]  # fmt: skip

@@ -50,6 +50,12 @@ class Batch(NamedTuple):
         return Batch(self.inputs[samples, : max(own)], self.targets[samples, : max(own)], others, own)
 
 
+def joined(parts: Sequence[Batch]) -> Batch:
+    """Samples of the same lengths of several batches as one."""
+    others = {name: torch.cat([part.others[name] for part in parts]) for name in parts[0].others}
+    return Batch(torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts]), others)
+
+
 def whole_batches(scenario: Scenario, steps: Iterable[int], device: torch.device, dtype: torch.dtype) -> Iterator[Batch]:
     """The global batch of each step, generated lazily."""
     for step in steps:

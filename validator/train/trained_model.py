@@ -55,7 +55,8 @@ class RealModel:
                 self.wiring: Wiring = [tuple(Wire(DATA, place) for place in range(len(user.inputs) + len(user.targets)))]
                 self.ties: list[Tie] = []
             else:
-                divided = traced.divided(spec.source, user, samples)
+                loss = None if spec.contrast is None else contrastive.ContrastiveLoss(spec.contrast)
+                divided = traced.divided(spec.source, user, samples, loss)
                 self._layers, self.wiring, self.ties = list(divided.layers), divided.wiring, list(divided.ties)
                 self.prelude, self.derived = divided.prelude, divided.derived
         else:
@@ -115,10 +116,12 @@ def distinct_parameters(layers: Sequence[nn.Module]) -> list[tuple[int, str, nn.
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A scenario's model. pace: durations of emulated compute; None to compute, or to emulate without waiting."""
+    """A scenario's model. pace: durations of emulated compute; None to compute, or to emulate without waiting. workers: number
+    of those whose samples are one batch of it."""
 
     scenario: Scenario
     pace: Pace | None = None
+    workers: int = 1
 
     @cached_property
     def modules(self) -> RealModel | EmulatedModel:
@@ -126,10 +129,11 @@ class TrainedModel:
         scenario, training = self.scenario, self.scenario.training
         if scenario.compute == "paced":
             return EmulatedModel(scenario, self.pace)
-        samples = scenario.samples_per_worker // scenario.strategy.plan.microbatches if trains_by_layers(scenario) else None
+        samples = self.workers * scenario.samples_per_worker // scenario.strategy.plan.microbatches
         return RealModel(
-            scenario.model, training.seed, DTYPES[training.precision], samples, scenario.tuning, has_documents(scenario)
-        )
+            scenario.model, training.seed, DTYPES[training.precision], samples if trains_by_layers(scenario) else None,
+            scenario.tuning, has_documents(scenario),
+        )  # fmt: skip
 
     @property
     def numbers(self) -> range:

@@ -21,9 +21,9 @@ POINTWISE_ATTENTION: Final = "pointwise attention"
 class Hstu(Recommender):
     """Tables of items and actions, `layers` blocks over the interactions of a user, and an MLP with a logit for each task.
 
-    A block has no MLP: one product with SiLU gives factors, values, queries and keys; the SiLU of scores, with a learned bias of
-    distances in time and position, weighs values in place of a softmax; their norm is multiplied by the factors and projected. Of
-    each table a token looks up `pooling` rows; rows of all tables are added, or the tables take turns.
+    A block has no MLP: one product with SiLU gives factors, values, queries and keys; the SiLU of scores, with biases of
+    distances in time and position, weighs values in place of a softmax; their norm is multiplied by the factors and projected.
+    Of each table a token looks up `pooling` rows; rows of all tables are added, or the tables take turns.
     """
 
     kind: Literal["hstu"] = "hstu"

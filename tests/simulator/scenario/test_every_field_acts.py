@@ -144,6 +144,7 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "DataParallel.first_bucket_bytes": ("ddp", 5e7),
     "DataParallel.shares": ("shares", (4, 4, 4, 4)),
     "Hybrid.shares": ("hybrid-shares", (4, 4, 4, 4)),
+    "Hstu.hidden": ("interactions", 32, {"tables": ({"rows": 100000, "dim": 32}, {"rows": 100, "dim": 32, "pooling": 2})}),
     "Gpt.global_every": ("windows-gpt", 4),
     "Llama.global_every": ("windows", 4),
     "Gpt.pattern": ("recurrences-gpt", "M- M *- -"),

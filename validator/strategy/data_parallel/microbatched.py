@@ -13,7 +13,7 @@ from scaleproof.validator.strategy.data_parallel.features import connect
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision
 from scaleproof.validator.strategy.data_parallel.tables import divided
 from scaleproof.validator.train.data import Batch, share_of
-from scaleproof.validator.train.models.contrastive import Contrasted
+from scaleproof.validator.train.models.contrastive import ContrastiveLoss
 from scaleproof.validator.train.models.recommender import LookingUp
 
 
@@ -31,8 +31,9 @@ class MicrobatchedReplica(WholeModel):
 
     def prepare(self, number: int, layer: nn.Module) -> None:
         """Divides embedding tables over workers, and connects contrastive losses."""
-        if isinstance(layer, Contrasted):
-            connect(layer, self.context)
+        for part in layer.modules():
+            if isinstance(part, ContrastiveLoss):
+                connect(part, self.context)
         if isinstance(layer, LookingUp) and self.context.scenario.strategy.plan.exchanges_rows:
             layer.lookups = divided(layer.lookups, self.context, weight_of(self.context))
 
