@@ -16,7 +16,7 @@ import numpy as np
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.model.layers import ModelSpec
-from scaleproof.simulator.model.recommender.dlrm import Dlrm, lookups_of
+from scaleproof.simulator.model.recommender.parts import Recommender, lookups_of
 from scaleproof.simulator.model.recommender.placement import imbalance
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program import STATES_IN_STREAM, STATES_OUT_STREAM
@@ -32,7 +32,7 @@ _EVEN: Final = 1.005
 def lookup_words(model: ModelSpec, plan: Plan, job: Job) -> str:
     """Words for the time of lookups, and for the busiest worker of a plan of tables; empty without tables."""
     layer = next((layer for layer in job.layers if lookups_of([layer])), None)
-    if layer is None or not isinstance(model, Dlrm):
+    if layer is None or not isinstance(model, Recommender):
         return ""
     samples = job.samples_per_worker / plan.microbatches
     forward_s, backward_s = job.operators_s(layer, lookups_of([layer]), samples)

@@ -14,8 +14,9 @@ from scaleproof.simulator.analysis.planner.space import spaces
 from scaleproof.simulator.common.errors import FieldError, ScaleproofError
 from scaleproof.simulator.model.layers import Shard
 from scaleproof.simulator.model.recommender import greedy
-from scaleproof.simulator.model.recommender.dlrm import Dlrm, lookups_of
+from scaleproof.simulator.model.recommender.dlrm import Dlrm
 from scaleproof.simulator.model.recommender.lookups import LookupDistribution, state_bytes
+from scaleproof.simulator.model.recommender.parts import lookups_of
 from scaleproof.simulator.model.recommender.placement import EmbeddingTable, Tables, each, imbalance, place
 from scaleproof.simulator.parallelism.parameter_server import Sparse
 from scaleproof.simulator.predict import predict, timed
