@@ -169,6 +169,7 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "Tables.plan": ("tables-plan", (0, 0, 0, 1)),
     "Tables.balance": ("tables", "memory"),
     "Tables.replicate_below": ("tables", 500),
+    "Tables.least_columns": ("tables-columns", 16),
     "Tables.cache": ("tables-host", 0.5),
     "EmbeddingTable.hot": ("tables", (0.9, 0.1)),
     "Dlrm.interaction": ("cross", "cat", {"cross_layers": 0, "cross_rank": None}),

@@ -328,6 +328,7 @@ VARIED: Final[Mapping[str, Fields]] = {
     "siamese": _job(model="siamese-mlp"),
     "tables": _tables(),
     "tables-plan": _tables(plan=[0, 1, 0, 1]),
+    "tables-columns": _tables(shard="column"),
     "tables-host": _tables(on="host"),
     "cross": _job(model={**_CLICKS, "interaction": "dcn", "cross_layers": 2, "cross_rank": 8}, batch=512),
     "interactions": _job(
