@@ -45,6 +45,7 @@ _NUMBERS: Final[dict[str, _Value]] = {
 }
 _WORDS: Final[dict[str, _Value]] = {
     "recompute": lambda row: recompute_words(row["recompute"]),
+    "tables": lambda row: row.get("tables", _NONE),
     "offload": lambda row: row.get("offload", _NONE),
     "nodes": lambda row: row.get("nodes", _NONE),
     "samples of workers": lambda row: row.get("shares", _NONE),
@@ -60,8 +61,8 @@ _WORDS: Final[dict[str, _Value]] = {
 _SHOWN: Final = ("offload", "nodes", "samples of workers", "blocks")
 # Values of settings that are only mentioned where they are used; the framework is named elsewhere.
 _SILENT: Final = {
-    "schedule": _NONE, "SP": "no", "servers": _NONE, "ETP": "1", "dispatcher": _NONE, "shared experts overlap": "no",
-    **dict.fromkeys(_SHOWN, _NONE),
+    "schedule": _NONE, "tables": _NONE, "SP": "no", "servers": _NONE, "ETP": "1", "dispatcher": _NONE,
+    "shared experts overlap": "no", **dict.fromkeys(_SHOWN, _NONE),
 }  # fmt: skip
 _ELSEWHERE: Final = "framework"
 

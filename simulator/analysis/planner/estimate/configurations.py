@@ -269,6 +269,7 @@ class Configurations:
             "expert_tensor": numbers["expert_tensor"] or None,
             **(space.tried if numbers["expert"] > 1 else {}),
             **({} if space.blocks[blocks] is None else {"blocks": list(space.blocks[blocks] or ())}),
+            **({} if (tables := space.scenario.strategy.plan.tables) is None else {"tables": tables.shard}),
             **({"offload": " and ".join(space.scenario.training.offload)} if space.scenario.training.offload else {}),
         }
 
