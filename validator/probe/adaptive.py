@@ -149,8 +149,9 @@ def by_size(
 ) -> Iterator[tuple[int, Samples]]:
     """Samples of each size, smallest first, within `budget_s` seconds in total; time that a size does not use goes to the next.
 
-    Shares of the time rise with the size, 1 to 2 to 3 and so on, as large sizes need more time for as many repetitions. Ends before a size that would take longer than the remaining time, extrapolated from the two sizes before it. What happens
-    once, such as the creation of a communicator, is not timed.
+    Shares of the time rise with the size, in the ratio 1 to 2 to 3 and so on, as repetitions of large sizes last longer. Ends
+    before a size that would take longer than the remaining time, extrapolated from the two sizes before it. What happens once,
+    such as the creation of a communicator, is not timed.
     """
     left_s, before, last = budget_s, (0, 0.0), (0, 0.0)
     ordered = sorted(set(sizes))

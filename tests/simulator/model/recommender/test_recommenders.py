@@ -65,7 +65,10 @@ def test_measured_times_are_those_of_equal_tables_alone() -> None:
 def test_owners_of_more_than_their_part_move_the_rest_in_one_direction() -> None:
     """An owner of all four tables of 16 columns sends another worker's outputs and receives none; it receives the indices of
     seven lookups a sample, and sends none. With three of four tables it receives the outputs of one."""
-    layers = [_MODEL.build_layers(Shard(tables=Tables(plan=plan), workers=2))[0] for plan in ((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 1))]
+    layers = [
+        _MODEL.build_layers(Shard(tables=Tables(plan=plan), workers=2))[0]
+        for plan in ((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 1))
+    ]
     all_own, uneven, even = ([(one.elements, one.one_way) for one in layer.exchanges] for layer in layers)
     assert all_own == [(2 * 7, 2 * 7), (2 * 64, 2 * 64), (2 * 64, 2 * 64)]
     assert uneven[1:] == [(2 * 48, 2 * (48 - 16))] * 2
