@@ -62,7 +62,7 @@ _SHARES: Final = {
 _GUESSED: Final = {
     "norm": 5.0, "rms_norm": 4.0, "rms_norm_backward": 20.0, "rotary": 8.0, "gated": 3.0, "gelu": 4.0, "relu": 2.0,
     "embedding": 5.0, "loss": 5.0, "other": 4.0, "group_norm": 5.0, "silu": 4.0, "lookup": 2.0, "lookup_row": 100.0,
-    "row_update": 6.0, "interaction": 10.0, "convolution": 4.0, "score": 4.0,
+    "row_update": 6.0, "pairs": 10.0, "convolution": 4.0, "score": 4.0,
 }  # fmt: skip
 # Weight of a guess relative to a point.
 _OF_A_GUESS: Final = 0.1
@@ -138,13 +138,9 @@ def useful_cores(points: Sequence[Point]) -> float | None:
 
 
 _RATES: Final = (cpu_core.FLOPS, cpu_core.FLASH_FORWARD_FLOPS, cpu_core.FLASH_BACKWARD_FLOPS)
-_CALLS: Final = (
-    cpu_core.CALLS, cpu_core.BACKWARD_CALLS, cpu_core.MEMORY_CALLS, cpu_core.MEMORY_BACKWARD_CALLS, cpu_core.ATTENTION_CALLS,
-    cpu_core.CONVOLUTION_CALLS,
-)  # fmt: skip
 # FLOPs of convolutions by their field, relative to those of products.
 _CONVOLUTIONS: Final = {"convolution_flops": cpu_core.CONVOLUTION_FLOPS, "grouped_flops": cpu_core.GROUPED_FLOPS}
-_WORK: Final = (*_CALLS, *_RATES, *_CONVOLUTIONS.values(), *cpu_core.KINDS)
+_WORK: Final = (*cpu_core.EVERY_CALL, *_RATES, *_CONVOLUTIONS.values(), *cpu_core.KINDS)
 
 
 def _fitted(layers: Sequence[Point], guessed: Mapping[str, float]) -> dict[str, float]:
@@ -161,7 +157,10 @@ def _guessed(layers: Sequence[Point], flops: float, element_s: float) -> dict[st
         min((point.median_s / point.numbers[name] for point in layers if point.numbers.get(name)), default=flops)
         for name in (cpu_core.CALLS, cpu_core.BACKWARD_CALLS)
     )
-    calls = dict.fromkeys(_CALLS, call_s) | {cpu_core.BACKWARD_CALLS: backward_s, cpu_core.MEMORY_BACKWARD_CALLS: backward_s}
+    calls = dict.fromkeys(cpu_core.EVERY_CALL, call_s) | {
+        cpu_core.BACKWARD_CALLS: backward_s,
+        cpu_core.MEMORY_BACKWARD_CALLS: backward_s,
+    }
     kinds = {kind: element_s * _GUESSED.get(kind, 1.0) for kind in cpu_core.KINDS}
     return calls | dict.fromkeys((*_RATES, *_CONVOLUTIONS.values()), 1 / flops) | kinds
 
@@ -205,7 +204,11 @@ def _kernels(fitted: Mapping[str, float], shares: Sequence[float], element_s: fl
     tile, flash_forward, flash_backward = (float(f"{share:.4g}") for share in shares)
     fields = ("backward_calls", "memory_calls", "memory_backward_calls", "attention_calls", "convolution_calls")
     numbers = {
-        **{field: fitted[name] / launch_s for field, name in zip(fields, _CALLS[1:], strict=True) if name in fitted},
+        **{
+            field: fitted[name] / launch_s
+            for field, name in zip(fields, cpu_core.EVERY_CALL[1:], strict=True)
+            if name in fitted
+        },
         **{field: fitted[name] / fitted[cpu_core.FLOPS] for field, name in _CONVOLUTIONS.items() if name in fitted},
         **{kind: fitted[kind] / element_s for kind in cpu_core.KINDS if kind in fitted},
     }

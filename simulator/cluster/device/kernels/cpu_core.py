@@ -36,16 +36,18 @@ FLOPS: Final = "flops"
 FLASH_FORWARD_FLOPS: Final = "flash forward flops"
 FLASH_BACKWARD_FLOPS: Final = "flash backward flops"
 CONVOLUTION_CALLS: Final = "convolution calls"
+EVERY_CALL: Final = (CALLS, BACKWARD_CALLS, MEMORY_CALLS, MEMORY_BACKWARD_CALLS, ATTENTION_CALLS, CONVOLUTION_CALLS)
 CONVOLUTION_FLOPS: Final = "convolution flops"
 GROUPED_FLOPS: Final = "grouped convolution flops"
 # Kinds of memory traffic, each a field of SerialCosts; `other` is the rest. `packed`: libraries copy the factors of a product
 # so that they can be read in order, but not those of a product of a matrix and a vector. `rms_norm`, `rms_norm_backward`,
 # `rotary`, `gated`: several operators of a framework, where the model counts the traffic of one. `lookup`, `row_update`:
 # elements of rows that lookups sum, and whose gradients change them; `lookup_row`: rows that either of them finds.
-# `interaction`: of all pairs of features, which are gathered one by one. `score`: exponentials of scores in a flash kernel.
+# `pairs`: of products of all pairs of features, which are gathered one by one. `score`: exponentials of scores in flash
+# kernels.
 KINDS: Final = (
     "product", "packed", "norm", "rms_norm", "rms_norm_backward", "group_norm", "rotary", "gated", "gelu", "silu", "relu",
-    "embedding", "lookup", "lookup_row", "row_update", "interaction", "convolution", "score", "loss", "other",
+    "embedding", "lookup", "lookup_row", "row_update", "pairs", "convolution", "score", "loss", "other",
 )  # fmt: skip
 # Kinds of operators that have other names.
 _KIND_OF: Final = {
@@ -55,7 +57,7 @@ _KIND_OF: Final = {
 # Kinds that cost what another one costs unless they were measured.
 _LIKE: Final = {
     "rms_norm": "norm", "rms_norm_backward": "rms_norm", "group_norm": "norm", "rotary": "other", "gated": "other",
-    "silu": "other", "lookup": "embedding", "lookup_row": "embedding", "row_update": "embedding", "interaction": "other",
+    "silu": "other", "lookup": "embedding", "lookup_row": "embedding", "row_update": "embedding", "pairs": "other",
     "convolution": "product",
 }  # fmt: skip
 # Prefix of the names of torch's operators.
@@ -104,7 +106,7 @@ class SerialCosts(Spec):
     lookup: float | None = Field(None, ge=0)
     lookup_row: float | None = Field(None, ge=0)
     row_update: float | None = Field(None, ge=0)
-    interaction: float | None = Field(None, ge=0)
+    pairs: float | None = Field(None, ge=0)
     convolution: float | None = Field(None, ge=0)
     gelu: float = Field(1.0, ge=0)
     relu: float = Field(1.0, ge=0)
@@ -215,7 +217,7 @@ def _combine(work: Work, operator: Combination, samples: float, backward: bool) 
     calls = MEMORY_BACKWARD_CALLS if backward else MEMORY_CALLS
     flops = operator.backward_flops if backward else operator.forward_flops
     moved = (operator.backward_read + operator.backward_written) if backward else operator.read + operator.written
-    work.update({calls: _PAIRS_CALLS, FLOPS: flops * samples, "interaction": moved * samples})
+    work.update({calls: _PAIRS_CALLS, FLOPS: flops * samples, "pairs": moved * samples})
 
 
 def _multiply(work: Work, calls: str, operator: Matmul | Convolution, products: Iterable[Product], samples: float) -> None:
