@@ -26,9 +26,10 @@ from scaleproof.simulator.strategy.plan_costs import stage_layers
 from scaleproof.simulator.strategy.scenario_job import job_of
 
 # Most seconds of a call of an operator on a processor core, and time of its arithmetic over that at the peak rate: rounded up
-# from small layers on one core of an Intel Xeon (torch 2.13, 1 December 2026), whose calls took 10 to 70 us on average.
+# from small layers on one core of an Intel Xeon (torch 2.13, 1 December 2026), where calls took 10 to 70 us on average, and
+# narrow convolutions ten times as long as at the peak rate.
 _CALL_S: Final = 100e-6
-_BELOW_PEAK: Final = 5.0
+_BELOW_PEAK: Final = 10.0
 # An irrational step, by which numbers of draws are spread evenly.
 _GOLDEN: Final = 0.6180339887498949
 
