@@ -31,6 +31,8 @@ from scaleproof.simulator.strategy.scenario_job import job_of
 # narrow convolutions ten times as long as at the peak rate.
 _CALL_S: Final = 100e-6
 _BELOW_PEAK: Final = 10.0
+# Generations of GPUs that have no engine for JPEG, as A100 and its successors in data centres have.
+_WITHOUT_ENGINES: Final = ("kepler", "pascal", "volta", "turing", "ampere-rtx")
 # An irrational step, by which numbers of draws are spread evenly.
 _GOLDEN: Final = 0.6180339887498949
 
@@ -130,6 +132,20 @@ def _whole_tables(scenario: Scenario) -> Unmodelled | None:
     return Unmodelled(note, 0.0)
 
 
+def _decoding_kernels(scenario: Scenario) -> Unmodelled | None:
+    """Decoding on devices before A100, whose kernels slow those of training: they have no engine for JPEG (nvJPEG's
+    documentation, "hardware decoder")."""
+    input_, kernels = scenario.input, scenario.cluster.device.kernels
+    if input_ is None or input_.decode_on == "cores" or kernels is None or kernels.generation not in _WITHOUT_ENGINES:
+        return None
+    decoding_s = input_.decode_s * scenario.samples_per_worker
+    note = (
+        f"{scenario.cluster.device.name} has no engine for JPEG: images are decoded by kernels, which slow those of training; "
+        f"the interval includes {format_time_s(decoding_s)} a step"
+    )
+    return Unmodelled(note, decoding_s)
+
+
 def _unmeasured_recurrences(scenario: Scenario) -> Unmodelled | None:
     """Kernels of recurrences, none of which was measured: they are priced as products and passes, and may take twice that."""
     return _unmeasured(
@@ -195,6 +211,6 @@ def _untimed_layers(scenario: Scenario) -> Unmodelled | None:
 
 
 _PARTS: Final[Sequence[Callable[[Scenario], Unmodelled | None]]] = (
-    _repeated_recomputation, _missed_rows, _dense_tables, _whole_tables, _unmeasured_recurrences,
+    _repeated_recomputation, _missed_rows, _decoding_kernels, _dense_tables, _whole_tables, _unmeasured_recurrences,
     _unmeasured_attention, _untimed_layers,
 )  # fmt: skip
