@@ -139,11 +139,11 @@ def print_scale(sets: Mapping[str, Sequence[Row]]) -> None:
     shares = f"{'median':>7}{'p90':>8}{'order':>7}"
     print(f"{'set':<18}{'GPUs':>12}{'rows':>6}   {shares}   {shares}   after")
     for name, rows in sets.items():
-        rest = [row for row in rows if row["id"] not in given]
-        if name not in known or not rest:
+        rest = [row for row in rows if row["id"] not in given and (name, row["gpu"]) in known]
+        if not rest:
             continue
         halves = [rest[start::2] for start in (0, 1)]
-        tasks = [(half, posterior) for posterior in (None, known[name]) for half in halves]
+        tasks = [(half, posterior) for posterior in (None, known[name, rest[0]["gpu"]]) for half in halves]
         found = parallel_map.each(_errors, tasks, least=2)
         before, after = ({row["id"]: e for half, errors in pairs for row, e in zip(half, errors, strict=True)} for pairs in (
             zip(halves, found[:2], strict=True), zip(halves, found[2:], strict=True)

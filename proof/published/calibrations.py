@@ -60,12 +60,21 @@ def calibrations() -> tuple[Calibration, ...]:
     return tuple(Calibration(tuple(one["sets"]), tuple(one["rows"])) for one in found)
 
 
-def posteriors(sets: Iterable[str]) -> dict[str, Posterior]:
-    """The posterior of each of the sets that has a calibration, by name; fitted on all cores."""
+def posteriors(sets: Iterable[str]) -> dict[tuple[str, str], Posterior]:
+    """The posterior of each set that has a calibration, by its name and the GPUs of the given runs; fitted on all cores.
+
+    Constants are those of a framework and a cluster, so that runs on one kind of GPU say nothing of a set's runs on another.
+    """
     wanted = set(sets)
     needed = [one for one in calibrations() if wanted & set(one.sets)]
     found = parallel_map.each(_fitted, needed, least=2)
-    return {name: posterior for one, posterior in zip(needed, found, strict=True) for name in one.sets}
+    gpus = {row["id"]: row["gpu"] for row in read_table(TABLE)[1]}
+    return {
+        (name, gpu): posterior
+        for one, posterior in zip(needed, found, strict=True)
+        for name in one.sets
+        for gpu in {gpus[row] for row in one.rows}
+    }
 
 
 def _fitted(calibration: Calibration) -> Posterior:

@@ -56,11 +56,11 @@ def calibrated(options: Options, rows: Sequence[Row]) -> Callable[[Row], list[Pr
 def predict(
     row: Row,
     options: Options = Options(),  # noqa: B008 (it never changes)
-    learned: Mapping[str, Posterior] = MappingProxyType({}),
+    learned: Mapping[tuple[str, str], Posterior] = MappingProxyType({}),
 ) -> list[Prediction]:
     """Predictions of a row's step time, and of its memory and whether it fits if the row states them; otherwise skipped.
 
-    learned: constants that were fitted to given rows, by set.
+    learned: constants that were fitted to given rows, by set and GPU.
     """
     return list(_predictions(row, options, learned))
 
@@ -68,7 +68,7 @@ def predict(
 def scenario_of(
     row: Row,
     options: Options,
-    learned: Mapping[str, Posterior] = MappingProxyType({}),
+    learned: Mapping[tuple[str, str], Posterior] = MappingProxyType({}),
 ) -> RowScenario | str:
     """The scenario of a row, or the reason to skip it. Raises ScaleproofError if the row cannot be expressed as a scenario."""
     description = row_scenario(row, named=options.frameworks)
@@ -78,7 +78,7 @@ def scenario_of(
     description = description if changed is framework else row_scenario(row, changed)
     if row.get("id") in (_GIVEN if options.calibrated else _FITTED_ROWS):
         return _FITTED_ON_IT
-    posterior = learned.get(row.get("source_set", ""))
+    posterior = learned.get((row.get("source_set", ""), row.get("gpu", "")))
     return (
         description
         if posterior is None
@@ -86,7 +86,7 @@ def scenario_of(
     )
 
 
-def _predictions(row: Row, options: Options, learned: Mapping[str, Posterior]) -> Iterator[Prediction]:
+def _predictions(row: Row, options: Options, learned: Mapping[tuple[str, str], Posterior]) -> Iterator[Prediction]:
     name = row.get("source_set") or "not named"
     inputs = tuple(value for column, value in row.items() if column not in _NO_INPUTS)
     pairs = row.get("model", ""), row.get("gpus", "")

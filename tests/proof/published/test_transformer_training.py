@@ -78,7 +78,7 @@ def test_rows_used_for_fitting_do_not_depend_on_measured_times() -> None:
 @pytest.mark.full
 def test_fitted_constants_affect_the_other_rows_of_their_set() -> None:
     learned = posteriors(["simumax_b200", "bigscience"])
-    assert list(learned) == ["simumax_b200"], "bigscience has no small runs"
+    assert list(learned) == [("simumax_b200", "B200-SXM")], "bigscience has no small runs"
     rest = [one for one in rows() if one["source_set"] == "simumax_b200" and one["id"] not in calibrations()[6].rows]
     found = [(step(predict(one)), step(predict(one, WITH_CONSTANTS, learned))) for one in rest]
     before, after = found[0]
@@ -88,6 +88,14 @@ def test_fitted_constants_affect_the_other_rows_of_their_set() -> None:
     assert after.interval is not None
     assert after.interval[1] / after.interval[0] < before.interval[1] / before.interval[0]
     assert step(predict(unknown, WITH_CONSTANTS, learned)).predicted == step(predict(unknown)).predicted
+
+
+def test_runs_on_one_kind_of_gpu_say_nothing_of_another() -> None:
+    learned = posteriors(["moe_recipes"])
+    assert list(learned) == [("moe_recipes", "GB200")]
+    for name, changes in (("moe_recipes-15", False), ("moe_recipes-18", True)):
+        before, after = (step(predict(row(name), *options)) for options in ((), (WITH_CONSTANTS, learned)))
+        assert (after.predicted != before.predicted) is changes
 
 
 def test_scored_predictions_equal_predict() -> None:

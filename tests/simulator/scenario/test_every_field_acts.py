@@ -32,7 +32,7 @@ _SINGLE: Final = "single kernels in a burst, as in tables of measured kernels; t
 _SERVING: Final = "kernels of serving software, as in tables of measured kernels"
 _LABELLED: Final = (
     "Scenario", "Cluster", "Gpt", "Llama", "VisionLanguage", "Bert", "T5", "Mlp", "ResNet", "Vgg", "AlexNet", "InceptionV3",
-    "Siamese", "Dlrm", "RecurrentNetwork", "RecordedModel",
+    "Siamese", "Dlrm", "Hstu", "RecurrentNetwork", "RecordedModel",
 )  # fmt: skip
 # Fields that no prediction depends on, by class and name or for all classes, with the reason.
 DESCRIPTIVE: Final[Mapping[str, str]] = {
@@ -87,6 +87,12 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "Kernels.generation_slowdown": "h100-long",
     "Kernels.exponential_gain": "b200-ideal",
     "SerialCosts.relu": "serial-relu",
+    **dict.fromkeys(
+        (f"SerialCosts.{name}" for name in ("convolution", "convolution_calls", "convolution_flops", "group_norm", "silu")),
+        "serial-images",
+    ),
+    "SerialCosts.grouped_flops": "serial-groups",
+    **dict.fromkeys((f"SerialCosts.{name}" for name in ("lookup", "lookup_row", "row_update", "pairs")), "serial-clicks"),
     "AttentionRates.*": "attention",
     "AttentionRates.slowdowns": "attention-wide",
     "AttentionRates.wide_block_rows": "attention-wide",
@@ -119,6 +125,7 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "Perturbations.seed": "uneven",
     "Input.prefetch": ("input", 0),
     "Input.augment_s": ("decoding", 0.1),
+    "Input.parse_s": ("input-devices", 0.1),
     "Input.copied_bytes": "input-copies",
     "Storage.latency_s": ("input-store", 0.2),
     "Storage.read_bytes": ("input-store", 4e5),
@@ -144,6 +151,7 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "DataParallel.first_bucket_bytes": ("ddp", 5e7),
     "DataParallel.shares": ("shares", (4, 4, 4, 4)),
     "Hybrid.shares": ("hybrid-shares", (4, 4, 4, 4)),
+    "Hstu.hidden": ("interactions", 32, {"tables": ({"rows": 100000, "dim": 32}, {"rows": 100, "dim": 32, "pooling": 2})}),
     "Gpt.global_every": ("windows-gpt", 4),
     "Llama.global_every": ("windows", 4),
     "Gpt.pattern": ("recurrences-gpt", "M- M *- -"),
@@ -168,6 +176,7 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "Tables.plan": ("tables-plan", (0, 0, 0, 1)),
     "Tables.balance": ("tables", "memory"),
     "Tables.replicate_below": ("tables", 500),
+    "Tables.least_columns": ("tables-columns", 16),
     "Tables.cache": ("tables-host", 0.5),
     "EmbeddingTable.hot": ("tables", (0.9, 0.1)),
     "Dlrm.interaction": ("cross", "cat", {"cross_layers": 0, "cross_rank": None}),

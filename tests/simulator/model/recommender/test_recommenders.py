@@ -14,8 +14,9 @@ from scaleproof.simulator.analysis.planner.space import spaces
 from scaleproof.simulator.common.errors import FieldError, ScaleproofError
 from scaleproof.simulator.model.layers import Shard
 from scaleproof.simulator.model.recommender import greedy
-from scaleproof.simulator.model.recommender.dlrm import Dlrm, lookups_of
+from scaleproof.simulator.model.recommender.dlrm import Dlrm
 from scaleproof.simulator.model.recommender.lookups import LookupDistribution, state_bytes
+from scaleproof.simulator.model.recommender.parts import lookups_of
 from scaleproof.simulator.model.recommender.placement import EmbeddingTable, Tables, each, imbalance, place
 from scaleproof.simulator.parallelism.parameter_server import Sparse
 from scaleproof.simulator.predict import predict, timed
@@ -63,13 +64,17 @@ def test_measured_times_are_those_of_equal_tables_alone() -> None:
 
 
 def test_owners_of_more_than_their_part_move_the_rest_in_one_direction() -> None:
-    """An owner of all four tables of 16 columns sends both workers' outputs, and needs those of its own samples; it receives
-    indices of all lookups, seven a sample, from both, and sends its own."""
-    layers = [_MODEL.build_layers(Shard(tables=Tables(plan=plan), workers=2))[0] for plan in ((0, 0, 0, 0), (0, 0, 1, 1))]
-    uneven, even = ([(one.elements, one.one_way) for one in layer.exchanges] for layer in layers)
-    assert uneven == [(2 * 7, 7), (2 * 64, 64), (2 * 64, 64)]
+    """An owner of all four tables of 16 columns sends another worker's outputs and receives none; it receives the indices of
+    seven lookups a sample, and sends none. With three of four tables it receives the outputs of one."""
+    layers = [
+        _MODEL.build_layers(Shard(tables=Tables(plan=plan), workers=2))[0]
+        for plan in ((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 1))
+    ]
+    all_own, uneven, even = ([(one.elements, one.one_way) for one in layer.exchanges] for layer in layers)
+    assert all_own == [(2 * 7, 2 * 7), (2 * 64, 2 * 64), (2 * 64, 2 * 64)]
+    assert uneven[1:] == [(2 * 48, 2 * (48 - 16))] * 2
     # four and three lookups
-    assert even == [(2 * 4, 1), (64, 0), (64, 0)]
+    assert even == [(2 * 4, 2 * (4 - 3)), (64, 0), (64, 0)]
 
 
 def test_measured_all_to_alls_are_of_equal_parts() -> None:
@@ -85,9 +90,12 @@ def test_measured_all_to_alls_are_of_equal_parts() -> None:
         }  # fmt: skip
         return timed(load(fields, changes)).step_time_s
 
-    slower = [forward_s(plan, True) - forward_s(plan, False) for plan in ((0, 0, 0, 0), (0, 0, 1, 1))]
-    assert slower[0] == pytest.approx(slower[1], rel=0.02)
-    assert slower[1] > 0.1
+    plans = ((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 1))
+    all_own, uneven, even = (forward_s(plan, True) - forward_s(plan, False) for plan in plans)
+    assert all_own == pytest.approx(0, abs=1e-3)
+    assert even > 0.1
+    # outputs of one table in place of two, and indices of one lookup in place of three, move in both directions
+    assert uneven == pytest.approx((2 * 4 * 16 + 8 * 1) / (2 * 4 * 32 + 8 * 3) * even, rel=0.02)
 
 
 @pytest.mark.parametrize("lookups", [1, 50, 5000])
@@ -200,14 +208,37 @@ def test_tables_that_fit_nowhere_are_refused() -> None:
     assert {"to host send", "from host send"} <= {f"{one.dimension} {one.collective}" for one in run.communication}
 
 
+def test_entries_of_lists_are_set_by_their_numbers() -> None:
+    changed = _scenario("model.tables.3.rows=4000", "model.top.0=2048")
+    assert isinstance(changed.model, Dlrm)
+    assert changed.model.tables[3].rows == 4000
+    assert changed.model.top[0] == 2048
+    with pytest.raises(ScaleproofError, match=r"^--set model.tables.3.rows=-4: model.tables.3.rows: must be greater than 0"):
+        _scenario("model.tables.3.rows=-4")
+    for entry in ("26", "x"):
+        with pytest.raises(
+            ScaleproofError, match=f"model.tables is a list, whose entries are numbered, 0 to 25; '{entry}' is none"
+        ):
+            _scenario(f"model.tables.{entry}.rows=4")
+
+
+def test_tables_of_servers_are_sparse() -> None:
+    with pytest.raises(ScaleproofError, match=r"servers have tables by strategy\.sparse; leave tables out"):
+        _scenario("strategy={kind: parameter_server, workers: 64, servers: 8, tables: {shard: row}}")
+
+
 def test_all_to_alls_of_a_step_are_those_of_theory() -> None:
-    run = predict(_scenario(), interval=False)
+    run = predict(_scenario("strategy.tables.least_columns=2"), interval=False)
     (exchanges,) = (one for one in run.communication if one.dimension == "table")
     # indices of 8 bytes, each sent to every worker that has a range of columns, rows and gradients of 2 bytes
     pooling = sum(table.pooling for table in each(_model("dlrm-dcnv2").tables))
     assert exchanges.calls == 3
     assert exchanges.size_bytes == pytest.approx(1024 * (8 * 64 * pooling + 2 * 2 * 26 * 128))
-    assert any("lookups take" in note and "no plan of these parts less than 1" in note for note in run.notes)
+    assert any("lookups take" in note and "all workers have the same load" in note for note in run.notes)
+    whole = predict(_scenario("strategy.tables.shard=table"), interval=False)
+    assert any(
+        "the busiest worker has 29.9 times the mean load, no plan of these parts less than 29.9" in note for note in whole.notes
+    )
 
 
 @pytest.mark.parametrize(
@@ -228,6 +259,33 @@ def test_servers_send_the_rows_that_samples_touch() -> None:
     (whole,) = buckets(layers, 1, "bytes", 4, math.inf, Sparse(rows=0.01), 2, 1)
     # an index of 8 bytes for 16 elements of 4
     assert whole.sent_bytes.sum() == pytest.approx(4 * dense + 0.01 * (1000 + 100 + 5000 + 64) * (16 * 4 + 8))
+
+
+def test_a_plan_divides_tables_of_a_scenario_that_does_not() -> None:
+    """Tables with fewer rows than workers are replicated by rows, and rows have the optimizer of the other parameters."""
+    scenario = load("dlrm-dcnv2", ["cluster=dgx-h100", "cluster.nodes=8", "batch=65536", "strategy.workers=64"])
+    tried = [space.scenario.strategy.plan.tables for space in spaces(scenario, 64)]
+    assert {None if how is None else (how.shard, how.replicate_below, how.optimizer) for how in tried} == {
+        None, ("column", 0, "adam"), ("table", 0, "adam"), ("row", 64, "adam"),
+    }  # fmt: skip
+
+
+def test_ranges_of_columns_have_the_least_width() -> None:
+    """FBGEMM's kernels read four elements of a row at once."""
+    wide = (EmbeddingTable(rows=1000, dim=128),)
+    widths = {
+        least: {len(part.columns) for part in place(wide, Tables(shard="column", least_columns=least), 128)}
+        for least in (1, 4, 96, 128)
+    }
+    assert widths == {1: {1}, 4: {4}, 96: {128}, 128: {128}}
+    assert {len(part.columns) for part in place(wide, Tables(shard="column"), 128)} == {4}
+    assert {len(part.columns) for part in place((EmbeddingTable(rows=9, dim=2),), Tables(shard="column"), 8)} == {2}
+
+
+def test_only_tables_on_hosts_have_a_cache() -> None:
+    with pytest.raises(ValidationError, match="give on: host too, or leave cache out"):
+        Tables(cache=0.2)
+    assert Tables(cache=0.2, on="host").cache == 0.2
 
 
 def test_a_plan_tries_each_way_to_divide_tables() -> None:

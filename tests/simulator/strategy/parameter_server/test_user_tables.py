@@ -121,6 +121,7 @@ def test_wrong_options_are_refused(model: Any, sparse: dict[str, Any], message: 
         predict(scenario(model, sparse=sparse))
 
 
+@pytest.mark.full
 def test_whole_tables_of_workers_are_named_with_what_they_cost() -> None:
     """Twenty tables of a million rows of 32 elements: 2.38 GiB of zeros that a worker's backward pass writes."""
     sparse = load("wide-and-deep-servers-2016")
