@@ -119,12 +119,3 @@ def test_other_strategies_count_sparse_gradients_as_dense() -> None:
 def test_wrong_options_are_refused(model: Any, sparse: dict[str, Any], message: str) -> None:
     with pytest.raises(ScaleproofError, match=message):
         predict(scenario(model, sparse=sparse))
-
-
-def test_whole_tables_of_workers_are_named_with_what_they_cost() -> None:
-    """Twenty tables of a million rows of 32 elements: 2.38 GiB of zeros that a worker's backward pass writes."""
-    sparse = load("wide-and-deep-servers-2016")
-    (text,) = (one for one in predict(sparse).warnings if "whole tables" in one)
-    assert "dense gradients, 2.38 GiB each" in text
-    # not where all rows are sent anyway, and the strategy says so
-    assert not any("whole tables" in one for one in predict(load("servers-2")).warnings)
