@@ -41,7 +41,7 @@ def main() -> None:
             continue
         if scenario is not None and scenario.framework.memory.reports != "allocated_bytes":
             by_set[row["source_set"]].append(errors(scenario, float(row["memory_GiB"]) * 2**30))
-    rows = [TITLES]
+    rows: list[tuple[str, ...]] = [TITLES]
     for name, found in by_set.items():
         columns = [(format_change(mean(column)), format_percent(mean(map(abs, column)))) for column in zip(*found, strict=True)]
         rows.append((name, str(len(found)), *(text for column in columns for text in column)))

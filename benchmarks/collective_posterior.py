@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from scaleproof.proof.collectives.fit import fit
-from scaleproof.proof.collectives.observations import Row, observations, system_of
+from scaleproof.proof.collectives.observations import observations, system_of
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.collectives.cost import modelled_costing
 from scaleproof.simulator.cluster.collectives.groups import Op
@@ -36,7 +36,7 @@ from scaleproof.validator.calibration.fit.collective_posterior import (
     prior_deviations,
     updated,
 )
-from scaleproof.validator.collectives.rows import case_of
+from scaleproof.validator.collectives.rows import Row, case_of
 
 _PARTS: Final = ("published", "synthetic")
 _NODES: Final = ("aic a100_sxm node", "aic h100_sxm node", "aic b200_sxm node")

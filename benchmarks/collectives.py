@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the fit to scenarios/collectives")
     options = parser.parse_args()
     _, rows = read_table(find_table(Path("collectives.csv")))
-    alone = {"options": changes, "racks": lambda: racks(rows)}
+    alone: dict[str, Callable[[], None]] = {"options": changes, "racks": lambda: racks(rows)}
     if options.parts and set(options.parts) <= set(alone) and not options.write:
         for part in options.parts:
             alone[part]()

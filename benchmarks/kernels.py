@@ -62,7 +62,13 @@ def measured() -> Iterator[Kernels]:
 def without_measurements(device: Device) -> Device:
     """The device without rates that are fitted to its own kernels."""
     assert device.kernels is not None
-    update = {"products": {}, "attention": {}, "mixtures": {}, "flash_forward_share": None, "flash_backward_share": None}
+    update: dict[str, object] = {
+        "products": {},
+        "attention": {},
+        "mixtures": {},
+        "flash_forward_share": None,
+        "flash_backward_share": None,
+    }
     return device.model_copy(update={"kernels": device.kernels.model_copy(update=update)})
 
 
@@ -107,7 +113,7 @@ def from_data_sheet(device: Device, others: list[Kernels]) -> Device:
         if precision in device.peak_flops
     }
     rates = attention.fit_general(list(_attentions(others)), bare.kernels.generation, device.l2_bytes)
-    update = {"products": products, "attention": {attention.IMPLEMENTATION: rates}}
+    update: dict[str, object] = {"products": products, "attention": {attention.IMPLEMENTATION: rates}}
     return bare.model_copy(update={"kernels": bare.kernels.model_copy(update=update)})
 
 
@@ -139,7 +145,7 @@ def speed() -> None:
     measured_rates = device.speed("bf16", device.kernels)
     speeds = {"measured rates": measured_rates, "shares of the peak": measured_rates._replace(products=None)}
     generator = np.random.default_rng(0)
-    m, n, k = (64.0 * generator.integers(1, 512, _PRODUCTS) for _ in range(3))
+    m, n, k = (64 * generator.integers(1, 512, _PRODUCTS).astype(np.float64) for _ in range(3))
     times_s = {name: min(_seconds(rates, m, n, k) for _ in range(_CALLS)) for name, rates in speeds.items()}
     ratio = times_s["measured rates"] / times_s["shares of the peak"]
     for name, seconds in times_s.items():

@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +83,7 @@ def best_shares() -> dict[str, float]:
 def speed_of(gpu: str, fitted: NDArray[np.float64]) -> Speed:
     """The GPU with `fitted` values of _FITTED."""
     generation, processors, peak_flops, memory_Bps = _GPUS[gpu]
-    fields = dict(zip(_FITTED, map(float, fitted), strict=True))
+    fields: dict[str, Any] = dict(zip(_FITTED, map(float, fitted), strict=True))
     fields |= {"memory_share": _MEMORY_SHARE, "launch_s": _LAUNCH_S}
     kernels = Kernels.model_construct(generation=generation, processors=processors, **fields)
     return Speed(kernels, peak_flops, memory_Bps, 2)

@@ -122,7 +122,7 @@ def main() -> None:
     for number, (kind, seed) in enumerate(wanted, start=1):
         if (kind, seed) not in results:
             began_s = time.monotonic()
-            result = {"kind": kind, "seed": seed} | result_of(kind, seed)
+            result: dict[str, Any] = {"kind": kind, "seed": seed} | result_of(kind, seed)
             results[kind, seed] = result
             with options.out.open("a") as file:
                 file.write(json.dumps(result) + "\n")

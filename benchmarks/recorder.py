@@ -11,6 +11,7 @@ import math
 import tempfile
 import time
 from contextlib import nullcontext
+from typing import Final
 
 import numpy as np
 import torch.distributed as dist
@@ -42,18 +43,24 @@ _CASES = {
 }  # fmt: skip
 
 
+# Methods of the recorder that return nothing, and those that return contexts.
+_CALLS: Final = ("add", "enter", "begin_step", "end_step")
+_CONTEXTS: Final = ("span", "interruption", "waiting")
+
+
 class Switched(Recorder):
     """Recorder that can be switched off."""
 
     def switch(self, on: bool) -> None:
         """Turns recording on or off; off, every call does nothing."""
-        for name in ("add", "span", "interruption", "waiting", "begin_step", "end_step"):
-            self.__dict__.pop(name, None)
-        self.now, self.enter = self._clock.mark, self._status.enter
+        own = self.__dict__
+        for name in (*_CALLS, *_CONTEXTS):
+            own.pop(name, None)
+        own["now"] = self._clock.mark
         if not on:
-            self.now, self.enter = (lambda: 0.0), (lambda _: None)
-            self.add = self.begin_step = self.end_step = lambda *_, **__: None
-            self.span = self.interruption = self.waiting = lambda *_, **__: nullcontext()
+            own["now"] = lambda: 0.0
+            own |= dict.fromkeys(_CALLS, lambda *_, **__: None)
+            own |= dict.fromkeys(_CONTEXTS, lambda *_, **__: nullcontext())
 
 
 def block_times(scenario: Scenario, steps: int, pairs: int) -> dict[str, object]:

@@ -15,6 +15,7 @@ import argparse
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -82,7 +83,7 @@ def fitted(rows: Sequence[Row]) -> dict[str, float]:
     return min(tried, key=lambda changed: loss(rows, changed))
 
 
-def by(rows: Sequence[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
+def by(rows: Sequence[Row], key: Callable[[Row], str]) -> dict[str, Sequence[Row]]:
     """Rows by a key, in its order."""
     return {name: [row for row in rows if key(row) == name] for name in sorted({key(row) for row in rows})}
 
@@ -94,10 +95,11 @@ def main() -> None:
     _, rows = read_table(find_table(parser.parse_args().table))
     own, others = ([row for row in rows if (row["id"] in FITTED) is is_own] for is_own in (True, False))
     print(f"{'p95/p50 - 1, points':<34} rows  within {WITHIN}  median    mean     p95   rank    loss")
-    for title, some in {"all rows": rows, "fitted on": own, "all others": others}.items():
+    parts: dict[str, Sequence[Row]] = {"all rows": rows, "fitted on": own, "all others": others}
+    for title, some in parts.items():
         print(line(title, some, {}))
     for of in ("benchmark", "submitter"):
-        for name, some in by(rows, lambda row, of=of: row[of]).items():  # type: ignore[misc]
+        for name, some in by(rows, itemgetter(of)).items():
             print(line(f"  {name}", some, {}))
     for name, some in by(rows, fabric).items():
         print(line(f"  {name}", some, {}))
@@ -114,7 +116,7 @@ def main() -> None:
         print(f"  {source}: {', '.join(losses)}")
     print("\nfitted without, then scored on it: factors on drift and on networks")
     for of in ("benchmark", "submitter"):
-        for name, some in by(rows, lambda row, of=of: row[of]).items():  # type: ignore[misc]
+        for name, some in by(rows, itemgetter(of)).items():
             changed = fitted([row for row in rows if row[of] != name])
             print(f"{line(f'  {name}', some, changed)}  drift {changed[DRIFT]:g}, networks {changed[NETWORK]:g}")
 

@@ -16,6 +16,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.pipelining.stage import _PipelineStageBase
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -33,8 +34,10 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Attention, then two linear layers."""
         batch, length, width = x.shape
-        heads = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.qkv(self.norm1(x)).chunk(3, -1))
-        attended = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        query, key, value = (
+            part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.qkv(self.norm1(x)).chunk(3, -1)
+        )
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.projection(attended.transpose(1, 2).reshape(batch, length, width))
         return x + self.down(functional.gelu(self.up(self.norm2(x))))
 
@@ -98,16 +101,17 @@ def train_replicas(options: argparse.Namespace) -> None:
     model = blocks_of(options)
     weights = list(model.parameters())
     if options.parallel == "fsdp1":
-        precision = MixedPrecision(*[torch.bfloat16] * 3)
+        bf16 = torch.bfloat16
+        precision = MixedPrecision(param_dtype=bf16, reduce_dtype=bf16, buffer_dtype=bf16)
         whole: nn.Module = FullyShardedDataParallel(
             model, auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=precision, use_orig_params=True
         )
         weights = list(whole.parameters())
     else:
         whole = DistributedDataParallel(model, device_ids=[torch.cuda.current_device()])
-    masters = [weight.detach().float() for weight in weights] if options.master else weights
+    masters: list[torch.Tensor] = [weight.detach().float() for weight in weights] if options.master else [*weights]
     adam = functools.partial(torch.optim.AdamW, lr=3e-4, fused=True)
-    optimizer = adam(masters)
+    optimizer: torch.optim.Optimizer = adam(masters)
     if options.parallel == "zero_1":
         optimizer = ZeroRedundancyOptimizer(masters, torch.optim.AdamW, lr=3e-4, fused=True)
     for _ in range(options.steps):
@@ -119,6 +123,7 @@ def train_replicas(options: argparse.Namespace) -> None:
         del scores, loss
         if options.master:
             for master, weight in zip(masters, weights, strict=True):
+                assert weight.grad is not None
                 master.grad = weight.grad.float()
             nn.utils.clip_grad_norm_(masters, 1.0)
         optimizer.step()
@@ -134,7 +139,9 @@ def train_pipeline(options: argparse.Namespace) -> None:
     chunks = 2 if options.parallel == "interleaved" else 1
     places = range(rank, ranks * chunks, ranks)
     modules = [blocks_of(options, place, ranks * chunks) for place in places]
-    stages = [PipelineStage(module, place, ranks * chunks, device) for module, place in zip(modules, places, strict=True)]
+    stages: list[_PipelineStageBase] = [
+        PipelineStage(module, place, ranks * chunks, device) for module, place in zip(modules, places, strict=True)
+    ]
     schedule = (
         ScheduleInterleaved1F1B(stages, options.batch, loss_of)
         if chunks > 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -61,8 +60,8 @@ class Attention(nn.Module):
         query, key = rotated(query, angles), rotated(key, angles)
         if self.shared > 1:
             key, value = (part.repeat_interleave(self.shared, 2) for part in (key, value))
-        parts = (part.transpose(1, 2) for part in (query, key, value))
-        attended = functional.scaled_dot_product_attention(*parts, is_causal=True)
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.wo(attended.transpose(1, 2).contiguous().view(batch, length, -1))
 
 
@@ -163,7 +162,7 @@ def recomputing(block: nn.Module, recompute: str) -> nn.Module:
     """The block with recomputation of all of it, of selected operators, or of nothing."""
     if recompute == "none":
         return block
-    contexts: dict[str, Callable[[], Any]] = {"context_fn": selected} if recompute == "selective" else {}
+    contexts: dict[str, Any] = {"context_fn": selected} if recompute == "selective" else {}
     return checkpoint_wrapper(block, preserve_rng_state=False, **contexts)
 
 
@@ -195,7 +194,8 @@ def main() -> None:
         block = recomputing(layer, options.recompute)
         if options.compile:
             block.compile(fullgraph=True)
-        model.layers[place] = shard(block)
+        shard(block)
+        model.layers[place] = block
     shard(model)
     model.to_empty(device="cuda")
     model.init_weights(options.length)

@@ -45,6 +45,7 @@ _NUMBERS: Final[dict[str, _Value]] = {
 }
 _WORDS: Final[dict[str, _Value]] = {
     "recompute": lambda row: recompute_words(row["recompute"]),
+    "tables": lambda row: row.get("tables", _NONE),
     "offload": lambda row: row.get("offload", _NONE),
     "nodes": lambda row: row.get("nodes", _NONE),
     "samples of workers": lambda row: row.get("shares", _NONE),
@@ -57,7 +58,7 @@ _WORDS: Final[dict[str, _Value]] = {
 # Settings that have a column even where all rows are equal: what is offloaded, as it costs the most, and what unequal nodes do.
 _SHOWN: Final = ("offload", "nodes", "samples of workers", "blocks")
 # Values of settings that are only mentioned where they are used; the framework is named elsewhere.
-_SILENT: Final = {"schedule": _NONE, "SP": "no", "servers": _NONE, "ETP": "1"} | dict.fromkeys(_SHOWN, _NONE)
+_SILENT: Final = {"schedule": _NONE, "tables": _NONE, "SP": "no", "servers": _NONE, "ETP": "1"} | dict.fromkeys(_SHOWN, _NONE)
 _ELSEWHERE: Final = "framework"
 
 

@@ -10,6 +10,8 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.adapters import Adapters
 from scaleproof.simulator.model.layers import WHOLE
+from scaleproof.simulator.model.recommender.dlrm import Dlrm
+from scaleproof.simulator.model.recommender.placement import Tables, divided_with, divisions
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.scenario.fields import GPUS
 from scaleproof.simulator.scenario.schema import Scenario
@@ -25,6 +27,9 @@ class SettingsChange(NamedTuple):
         """The settings as `field=value`."""
         return " ".join(f"{field}={value}" for field, value in self.settings.items())
 
+
+# Shares of the rows of embedding tables that devices have copies of, tried for tables on hosts.
+_CACHES: Final = (0.05, 0.02, 0.01)
 
 # A step changes any scenario, or gives None where that is not possible. A remedy gives the steps that it may take from a
 # scenario, the cheapest first.
@@ -128,6 +133,9 @@ def _changed(
 
 def _text(value: Any) -> str:
     """A value in the words of `--set`."""
+    if isinstance(value, Tables):
+        named = {"shard": value.shard} | value.model_dump(exclude_defaults=True)
+        return f"{{{', '.join(f'{name}: {_text(field)}' for name, field in named.items())}}}"
     return f"[{','.join(value)}]" if isinstance(value, tuple) else str(value).lower()
 
 
@@ -229,6 +237,19 @@ def _on_more_gpus(field: str, degree: int) -> Step:
     return step
 
 
+def _divided_tables(scenario: Scenario) -> Iterator[Step]:
+    """Embedding tables divided over workers, and last on hosts, with the most frequent rows on devices."""
+    own = scenario.strategy.plan.tables
+    if not isinstance(scenario.model, Dlrm) or not _has(scenario, "tables") or (own is not None and own.on == "host"):
+        return
+    how = own or divided_with(scenario.training.optimizer)
+    workers = scenario.strategy.workers
+    ways = divisions(scenario.model.tables, workers, how) if own is None and workers > 1 else []
+    caches = (how.cache, *(share for share in _CACHES if share < how.cache))
+    for way in (*ways, *(how.model_copy(update={"on": "host", "cache": share}) for share in caches)):
+        yield _strategy("tables", way)
+
+
 def _offload(*states: str) -> Remedy:
     def remedy(scenario: Scenario) -> Iterator[Step]:
         is_allowed = "parameters" not in states or scenario.training.zero == 3
@@ -242,6 +263,7 @@ def _offload(*states: str) -> Remedy:
 _tensor: Final = partial(_degree, "tensor", lambda scenario: scenario.cluster.node.devices)
 _stages: Final = partial(_degree, "stages", lambda scenario: scenario.cluster.devices)
 _ON_SAME_GPUS: Final[tuple[Remedy, ...]] = (
+    _divided_tables,
     _sequence_parallel,
     _selective,
     _zero(1),

@@ -17,6 +17,7 @@ from scaleproof.simulator.model.convolutional.vgg import Vgg
 from scaleproof.simulator.model.layers import Layer, ModelSpec, cut_into_stages
 from scaleproof.simulator.model.mlp import Mlp
 from scaleproof.simulator.model.recommender.dlrm import Dlrm
+from scaleproof.simulator.model.recommender.hstu import Hstu
 from scaleproof.simulator.model.recorded import RecordedModel
 from scaleproof.simulator.model.recurrent_network import RecurrentNetwork
 from scaleproof.simulator.model.siamese import Siamese
@@ -39,6 +40,7 @@ AnyModel = Annotated[
     | RecurrentNetwork
     | Siamese
     | Dlrm
+    | Hstu
     | Traced
     | RecordedModel
     | CapturedModel,
@@ -53,6 +55,7 @@ __all__ = [
     "CapturedModel",
     "Dlrm",
     "Gpt",
+    "Hstu",
     "InceptionV3",
     "Layer",
     "Llama",

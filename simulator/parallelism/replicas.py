@@ -17,7 +17,7 @@ from scaleproof.simulator.cluster.collectives.algorithms import names_for
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.model.contrastive import Peers, TwoTowers
 from scaleproof.simulator.model.layers import Layer, ModelSpec
-from scaleproof.simulator.model.recommender.dlrm import lookups_of
+from scaleproof.simulator.model.recommender.parts import lookups_of
 from scaleproof.simulator.parallelism.options import AllDegrees, GradientAveraging, Microbatches, PipelineStages
 from scaleproof.simulator.parallelism.plan import Plan, Shares, check_size
 from scaleproof.simulator.parallelism.stages import check_schedule, cut_by_blocks

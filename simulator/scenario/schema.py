@@ -23,7 +23,7 @@ from scaleproof.simulator.common.units import counted, format_bytes
 from scaleproof.simulator.common.yaml_file import FieldPath
 from scaleproof.simulator.frameworks import IDEAL, Framework
 from scaleproof.simulator.frameworks.files import renamed
-from scaleproof.simulator.model import AnyModel
+from scaleproof.simulator.model import AnyModel, Hstu
 from scaleproof.simulator.model.autocast import with_wide_stream
 from scaleproof.simulator.model.contrastive import Peers, TwoTowers, with_loss
 from scaleproof.simulator.model.fine_tuning import FineTuning, trained_part
@@ -188,7 +188,8 @@ class Scenario(Spec):
         if found is not None:
             whole = shard.context * (shard.tensor if shard.sequence else 1)
             tokens = math.ceil(found.padded / whole) * whole
-            model, keys = model.model_copy(update={"sequence": tokens}), round(found.keys / tokens, 4)
+            longest = {"positions": model.positions or model.sequence} if isinstance(model, Hstu) else {}
+            model, keys = model.model_copy(update={"sequence": tokens, **longest}), round(found.keys / tokens, 4)
         if shard.sequence and self.framework.memory.keeps_gathered == "always":
             shard = shard._replace(regathers=False)
         if shard.context > 1 and self.framework.ring.repeats_keys:
@@ -323,9 +324,11 @@ class Scenario(Spec):
             yield ("training", "zero"), message
         if training.zero and not averages:
             yield ("training", "zero"), f"the strategy {kind} does not shard states; leave zero out, or use data_parallel"
-        if self.batch.lengths is not None and (not isinstance(self.model, Transformer) or not averages):
-            what = f"the strategy {kind}" if isinstance(self.model, Transformer) else f"a {self.model.kind}"
-            message = f"not modelled with {what}; leave it out, or train a gpt or llama by data_parallel, pipeline or hybrid"
+        if self.batch.lengths is not None and (not isinstance(self.model, Transformer | Hstu) or not averages):
+            what = f"the strategy {kind}" if isinstance(self.model, Transformer | Hstu) else f"a {self.model.kind}"
+            message = (
+                f"not modelled with {what}; leave it out, or train a gpt, llama or hstu by data_parallel, pipeline or hybrid"
+            )
             yield ("batch", "lengths"), message
         for field in ("accumulate_precision", "reduce_precision", "fused_accumulation"):
             if getattr(training, field) is not None and not averages:

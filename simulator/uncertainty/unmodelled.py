@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.operators import Matmul, Scan, StepwiseMatmul
-from scaleproof.simulator.model.recommender.dlrm import lookups_of
+from scaleproof.simulator.model.operators import Matmul, Operator, Scan, StepwiseMatmul
+from scaleproof.simulator.model.recommender.hstu import POINTWISE_ATTENTION
+from scaleproof.simulator.model.recommender.parts import lookups_of
 from scaleproof.simulator.model.transformer.recurrent import SELECTIVE_SCAN
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.scenario.schema import Scenario
@@ -106,24 +107,38 @@ def _dense_tables(scenario: Scenario) -> Unmodelled | None:
 
 def _unmeasured_recurrences(scenario: Scenario) -> Unmodelled | None:
     """Kernels of recurrences, none of which was measured: they are priced as products and passes, and may take twice that."""
+    return _unmeasured(
+        scenario, lambda one: isinstance(one, Scan | StepwiseMatmul) or one.name == SELECTIVE_SCAN,
+        "no kernel of a recurrence was measured on a GPU: they are priced like products and passes over memory of their sizes",
+    )  # fmt: skip
+
+
+def _unmeasured_attention(scenario: Scenario) -> Unmodelled | None:
+    """Kernels of pointwise attention, none of which was measured: they are priced as softmax attention, and may take twice
+    that."""
+    return _unmeasured(
+        scenario, lambda one: one.name == POINTWISE_ATTENTION,
+        "no kernel of pointwise attention with biases was measured on a GPU: they are priced like softmax attention",
+    )  # fmt: skip
+
+
+def _unmeasured(scenario: Scenario, is_unmeasured: Callable[[Operator], bool], reason: str) -> Unmodelled | None:
+    """The time of operators whose kernels were not measured. reason: words for them and for how they are priced."""
     plan, job = scenario.strategy.plan, job_of(scenario)
     samples = job.samples_per_worker / plan.microbatches
 
     def of_layer(layer: Layer) -> tuple[float]:
-        own = [one for one in layer.operators if isinstance(one, Scan | StepwiseMatmul) or one.name == SELECTIVE_SCAN]
+        own = [one for one in layer.operators if is_unmeasured(one)]
         return (sum(job.operators_s(layer, own, samples)) if own else 0.0,)
 
     (layers_s,) = job.of_layers(of_layer)
     if not layers_s.any():
         return None
-    recurrences_s = _of_busiest_rank(scenario, job, layers_s)
-    note = (
-        "no kernel of a recurrence was measured on a GPU: they are priced like products and passes over memory of their sizes; "
-        f"the interval includes twice their time, {format_time_s(recurrences_s)} a step more"
-    )
-    return Unmodelled(note, recurrences_s)
+    time_s = _of_busiest_rank(scenario, job, layers_s)
+    return Unmodelled(f"{reason}; the interval includes twice their time, {format_time_s(time_s)} a step more", time_s)
 
 
 _PARTS: Final[Sequence[Callable[[Scenario], Unmodelled | None]]] = (
     _repeated_recomputation, _missed_rows, _dense_tables, _unmeasured_recurrences,
+    _unmeasured_attention,
 )  # fmt: skip

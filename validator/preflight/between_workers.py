@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scaleproof.simulator.model import Dlrm, Traced
+from scaleproof.simulator.model import Dlrm, Hstu, Traced
 from scaleproof.simulator.model.contrastive import TwoTowers
+from scaleproof.simulator.model.recommender.parts import Recommender
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.simulator.parallelism.replicas import compared_workers
@@ -23,11 +24,12 @@ def sparse_rows(scenario: Scenario) -> Iterator[Refusal]:
     tables = model.build_layers()[0].tensors
     unforeseen = [table.name for table in found.values() if not table.is_foreseen]
     yield from [
-        (not isinstance(model, Dlrm | Traced) and (not isinstance(model, Transformer) or model.tied or tables[0] < max(tables)),
+        (not isinstance(model, Recommender | Traced)
+         and (not isinstance(model, Transformer) or model.tied or tables[0] < max(tables)),
          f"model {refused}",
-         "only tables of a dlrm, of a module of your own, and the token embedding of a gpt or llama with an output head of its "
-         "own are pushed by rows",
-         "give a dlrm, or a gpt or llama that is not tied, with fewer positions than tokens"),
+         "only tables of a dlrm or hstu, of a module of your own, and the token embedding of a gpt or llama with an output "
+         "head of its own are pushed by rows",
+         "give a dlrm or hstu, or a gpt or llama that is not tied, with fewer positions than tokens"),
         (unforeseen, f"model.source {refused}",
          f"rows of {', '.join(unforeseen)} depend on parameters or random numbers, so that workers cannot request them before "
          "their forward pass", "build it with sparse=False"),
@@ -42,18 +44,22 @@ def sparse_rows(scenario: Scenario) -> Iterator[Refusal]:
 def recommenders(scenario: Scenario) -> Iterator[Refusal]:
     """Recommenders, and embedding tables that workers divide."""
     training, plan, model = scenario.training, scenario.strategy.plan, scenario.model
-    if not isinstance(model, Dlrm):
+    if not isinstance(model, Recommender):
         return
     is_paced, how = scenario.compute == "paced", plan.tables
     if not is_paced:
         yield from [
             (any(table.pooling != round(table.pooling) for table in model.tables), f"model.tables: pooling is {UNMEASURED}",
              "real samples look up a whole number of rows", "give integers, or set compute=paced"),
-            (model.top[-1:] not in ((), (1,)), f"model.top: more than one output is {UNMEASURED}",
+            (isinstance(model, Dlrm) and model.top[-1:] not in ((), (1,)), f"model.top: more than one output is {UNMEASURED}",
              "the loss reads one logit of a click", "give 1 as the last width"),
-            (plan.stages > 1 and model.interaction == "dcn", f"strategy.stages of interaction: dcn is {UNMEASURED}",
+            (plan.stages > 1 and isinstance(model, Dlrm) and model.interaction == "dcn",
+             f"strategy.stages of interaction: dcn is {UNMEASURED}",
              "each cross layer reads the first layer's outputs too, which stages would have to pass on",
              "give another interaction, or data_parallel"),
+            (isinstance(model, Hstu) and model.interleaved and scenario.batch.lengths is not None,
+             f"batch.lengths with model.interleaved is {UNMEASURED}", "lengths may end in the middle of a turn of the tables",
+             "leave either out"),
         ]  # fmt: skip
     if how is None or how.shard == "data":
         return
@@ -98,9 +104,10 @@ def contrast(scenario: Scenario) -> Iterator[Refusal]:
     yield from [
         (compares and scenario.compute == "paced", f"compute: paced {refused}", "emulated layers exchange no features",
          "give real"),
-        (trains_by_layers(scenario), f"a division into layers {refused}", "the loss is one layer with the user's module",
-         "give data_parallel without zero and recomputation"),
-        (compares and plan.microbatches > 1, f"strategy.microbatches {refused}",
-         "the reference process would compare a step's samples", "give 1"),
+        (trains_by_layers(scenario) and scenario.strategy.kind != "data_parallel",
+         f"strategy: {scenario.strategy.kind} {refused}", "stages would have to pass features of earlier layers on",
+         "give data_parallel"),
+        (compares and scenario.training.recompute.kind != "none", f"training.recompute {refused}",
+         "a loss that is computed again would exchange features again", "leave it out"),
         (compares and plan.shares is not None, f"strategy.shares {refused}", "workers exchange equal parts", "leave it out"),
     ]  # fmt: skip

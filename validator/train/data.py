@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scaleproof.simulator.model import Dlrm, Traced
+from scaleproof.simulator.model import Dlrm, Hstu, Traced
 from scaleproof.simulator.model.layers import inputs_of
+from scaleproof.simulator.model.recommender.parts import Recommender
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.parallelism.parameter_server import touched_rows
 from scaleproof.simulator.scenario.lengths import step_lengths
@@ -41,10 +42,18 @@ class Batch(NamedTuple):
 
     def part(self, samples: slice) -> Batch:
         """Some of the samples, padded to the longest of them."""
-        others, own = {name: tensor[samples] for name, tensor in self.others.items()}, self.lengths[samples]
+        own = self.lengths[samples]
         if not own:
+            others = {name: tensor[samples] for name, tensor in self.others.items()}
             return Batch(self.inputs[samples], self.targets[samples], others)
+        others = {name: tensor[samples, : max(own)] for name, tensor in self.others.items()}
         return Batch(self.inputs[samples, : max(own)], self.targets[samples, : max(own)], others, own)
+
+
+def joined(parts: Sequence[Batch]) -> Batch:
+    """Samples of the same lengths of several batches as one."""
+    others = {name: torch.cat([part.others[name] for part in parts]) for name in parts[0].others}
+    return Batch(torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts]), others)
 
 
 def whole_batches(scenario: Scenario, steps: Iterable[int], device: torch.device, dtype: torch.dtype) -> Iterator[Batch]:
@@ -92,7 +101,7 @@ def _lengths(scenario: Scenario, step: int) -> list[tuple[int, ...]]:
     lengths, plan = scenario.batch.lengths, scenario.strategy.plan
     if lengths is None or scenario.compute == "paced":
         return []
-    assert isinstance(scenario.model, Transformer), "other models have no samples of different lengths"
+    assert isinstance(scenario.model, Transformer | Hstu), "other models have no samples of different lengths"
     samples = scenario.samples_per_worker // plan.microbatches
     return step_lengths(lengths, scenario.model.sequence, samples, plan.microbatches, plan.workers, step)
 
@@ -119,8 +128,9 @@ def _keep_to_rows(drawn: Samples, scenario: Scenario, tables: Sequence[SparseTab
     worker may touch."""
     inputs, targets = drawn
     numbers: list[tuple[NDArray[Any], ...]] = [(inputs[0], targets)]
-    if isinstance(scenario.model, Dlrm):
-        numbers = [(own,) for own in np.split(inputs[-1], np.cumsum(poolings(scenario.model))[:-1], axis=1)]
+    if isinstance(scenario.model, Recommender):
+        rows = inputs[_rows_place(scenario.model)]
+        numbers = [(own,) for own in np.split(rows, np.cumsum(poolings(scenario.model))[:-1], axis=-1)]
     for worker in range(scenario.strategy.workers):
         share = share_of(scenario, worker)
         for table, of_table in zip(tables, numbers, strict=True):
@@ -174,5 +184,13 @@ def looked_up(scenario: Scenario, batches: Iterable[Batch]) -> Iterator[Sequence
         yield from traced.looked_up(model.source, DTYPES[scenario.training.precision], names, tensors)
         return
     for batch in batches:
-        numbers = batch.others[data_name(Wire(DATA, 1))] if isinstance(model, Dlrm) and model.dense else batch.inputs
-        yield torch.split(numbers, poolings(model), -1) if isinstance(model, Dlrm) else [numbers]
+        if not isinstance(model, Recommender):
+            yield [batch.inputs]
+            continue
+        place = _rows_place(model)
+        yield torch.split(batch.others[data_name(Wire(DATA, place))] if place else batch.inputs, poolings(model), -1)
+
+
+def _rows_place(model: Recommender) -> int:
+    """Place of the numbers of rows among the tensors of a batch."""
+    return 1 if isinstance(model, Dlrm) and model.dense else 0

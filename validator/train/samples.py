@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.model import T5, Bert, Dlrm, Mlp, ModelSpec, RecurrentNetwork, Siamese, Traced
+from scaleproof.simulator.model import T5, Bert, Dlrm, Hstu, Mlp, ModelSpec, RecurrentNetwork, Siamese, Traced
 from scaleproof.simulator.model.convolutional.image_steps import Convnet
+from scaleproof.simulator.model.recommender.parts import Recommender
 from scaleproof.simulator.model.recommender.placement import each
 from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.validator.train.models.traced import drawn, examples
@@ -21,6 +22,8 @@ Samples = tuple[tuple[Array, ...], NDArray[np.int64]]
 # Knuth's multiplicative hash (The Art of Computer Programming, volume 3, section 6.4), a prime: ids of rows that are looked up
 # often are spread over a table.
 _SPREAD: Final = 2_654_435_761
+# Mean time between interactions of a user, in seconds.
+_BETWEEN_S: Final = 3600.0
 
 
 @singledispatch
@@ -80,12 +83,17 @@ def _(model: T5, samples: int, generator: np.random.Generator, text: Path | None
 
 @arrays.register
 def _(model: Dlrm, samples: int, generator: np.random.Generator, text: Path | None = None) -> Samples:
-    rows = [
-        table.distribution.drawn((samples, pooling), generator) * _SPREAD % table.rows
-        for table, pooling in zip(each(model.tables), poolings(model), strict=True)
-    ]
     dense = (generator.standard_normal((samples, model.dense)),) if model.dense else ()
-    return (*dense, np.hstack(rows)), generator.integers(2, size=samples)
+    return (*dense, _rows(model, (samples,), generator)), generator.integers(2, size=samples)
+
+
+@arrays.register
+def _(model: Hstu, samples: int, generator: np.random.Generator, text: Path | None = None) -> Samples:
+    rows = _rows(model, (samples, model.tokens_each), generator)
+    # seconds since a user's first interaction
+    times = generator.exponential(_BETWEEN_S, (samples, model.sequence)).astype(np.int64).cumsum(1)
+    targets = generator.integers(2, size=(samples, model.tokens_each, model.top[-1]))
+    return (rows, *((times,) if model.time_buckets else ())), targets
 
 
 @arrays.register
@@ -95,8 +103,17 @@ def _(model: Traced, samples: int, generator: np.random.Generator, text: Path | 
     return inputs, np.zeros(samples, dtype=np.int64)
 
 
-def poolings(model: Dlrm) -> list[int]:
-    """Number of lookups of a sample in each table."""
+def _rows(model: Recommender, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+    """Random numbers of rows: (…, lookups in all tables)."""
+    rows = [
+        table.distribution.drawn((*shape, pooling), generator) * _SPREAD % table.rows
+        for table, pooling in zip(each(model.tables), poolings(model), strict=True)
+    ]
+    return np.concatenate(rows, -1)
+
+
+def poolings(model: Recommender) -> list[int]:
+    """Number of lookups of a sample, or of its tokens, in each table."""
     return [round(table.pooling) for table in each(model.tables)]
 
 

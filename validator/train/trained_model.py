@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from scaleproof.simulator.model import ModelSpec, Traced
 from scaleproof.simulator.model.fine_tuning import FineTuning
 from scaleproof.simulator.model.tracing.user_function import UserModel
+from scaleproof.simulator.model.transformer.decoder import Transformer
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.validator.train import emulated_compute
@@ -31,7 +32,7 @@ from scaleproof.validator.train.recompute import prepare
 class RealModel:
     """The torch modules of a model. samples: number in a microbatch; None to train a user's module as it is, undivided.
     tuning: what is trained of the model; None for all of it, or what a user's module says. documents: whether blocks read the
-    documents of tokens, as the second tensor of a batch."""
+    documents of tokens, as the last tensor of a batch."""
 
     def __init__(
         self, spec: ModelSpec, seed: int, dtype: torch.dtype, samples: int | None, tuning: FineTuning | None = None,
@@ -54,14 +55,17 @@ class RealModel:
                 self.wiring: Wiring = [tuple(Wire(DATA, place) for place in range(len(user.inputs) + len(user.targets)))]
                 self.ties: list[Tie] = []
             else:
-                divided = traced.divided(spec.source, user, samples)
+                loss = None if spec.contrast is None else contrastive.ContrastiveLoss(spec.contrast)
+                divided = traced.divided(spec.source, user, samples, loss)
                 self._layers, self.wiring, self.ties = list(divided.layers), divided.wiring, list(divided.ties)
                 self.prelude, self.derived = divided.prelude, divided.derived
         else:
             self.wiring, self.ties = models.family_of(spec).wiring(spec), list(models.family_of(spec).ties(spec))
         if documents:
-            blocks = [(*read, Wire(DATA, 1)) for read in self.wiring[1:-1]]
-            self.wiring = [self.wiring[0], *blocks, self.wiring[-1]]
+            place = Wire(DATA, 1 + max(wire.output for read in self.wiring for wire in read if wire.layer == DATA))
+            blocks: int = getattr(spec, "layers")  # noqa: B009 - of models whose samples have lengths
+            reading = [(*read, place) for read in self.wiring[1 : 1 + blocks]]
+            self.wiring = [self.wiring[0], *reading, *self.wiring[1 + blocks :]]
 
     def build(self, numbers: Iterable[int]) -> list[nn.Module]:
         """The layers with these numbers and their initial parameters on the CPU, in fp32 or, of a user's module, in `dtype`."""
@@ -112,10 +116,12 @@ def distinct_parameters(layers: Sequence[nn.Module]) -> list[tuple[int, str, nn.
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A scenario's model. pace: durations of emulated compute; None to compute, or to emulate without waiting."""
+    """A scenario's model. pace: durations of emulated compute; None to compute, or to emulate without waiting. workers: number
+    of those whose samples are one batch of it."""
 
     scenario: Scenario
     pace: Pace | None = None
+    workers: int = 1
 
     @cached_property
     def modules(self) -> RealModel | EmulatedModel:
@@ -123,10 +129,11 @@ class TrainedModel:
         scenario, training = self.scenario, self.scenario.training
         if scenario.compute == "paced":
             return EmulatedModel(scenario, self.pace)
-        samples = scenario.samples_per_worker // scenario.strategy.plan.microbatches if trains_by_layers(scenario) else None
+        samples = self.workers * scenario.samples_per_worker // scenario.strategy.plan.microbatches
         return RealModel(
-            scenario.model, training.seed, DTYPES[training.precision], samples, scenario.tuning, has_documents(scenario)
-        )
+            scenario.model, training.seed, DTYPES[training.precision], samples if trains_by_layers(scenario) else None,
+            scenario.tuning, has_documents(scenario),
+        )  # fmt: skip
 
     @property
     def numbers(self) -> range:
@@ -157,7 +164,7 @@ class TrainedModel:
 
     def loss(self, outputs: Values, targets: Tensor) -> Tensor:
         """The mean loss over samples; of outputs in fp16 it is in fp32, as a scaled loss exceeds the range of fp16."""
-        if is_padded(self.scenario) and isinstance(outputs, Tensor):
+        if is_padded(self.scenario) and isinstance(self.scenario.model, Transformer) and isinstance(outputs, Tensor):
             return mean_of_samples(_widened(outputs), targets)
         if isinstance(outputs, Tensor):
             return self.modules.loss(_widened(outputs), targets)

@@ -14,6 +14,8 @@ from scaleproof.simulator.cluster.host import with_host
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.model.layers import WHOLE, Layer, Shard, block_range
+from scaleproof.simulator.model.recommender.dlrm import Dlrm
+from scaleproof.simulator.model.recommender.placement import divided_with, divisions
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.parallelism import Hybrid, ParameterServer, Strategy
 from scaleproof.simulator.parallelism.mesh import ORDER
@@ -35,8 +37,6 @@ _OFFLOAD: Final[tuple[tuple[Offloaded, ...], ...]] = (("optimizer",), ("optimize
 _CHUNKS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24)
 # Kinds of strategies that are planned.
 STRATEGIES: Final = ("hybrid", "parameter_server")
-# Ways to divide embedding tables.
-_SHARDINGS: Final = ("column", "table", "row")
 _BUCKETS_BYTES: Final = (25 * 2.0**20, 100 * 2.0**20, 400 * 2.0**20)
 # Order of mesh axes with pipelines inside nodes, where tensor parallelism leaves room, and replicas across nodes.
 _STAGES_FIRST: Final = ("tensor", "context", "stages", "workers")
@@ -58,8 +58,9 @@ def spaces(
     """
     if frameworks is not None or not scenario.framework_is_default:
         named = [scenario.framework] if frameworks is None else frameworks
-        return [space(one, ranks, schedules) for framework in named for one in _in_framework(scenario, framework)]
-    found = (space(one, ranks, schedules) for framework in _defaults(scenario) for one in _in_framework(scenario, framework))
+        return [space(one, ranks, schedules) for framework in named for one in _in_framework(scenario, framework, ranks)]
+    ways = (way for framework in _defaults(scenario) for way in _in_framework(scenario, framework, ranks))
+    found = (space(way, ranks, schedules) for way in ways)
     return [replace(one, by_default=True) for one in found]
 
 
@@ -83,17 +84,19 @@ def _defaults(scenario: Scenario) -> list[Framework]:
     return [shipped(name) for name in names if name != "ideal"] or [shipped("ideal")]
 
 
-def _in_framework(scenario: Scenario, framework: Framework) -> list[Scenario]:
+def _in_framework(scenario: Scenario, framework: Framework, ranks: int) -> list[Scenario]:
     """The scenario with another framework, which need not support the scenario's own strategy; with each way to divide its
-    tables, if it divides them. Raises FieldError for a precision, kind of attention or autocast that the framework does not
-    support."""
+    tables over `ranks` workers, and without division if it has none itself. Raises FieldError for a precision, kind of
+    attention or autocast that the framework does not support."""
     check_supported(framework, features(Hybrid(), scenario.training.precision, 0, scenario.cluster))
     check_attention(framework, scenario.model)
     changed, own = _changed(scenario, framework, Hybrid()), scenario.strategy.plan.tables
-    if own is None:
+    if not isinstance(scenario.model, Dlrm):
         return [changed]
-    ways = (own.model_copy(update={"shard": shard, "plan": "greedy"}) for shard in _SHARDINGS)
-    return [changed.model_copy(update={"strategy": Hybrid(workers=scenario.strategy.workers, tables=way)}) for way in ways]
+    ways = divisions(scenario.model.tables, ranks, own or divided_with(changed.training.optimizer)) if ranks > 1 else []
+    divided = (Hybrid(workers=scenario.strategy.workers, tables=way) for way in ways)
+    found = [changed.model_copy(update={"strategy": strategy}) for strategy in divided]
+    return found if own is not None and found else [changed, *found]
 
 
 def _changed(scenario: Scenario, framework: Framework, strategy: Strategy) -> Scenario:

@@ -28,6 +28,7 @@ def layout(configuration: Mapping[str, Any]) -> str:
         parts.append(degrees(configuration))
     parts += [f"MBS {configuration['samples']}", f"GA {configuration.get('microbatches', 1)}"]
     parts += [f"ZeRO-{configuration['zero']}"] if configuration.get("zero") else []
+    parts += [f"tables by {configuration['tables']}"] if configuration.get("tables") else []
     parts += [f"recompute {recompute_words(configuration['recompute'])}"] if configuration["recompute"] != "none" else []
     parts += [f"offload {configuration['offload']}"] if configuration.get("offload") else []
     parts += [f"{blocks_words(configuration['blocks'])} blocks"] if configuration.get("blocks") else []

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from scaleproof.simulator.common.spec import Width
-from scaleproof.simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, refuse_to_shard
-from scaleproof.simulator.model.operators import Exchange, Matmul, MemoryBound, SavedActivation
-from scaleproof.simulator.model.recommender.lookups import INDEX_BYTES, Looked, Lookup, RowTable, state_bytes
-from scaleproof.simulator.model.recommender.placement import TABLE_BYTES, EmbeddingTable, TablePart, Tables, each, place
+from scaleproof.simulator.model.layers import WHOLE, Layer, Shard, refuse_to_shard
+from scaleproof.simulator.model.operators import Matmul, MemoryBound, SavedActivation
+from scaleproof.simulator.model.recommender.parts import Recommender, looked_up, mlp
+from scaleproof.simulator.model.recommender.placement import each
 
 Interaction = Literal["dot", "cat", "dcn", "neumf", "towers"]
-# Name of the lookups of a model, in tables that are divided over workers or not.
-LOOKUP: Final = "lookup"
 BOTTOM: Final = "bottom"
-MASK_BYTES: Final = 1
 
 
-class Dlrm(ModelSpec):
+class Dlrm(Recommender):
     """Embedding tables, a bottom MLP over dense features, their interaction, and a top MLP that ends in one click logit.
 
     interaction: `dot` products of all pairs of outputs, and the bottom's output (arXiv 1906.00091); `cat` of all outputs;
@@ -33,7 +28,6 @@ class Dlrm(ModelSpec):
     """
 
     kind: Literal["dlrm"] = "dlrm"
-    tables: Annotated[tuple[EmbeddingTable, ...], Field(min_length=1, max_length=10_000)]
     dense: int = Field(0, ge=0, le=1_000_000, description="dense features of a sample")
     bottom: Annotated[tuple[Width, ...], Field(max_length=100)] = Field((), description="widths of the bottom MLP's layers")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of the bottom MLP's outputs that dropout sets to zero")
@@ -73,9 +67,11 @@ class Dlrm(ModelSpec):
         refuse_to_shard(self.kind, shard._replace(tables=None, workers=1))
         # times of other tables, or of other parts of them, say nothing about this layer
         parts = zlib.crc32(repr((self.tables, self.dense, self.bottom, self.interaction, shard.tables, shard.workers)).encode())
-        first = (self._looked_up(shard) + self._bottom()).named("features", f"dlrm.features({parts:08x})", self._features)
+        first = (looked_up(self.tables, shard) + self._bottom()).named(
+            "features", f"dlrm.features({parts:08x})", self._features
+        )
         width, interactions = self._interactions()
-        return [first, *interactions, *_mlp("top", [width, *self.top], ends_in_loss=True)]
+        return [first, *interactions, *mlp("top", [width, *self.top], ends_in_loss=True)]
 
     @property
     def _features(self) -> int:
@@ -85,15 +81,6 @@ class Dlrm(ModelSpec):
         read = sum(self._dims[2:]) if self.interaction == "neumf" else 0
         return sum(self._dims) - read + (self.bottom[-1] if self.bottom else 0)
 
-    def _looked_up(self, shard: Shard) -> Layer:
-        """The lookups of the worker with the most, and the exchanges of indices, rows and gradients."""
-        how, tables = shard.tables, each(self.tables)
-        replicated = [table for table in tables if how is None or not how.is_sharded(table)]
-        result = _replicas(replicated)
-        if how is not None and len(replicated) < len(tables):
-            result = _shards(place(self.tables, how, shard.workers), tables, how, shard.workers) + result
-        return result
-
     def _bottom(self) -> Layer:
         """The bottom MLP over dense features; the MLPs over looked-up rows of towers and of NeuMF."""
         if not self.bottom:
@@ -101,7 +88,9 @@ class Dlrm(ModelSpec):
         dims, half = self._dims, len(self._dims) // 2
         inputs = {"towers": [sum(dims[:half]), sum(dims[half:])], "neumf": [sum(dims[2:])]}.get(self.interaction, [self.dense])
         reads_data = self.dense > 0
-        parts = (one for width in inputs for one in _mlp(BOTTOM, [width, *self.bottom], reads_data, self.dropout > 0))
+        parts = (
+            one for width in inputs for one in mlp(BOTTOM, [width, *self.bottom], reads_data=reads_data, drops=self.dropout > 0)
+        )
         return sum(parts, Layer())
 
     def _interactions(self) -> tuple[int, list[Layer]]:
@@ -122,105 +111,6 @@ class Dlrm(ModelSpec):
         outputs = pairs + (width if self.bottom else 0)
         # the product computes all pairs twice
         return outputs, [_interaction(features, outputs, 2 * count * count * width)]
-
-
-def _replicas(tables: Sequence[EmbeddingTable]) -> Layer:
-    """Tables that each worker has whole, as parameters with dense gradients."""
-    if not tables:
-        return Layer()
-    parts = tuple(Looked(table.distribution, table.dim, table.pooling) for table in tables)
-    outputs = sum(table.dim for table in tables)
-    lookup = Lookup(LOOKUP, outputs, outputs, outputs, outputs, parts)
-    indices = SavedActivation("indices", _rounded_up(sum(table.pooling for table in tables)), INDEX_BYTES)
-    tensors, own = tuple(table.rows * table.dim for table in tables), tuple(itertools.starmap(RowTable, enumerate(parts)))
-    return Layer(operators=(lookup,), tensors=tensors, kept=(indices,), row_tables=own)
-
-
-@dataclass(frozen=True)
-class _Loads:
-    """What the workers with the most have, per sample of one worker. outputs: elements of pooled rows; lookups; bytes of
-    parts with states."""
-
-    outputs: int
-    lookups: float
-    stored_bytes: float
-
-
-def _shards(parts: Sequence[TablePart], tables: Sequence[EmbeddingTable], how: Tables, workers: int) -> Layer:
-    """Tables that are divided over workers."""
-    by_owner: dict[int, list[TablePart]] = {}
-    for part in parts:
-        by_owner.setdefault(part.owner, []).append(part)
-    element_bytes = TABLE_BYTES[how.precision]
-
-    def looked(part: TablePart) -> Looked:
-        table = tables[part.table]
-        return Looked(table.distribution, len(part.columns), table.pooling, len(part.rows) / table.rows)
-
-    def loads(own: Sequence[TablePart]) -> _Loads:
-        return _Loads(
-            workers * sum(len(part.columns) for part in own),
-            workers * sum(looked(part).pooling * looked(part).share for part in own),
-            sum(part.elements * element_bytes + len(part.rows) * state_bytes(how.optimizer, len(part.columns)) for part in own),
-        )
-
-    busiest = max(by_owner.values(), key=lambda own: sum(looked(part).pooling * len(part.columns) for part in own))
-    most, every = loads(busiest), [loads(own) for own in by_owner.values()]
-    pooled = sum(len(part.columns) for part in parts) if how.shard != "row" else most.outputs
-    lookup = Lookup(
-        LOOKUP, most.outputs, most.outputs, most.outputs, most.outputs, tuple(map(looked, busiest)), workers, element_bytes,
-        how.optimizer, how.cache if how.on == "host" else 1.0,
-    )  # fmt: skip
-    stored_bytes = max(one.stored_bytes for one in every)
-    return Layer(
-        operators=(lookup,),
-        kept=(SavedActivation("indices", _rounded_up(most.lookups), INDEX_BYTES),),
-        exchanges=_exchanges(how, workers, pooled, every) if workers > 1 else (),
-        table_bytes=stored_bytes * (how.cache if how.on == "host" else 1.0),
-        host_table_bytes=stored_bytes if how.on == "host" else 0.0,
-    )
-
-
-def _exchanges(how: Tables, workers: int, pooled: int, loads: Sequence[_Loads]) -> tuple[Exchange, ...]:
-    """The exchange of indices, and those of pooled rows and of their gradients, in elements of a worker's samples.
-
-    All-to-alls take as long as that of the worker that sends or receives the most. Rows are divided by all-to-alls of whole
-    outputs or of their columns; where workers have ranges of rows, their sums are scattered, and gradients gathered.
-    """
-    indices = [_rounded_up(one.lookups) for one in loads]
-    most = max(indices)
-    sent = [
-        Exchange(
-            "alltoall", most, False, hidden=how.overlap_input, axis="tables", element_bytes=INDEX_BYTES,
-            one_way=most - sum(indices) // workers,
-        )
-    ]  # fmt: skip
-    if how.shard == "row":
-        scattered = Exchange("reduce_scatter", pooled, False, axis="tables")
-        return (*sent, scattered, Exchange("all_gather", pooled, True, axis="tables"))
-    # workers send as many outputs on average as each receives
-    most = max(one.outputs for one in loads)
-    outputs = (Exchange("alltoall", most, backward, axis="tables", one_way=most - pooled) for backward in (False, True))
-    return (*sent, *outputs)
-
-
-def _mlp(
-    name: str, widths: Sequence[int], reads_data: bool = False, drops: bool = False, ends_in_loss: bool = False
-) -> list[Layer]:
-    """Linear layers with ReLU and dropout, named after the MLP; the last one of the model has the loss of a click."""
-    layers = []
-    for number, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
-        is_loss = ends_in_loss and number == len(widths) - 2
-        after = MemoryBound("click loss" if is_loss else "relu", outputs, outputs, 2 * outputs, outputs)
-        dropout = (MemoryBound("dropout", outputs, outputs, outputs, outputs),) if drops else ()
-        mask = (SavedActivation("dropout mask", outputs, MASK_BYTES),) if drops else ()
-        layer = Layer(
-            operators=(Matmul(name, 1, outputs, inputs, input_gradient=not (reads_data and number == 0)), after, *dropout),
-            tensors=(inputs * outputs, outputs),
-            kept=(SavedActivation("input", inputs, group="input"), *mask),
-        )
-        layers.append(layer.named(f"{name}{number}", f"dlrm.{name}({inputs}x{outputs},{number},{is_loss})", outputs))
-    return layers
 
 
 def _interaction(inputs: int, outputs: int, flops: int) -> Layer:
@@ -262,12 +152,3 @@ class Combination(MemoryBound):
     def backward_flops(self) -> float:  # type: ignore[override]
         """FLOPs of the backward pass, two products for each."""
         return 2.0 * self.flops
-
-
-def _rounded_up(number: float) -> int:
-    return max(1, -int(-number // 1))
-
-
-def lookups_of(layers: Sequence[Layer]) -> list[Lookup]:
-    """The lookups of a model's layers."""
-    return [operator for layer in layers for operator in layer.operators if isinstance(operator, Lookup)]

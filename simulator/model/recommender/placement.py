@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal, NamedTuple, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self, cast, get_args
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,10 @@ from scaleproof.simulator.model.recommender.lookups import LookupDistribution, R
 # The most that shares of a distribution may differ from one in sum.
 _ROUNDING: Final = 1e-6
 _PLACE: Final = ("strategy", "tables")
+# Share of the rows that devices have a copy of, if not given.
+_CACHE: Final = 0.1
+# Ways to divide tables that plans compare.
+_SHARDS: Final[tuple[Literal["column", "table", "row"], ...]] = ("column", "table", "row")
 TABLE_BYTES: Final = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
@@ -67,7 +71,10 @@ class Tables(Spec):
     replicate_below: int = Field(
         0, ge=0, le=MAX_WIDTH, description="tables with fewer rows are replicated, and their gradients summed"
     )
-    cache: float = Field(0.1, gt=0, le=1, description="on hosts: share of the rows that devices have a copy of")
+    least_columns: int = Field(
+        4, ge=1, le=MAX_WIDTH, description="width of a range of columns at least: FBGEMM's kernels read four elements at once"
+    )
+    cache: float = Field(_CACHE, gt=0, le=1, description="on hosts: share of the rows that devices have a copy of")
     precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="of the rows of sharded tables")
     optimizer: RowOptimizer = Field("rowwise_adagrad", description="of sharded tables, fused into their backward pass")
     overlap_input: bool = Field(False, description="exchange the indices of the next batch during a step")
@@ -79,6 +86,10 @@ class Tables(Spec):
             raise ValueError(f"on: {message}")
         if self.plan != "greedy" and self.shard not in ("table", "column"):
             raise ValueError(f"plan: shard={self.shard} leaves nothing to assign; leave plan out")
+        if self.on != "host" and self.cache != _CACHE:
+            raise ValueError(
+                "cache: only rows in the memory of hosts have copies on devices; give on: host too, or leave cache out"
+            )
         return self
 
     def is_sharded(self, table: EmbeddingTable) -> bool:
@@ -100,6 +111,22 @@ class TablePart(NamedTuple):
         return len(self.rows) * len(self.columns)
 
 
+def divisions(tables: Sequence[EmbeddingTable], workers: int, own: Tables) -> list[Tables]:
+    """Divisions of tables by columns, as wholes, and by rows, with the other options of `own`. By rows, tables with fewer rows
+    than workers are replicated."""
+    few = min(table.rows for table in tables) < workers
+    least = {"row": max(own.replicate_below, workers)} if few else {}
+    return [
+        own.model_copy(update={"shard": shard, "plan": "greedy", "replicate_below": least.get(shard, own.replicate_below)})
+        for shard in _SHARDS
+    ]
+
+
+def divided_with(optimizer: str) -> Tables:
+    """Divided tables with the optimizer of the other parameters where it updates rows, else with row-wise Adagrad."""
+    return Tables(optimizer=cast(RowOptimizer, optimizer)) if optimizer in get_args(RowOptimizer) else Tables()
+
+
 def each(tables: Sequence[EmbeddingTable]) -> list[EmbeddingTable]:
     """The tables one by one."""
     return [one for one in tables for _ in range(one.count)]
@@ -114,7 +141,7 @@ def place(tables: tuple[EmbeddingTable, ...], how: Tables, workers: int) -> tupl
     pieces = [
         (number, table, columns)
         for number, table in sharded
-        for columns in _columns(table.dim, workers if how.shard == "column" else 1)
+        for columns in _columns(table.dim, min(workers, table.dim // how.least_columns) if how.shard == "column" else 1)
     ]
     owners = _owners([_weight(table, len(columns), how) for _, table, columns in pieces], how, workers)
     return tuple(
@@ -133,7 +160,7 @@ def _row_parts(number: int, table: EmbeddingTable, workers: int) -> list[TablePa
 
 def _columns(width: int, most: int) -> list[range]:
     """Equal ranges of the columns of a table, as many as divide its width and are not more than `most`."""
-    ranges = next(count for count in range(min(width, most), 0, -1) if width % count == 0)
+    ranges = next(count for count in range(max(1, min(width, most)), 0, -1) if width % count == 0)
     step = width // ranges
     return [range(begin, begin + step) for begin in range(0, width, step)]
 

@@ -9,13 +9,14 @@ their lookups and updates are part of the passes over the model's first layer, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.model.layers import ModelSpec
-from scaleproof.simulator.model.recommender.dlrm import Dlrm, lookups_of
+from scaleproof.simulator.model.recommender.parts import Recommender, lookups_of
 from scaleproof.simulator.model.recommender.placement import imbalance
 from scaleproof.simulator.parallelism.plan import Plan
 from scaleproof.simulator.program import STATES_IN_STREAM, STATES_OUT_STREAM
@@ -24,11 +25,14 @@ from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.pipeline.replica import CompileContext, Replica
 from scaleproof.simulator.strategy.pipeline.schedules import Pass
 
+# The heaviest load of a worker over the mean below which loads count as equal.
+_EVEN: Final = 1.005
+
 
 def lookup_words(model: ModelSpec, plan: Plan, job: Job) -> str:
     """Words for the time of lookups, and for the busiest worker of a plan of tables; empty without tables."""
     layer = next((layer for layer in job.layers if lookups_of([layer])), None)
-    if layer is None or not isinstance(model, Dlrm):
+    if layer is None or not isinstance(model, Recommender):
         return ""
     samples = job.samples_per_worker / plan.microbatches
     forward_s, backward_s = job.operators_s(layer, lookups_of([layer]), samples)
@@ -37,6 +41,8 @@ def lookup_words(model: ModelSpec, plan: Plan, job: Job) -> str:
     if plan.tables is None or not plan.exchanges_rows:
         return text
     heaviest, bound = imbalance(model.tables, plan.tables, plan.workers)
+    if heaviest < _EVEN:
+        return f"{text}; all workers have the same load"
     return f"{text}; the busiest worker has {heaviest:.3g} times the mean load, no plan of these parts less than {bound:.3g}"
 
 

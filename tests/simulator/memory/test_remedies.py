@@ -190,3 +190,22 @@ def test_stages_whose_buffers_need_more_than_they_save_are_not_suggested(small: 
     plain, one, two, three = (memory(small(*NARROW, f"training.zero={zero}")).worst.total_bytes for zero in range(4))
     assert three < plain < one < two
     assert reported(small, *NARROW, less_bytes=1) == "training.zero=3"
+
+
+def test_embedding_tables_are_divided_before_anything_else() -> None:
+    """Tables of 97 GiB and twice as many states do not fit into 8 devices of 80 GB each, but into all of them together."""
+
+    def large(*overrides: str) -> Scenario:
+        parts = ("cluster=dgx-h100", "cluster.nodes=1", "strategy.workers=8", "batch=65536")
+        return load("dlrm-dcnv2", [*parts, *overrides])
+
+    scenario = large()
+    assert fit_by(scenario) == "strategy.tables={shard: column, optimizer: adam}"
+    assert memory(large(fit_by(scenario))).fits
+
+
+def test_embedding_tables_of_one_device_go_to_its_host() -> None:
+    parts = ["cluster=dgx-h100", "cluster.nodes=1", "strategy.workers=1", "batch=65536"]
+    found = fit_by(load("dlrm-dcnv2", parts))
+    assert found == "strategy.tables={shard: table, on: host, optimizer: adam}"
+    assert memory(load("dlrm-dcnv2", [*parts, found])).fits

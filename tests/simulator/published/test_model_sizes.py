@@ -13,7 +13,7 @@ from scaleproof.simulator.scenario.read import load_model
 _ONCE = {"timm:dm_nfnet_f0", "timm:nfnet_f0", "timm:nfnet_l0", "timm:resnetv2_50x1_bit", "timm:swinv2_cr_small_224"}
 # Modules by name for the input of a source.
 _INPUTS = {"detr-r50-1137", "wav2vec2-base-30480"}
-_KINDS = {"recorded", "resnet", "vgg", "alexnet", "inception_v3", "dlrm", "rnn"}
+_KINDS = {"recorded", "resnet", "vgg", "alexnet", "inception_v3", "dlrm", "hstu", "rnn"}
 
 
 @pytest.mark.parametrize("size", [size for size in model_sizes() if size.page], ids=lambda size: size.model)

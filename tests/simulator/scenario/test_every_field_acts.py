@@ -32,7 +32,7 @@ _SINGLE: Final = "single kernels in a burst, as in tables of measured kernels; t
 _SERVING: Final = "kernels of serving software, as in tables of measured kernels"
 _LABELLED: Final = (
     "Scenario", "Cluster", "Gpt", "Llama", "VisionLanguage", "Bert", "T5", "Mlp", "ResNet", "Vgg", "AlexNet", "InceptionV3",
-    "Siamese", "Dlrm", "RecurrentNetwork", "RecordedModel",
+    "Siamese", "Dlrm", "Hstu", "RecurrentNetwork", "RecordedModel",
 )  # fmt: skip
 # Fields that no prediction depends on, by class and name or for all classes, with the reason.
 DESCRIPTIVE: Final[Mapping[str, str]] = {
@@ -144,6 +144,7 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "DataParallel.first_bucket_bytes": ("ddp", 5e7),
     "DataParallel.shares": ("shares", (4, 4, 4, 4)),
     "Hybrid.shares": ("hybrid-shares", (4, 4, 4, 4)),
+    "Hstu.hidden": ("interactions", 32, {"tables": ({"rows": 100000, "dim": 32}, {"rows": 100, "dim": 32, "pooling": 2})}),
     "Gpt.global_every": ("windows-gpt", 4),
     "Llama.global_every": ("windows", 4),
     "Gpt.pattern": ("recurrences-gpt", "M- M *- -"),
@@ -168,6 +169,7 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "Tables.plan": ("tables-plan", (0, 0, 0, 1)),
     "Tables.balance": ("tables", "memory"),
     "Tables.replicate_below": ("tables", 500),
+    "Tables.least_columns": ("tables-columns", 16),
     "Tables.cache": ("tables-host", 0.5),
     "EmbeddingTable.hot": ("tables", (0.9, 0.1)),
     "Dlrm.interaction": ("cross", "cat", {"cross_layers": 0, "cross_rank": None}),

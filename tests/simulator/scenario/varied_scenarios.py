@@ -328,8 +328,16 @@ VARIED: Final[Mapping[str, Fields]] = {
     "siamese": _job(model="siamese-mlp"),
     "tables": _tables(),
     "tables-plan": _tables(plan=[0, 1, 0, 1]),
+    "tables-columns": _tables(shard="column"),
     "tables-host": _tables(on="host"),
     "cross": _job(model={**_CLICKS, "interaction": "dcn", "cross_layers": 2, "cross_rank": 8}, batch=512),
+    "interactions": _job(
+        model={
+            "kind": "hstu", "layers": 2, "hidden": 64, "heads": 4, "width": 32, "value_width": 16, "sequence": 128,
+            "positions": 256, "top": [32, 2], "tables": [{"rows": 100000, "dim": 64}, {"rows": 100, "dim": 64, "pooling": 2}],
+        },
+        batch=512, strategy={"kind": "data_parallel", "workers": 2, "tables": {"shard": "row"}},
+    ),
     "uneven": _job(unevenness=_UNEVEN, steps=8),
     "random-phases": _job(
         unevenness={

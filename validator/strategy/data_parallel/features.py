@@ -10,7 +10,7 @@ from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.layout.messages import pass_on, wait_all
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives, both_ways
-from scaleproof.validator.train.models.contrastive import Contrasted
+from scaleproof.validator.train.models.contrastive import ContrastiveLoss
 
 
 class FeatureExchange(PassCollectives):
@@ -38,8 +38,8 @@ class FeatureExchange(PassCollectives):
         return theirs
 
 
-def connect(layer: Contrasted, context: Context) -> None:
-    """Connects the loss of this worker with those of others, if it compares their features; to be called on all workers."""
+def connect(loss: ContrastiveLoss, context: Context) -> None:
+    """Connects a loss of this worker with those of others, if it compares their features; to be called on all workers."""
     workers = compared_workers(context.scenario.model, context.scenario.strategy)
     if workers > 1:
-        layer.peers = FeatureExchange(context.recorder, Team.of([list(range(workers))], "features"))
+        loss.peers = FeatureExchange(context.recorder, Team.of([list(range(workers))], "features"))

@@ -13,8 +13,8 @@ from scaleproof.validator.strategy.data_parallel.features import connect
 from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision
 from scaleproof.validator.strategy.data_parallel.tables import divided
 from scaleproof.validator.train.data import Batch, share_of
-from scaleproof.validator.train.models.contrastive import Contrasted
-from scaleproof.validator.train.models.recommender import Features
+from scaleproof.validator.train.models.contrastive import ContrastiveLoss
+from scaleproof.validator.train.models.recommender import LookingUp
 
 
 class MicrobatchedReplica(WholeModel):
@@ -31,16 +31,17 @@ class MicrobatchedReplica(WholeModel):
 
     def prepare(self, number: int, layer: nn.Module) -> None:
         """Divides embedding tables over workers, and connects contrastive losses."""
-        if isinstance(layer, Contrasted):
-            connect(layer, self.context)
-        if isinstance(layer, Features) and self.context.scenario.strategy.plan.exchanges_rows:
+        for part in layer.modules():
+            if isinstance(part, ContrastiveLoss):
+                connect(part, self.context)
+        if isinstance(layer, LookingUp) and self.context.scenario.strategy.plan.exchanges_rows:
             layer.lookups = divided(layer.lookups, self.context, weight_of(self.context))
 
     def parameters(self) -> Mapping[str, Tensor]:
         """Parameters of the model, by name; to be called on all workers together."""
         whole = dict(super().parameters())
         for number, layer in self.layers.items():
-            if isinstance(layer, Features):
+            if isinstance(layer, LookingUp):
                 whole |= {f"{number}.lookups.{name}": value for name, value in layer.lookups.gathered().items()}
         return whole
 

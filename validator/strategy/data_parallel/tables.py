@@ -1,7 +1,8 @@
 """Embedding tables that are divided over workers by table, by column or by row, with all-to-alls of lookups.
 
 Workers send the numbers of rows to their owners. Of whole tables and of columns, owners send sums of rows back; of ranges of
-rows, partial sums are scattered (TorchRec, doi 10.1145/3523227.3547387). Owners add the gradients of all workers and update
+rows, partial sums are scattered, or rows sent back one by one to tokens with sums of their own (TorchRec, doi
+10.1145/3523227.3547387). Owners add the gradients of all workers and update
 their parts in the backward pass.
 """
 
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from scaleproof.simulator.model.recommender.hstu import Hstu
 from scaleproof.simulator.model.recommender.placement import TablePart, place
 from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.layout.team import Team
@@ -95,13 +98,23 @@ class OwnedLookups(DividedLookups):
         return {n: torch.cat([columns[part] for part in self.placed if part.table == n], -1) for n in rows}
 
 
+class _Requests(NamedTuple):
+    """Requests for rows. keys: of this worker by owner, the number of a sum times `most`, and of a row of the owner; arrived:
+    those of all workers, `from_each` of each; for_each: number of own ones for each owner."""
+
+    most: int
+    keys: Tensor
+    for_each: Tensor
+    arrived: Tensor
+    from_each: Tensor
+
+
 class RowLookups(DividedLookups):
     """Lookups in tables of which each worker has a range of rows."""
 
-    def divided(self, rows: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """Sends numbers of rows to owners, each in one integer with that of its sum, and scatters partial sums."""
-        workers, samples = self.workers, len(next(iter(rows.values())))
-        most = max(len(part.rows) for part in self.placed)
+    def requests(self, rows: Mapping[int, Tensor]) -> _Requests:
+        """Sends numbers of rows to owners, each in one integer with that of its sum."""
+        samples, most = len(next(iter(rows.values()))), max(len(part.rows) for part in self.placed)
         owners, keys = [], []
         for place_of, (number, own) in enumerate(rows.items()):
             first = own.new_tensor([part.rows.start for part in self.placed if part.table == number])
@@ -110,10 +123,16 @@ class RowLookups(DividedLookups):
             keys.append((bag * most + own - first[owner]).flatten())
             owners.append(owner.flatten())
         owner = torch.cat(owners)
-        for_each = torch.bincount(owner, minlength=workers)
+        for_each = torch.bincount(owner, minlength=self.workers)
         from_each = self.collectives.counts(for_each.unsqueeze(-1)).flatten()
         sorted_keys = torch.cat(keys)[owner.argsort(stable=True)]
         arrived = self.collectives.exchanged(sorted_keys, from_each.tolist(), for_each.tolist(), None, None)
+        return _Requests(most, sorted_keys, for_each, arrived, from_each)
+
+    def divided(self, rows: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Scatters partial sums of the requested rows."""
+        workers, samples = self.workers, len(next(iter(rows.values())))
+        most, _, _, arrived, from_each = self.requests(rows)
         bag, row = arrived // most, arrived % most
         table, sample = bag // samples, bag % samples
         sample += samples * torch.arange(workers, device=row.device).repeat_interleave(from_each)
@@ -127,10 +146,28 @@ class RowLookups(DividedLookups):
         return dict(zip(rows, torch.split(outputs, [values.shape[1] for _, values in self.own], 1), strict=True))
 
 
+class TokenRowLookups(RowLookups):
+    """Lookups of tokens in tables of which each worker has a range of rows. All tables are as wide."""
+
+    def divided(self, rows: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Sends the requested rows back, and adds those of each token."""
+        samples = len(next(iter(rows.values())))
+        most, keys, for_each, arrived, from_each = self.requests(rows)
+        table, row = arrived // most // samples, arrived % most
+        found = self.own[0][1].new_zeros(len(arrived), self.own[0][1].shape[1])
+        for place_of, (_, values) in enumerate(self.own):
+            chosen = (table == place_of).nonzero().squeeze(-1)
+            found = found.index_add(0, chosen, functional.embedding(row[chosen], values, sparse=True))
+        back = self.collectives.exchanged(found, for_each.tolist(), from_each.tolist(), None, None)
+        sums = back.new_zeros(samples * len(rows), back.shape[1]).index_add(0, keys // most, back)
+        return dict(zip(rows, torch.split(sums, samples), strict=True))
+
+
 def divided(whole: Lookups, context: Context, weight: float) -> Lookups:
     """This worker's part of the lookups as the scenario divides tables; to be called on all workers together."""
     how = context.scenario.strategy.plan.tables
-    return (RowLookups if how is not None and how.shard == "row" else OwnedLookups)(whole, context, weight)
+    of_rows = TokenRowLookups if isinstance(context.scenario.model, Hstu) else RowLookups
+    return (of_rows if how is not None and how.shard == "row" else OwnedLookups)(whole, context, weight)
 
 
 def _inside(part: TablePart) -> tuple[slice, slice]:

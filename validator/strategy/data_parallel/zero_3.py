@@ -52,6 +52,7 @@ class FullySharded(MicrobatchedReplica):
 
     def prepare(self, number: int, layer: nn.Module) -> None:
         """Shards a layer before the next one is built: whole models may not fit into a device."""
+        super().prepare(number, layer)
         self._sharded.append([self._sharder.shard(layer, self._shard, self._groups)])
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from scaleproof.simulator.model.contrastive import Contrast
@@ -31,24 +31,34 @@ class FeaturePeers(Protocol):
         """The features that the previous worker has; gradients return to it."""
 
 
-class Contrasted(WithLoss):
-    """A user's towers with their loss: reads inputs and returns one number.
+class ContrastiveLoss(nn.Module):
+    """The loss of scaled features of images, features of words, and a bias of their products, if any.
 
-    The module returns scaled features of images and features of words, and a bias of their products, or none. peers: None where
-    features are those of one worker.
+    peers: None where features are those of one worker.
     """
 
-    def __init__(self, source: str, user: UserModel, contrast: Contrast) -> None:
-        super().__init__(source, user)
+    def __init__(self, contrast: Contrast) -> None:
+        super().__init__()
         self.contrast = contrast
         self.peers: FeaturePeers | None = None
 
-    def forward(self, *tensors: Tensor) -> Tensor:
+    def forward(self, images: Tensor, words: Tensor, *bias: Tensor) -> Tensor:
         """The loss of a batch."""
-        images, words, *bias = self.model(*tensors)
         if self.contrast == "ring":
             return _sigmoid_loss(images, words, bias[0] if bias else images.new_zeros(1), self.peers)
         return _softmax_loss(images, words, self.peers)
+
+
+class Contrasted(WithLoss):
+    """A user's towers with their loss: reads inputs and returns one number. The module returns what the loss reads."""
+
+    def __init__(self, source: str, user: UserModel, contrast: Contrast) -> None:
+        super().__init__(source, user)
+        self.contrast = ContrastiveLoss(contrast)
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        """The loss of a batch."""
+        return self.contrast(*self.model(*tensors))  # type: ignore[no-any-return]
 
 
 def _softmax_loss(images: Tensor, words: Tensor, peers: FeaturePeers | None) -> Tensor:

@@ -14,6 +14,7 @@ from scaleproof.simulator.model import (
     Bert,
     Dlrm,
     Gpt,
+    Hstu,
     InceptionV3,
     Llama,
     Mlp,
@@ -26,7 +27,16 @@ from scaleproof.simulator.model import (
 )
 from scaleproof.simulator.model.fine_tuning import FineTuning
 from scaleproof.simulator.model.transformer.decoder import Transformer
-from scaleproof.validator.train.models import convolutional, encoders, recommender, recurrent, resnet, siamese, transformer
+from scaleproof.validator.train.models import (
+    convolutional,
+    encoders,
+    hstu,
+    recommender,
+    recurrent,
+    resnet,
+    siamese,
+    transformer,
+)
 from scaleproof.validator.train.models.fine_tuning import freeze
 from scaleproof.validator.train.models.transformer import cross_entropy
 from scaleproof.validator.train.models.wiring import Tie, Wiring, wiring_of
@@ -146,4 +156,5 @@ FAMILIES: Final[Mapping[type[ModelSpec], Family]] = {
     Traced: Family(_undivided, lambda outputs, targets: outputs),
     Siamese: Family(_siamese_layer, siamese.loss, _siamese_ties),
     Dlrm: Family(recommender.layer, recommender.loss, wiring=recommender.wiring),
+    Hstu: Family(hstu.layer, hstu.loss, wiring=hstu.wiring),
 }

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scaleproof.simulator.model.recommender.dlrm import Dlrm
+from scaleproof.simulator.model.recommender.parts import Recommender
 from scaleproof.simulator.model.recommender.placement import each
 from scaleproof.validator.train.models.wiring import DATA, Wire, Wiring, wiring_of
 
@@ -20,7 +21,7 @@ class Lookups(nn.ModuleDict):
     They begin as in DLRM's code (arXiv 1906.00091): uniform within ±1/√rows.
     """
 
-    def __init__(self, spec: Dlrm) -> None:
+    def __init__(self, spec: Recommender) -> None:
         tables = each(spec.tables)
         super().__init__({str(n): nn.EmbeddingBag(table.rows, table.dim, mode="sum") for n, table in enumerate(tables)})
         self.spec, self.lookups = spec, [round(table.pooling) for table in tables]
@@ -41,12 +42,19 @@ class Lookups(nn.ModuleDict):
         return {}
 
 
-class Features(nn.Module):
+class LookingUp(nn.Module):
+    """The first layer of a recommender."""
+
+    def __init__(self, spec: Recommender) -> None:
+        super().__init__()
+        self.lookups = Lookups(spec)
+
+
+class Features(LookingUp):
     """The first layer: outputs of tables, and of the bottom MLPs over dense features or over looked-up rows."""
 
     def __init__(self, spec: Dlrm) -> None:
-        super().__init__()
-        self.lookups = Lookups(spec)
+        super().__init__(spec)
         dims = [table.dim for table in each(spec.tables)]
         # outputs of tables that pass by the bottom MLPs, and widths of those that these read
         self.passed, self.read = {

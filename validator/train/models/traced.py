@@ -69,9 +69,18 @@ def user_model(source: str, seed: int, dtype: torch.dtype) -> UserModel:
     return user
 
 
-def divided(source: str, user: UserModel, samples: int) -> ModuleLayers:
-    """The layers of a user's module for batches of `samples`. Raises InputError where it cannot be divided."""
-    whole = WithLoss(source, user)
+class _Outputs(WithLoss):
+    """A user's module without its loss."""
+
+    def forward(self, *tensors: Tensor) -> Any:
+        """The module's outputs."""
+        return self.model(*tensors)
+
+
+def divided(source: str, user: UserModel, samples: int, loss: nn.Module | None = None) -> ModuleLayers:
+    """The layers of a user's module for batches of `samples`. loss: reads the module's outputs in the last layer; that of the
+    user if None. Raises InputError where it cannot be divided."""
+    whole = WithLoss(source, user) if loss is None else _Outputs(source, user)
     examples = tuple(_repeated(one, samples) for one in (*user.inputs, *user.targets))
     try:
         with warnings.catch_warnings():
@@ -81,8 +90,18 @@ def divided(source: str, user: UserModel, samples: int) -> ModuleLayers:
         text = " ".join(str(error).split())[:200]
         message = "torch.export cannot divide it into layers; give data_parallel without zero and recomputation"
         raise InputError(f"model.source: {source}: {message} ({type(error).__name__}: {text})") from None
+    if loss is not None:
+        _add_loss(exported, loss)
     modules = trace_of(source, Path.cwd()).modules
     return _Division(exported, modules, dict(whole.named_parameters())).result()
+
+
+def _add_loss(exported: fx.GraphModule, loss: nn.Module) -> None:
+    """Adds a loss of an exported module's outputs to it, in their place."""
+    output = next(node for node in exported.graph.nodes if node.op == "output")
+    exported.add_module("contrast", loss)
+    with exported.graph.inserting_before(output):
+        output.args = (exported.graph.call_module("contrast", tuple(output.args[0])),)
 
 
 def examples(source: str) -> list[NDArray[Any]]:

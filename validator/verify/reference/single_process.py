@@ -13,13 +13,13 @@ from typing import Final, Self
 import torch
 from torch import Tensor, nn
 
-from scaleproof.simulator.model import Dlrm
+from scaleproof.simulator.model.recommender.parts import Recommender
 from scaleproof.simulator.model.recommender.placement import place
 from scaleproof.simulator.parallelism.replicas import compared_workers
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.record.steps import total_steps
 from scaleproof.validator.strategy.base import name_parameters
-from scaleproof.validator.train.data import Batch, share_of
+from scaleproof.validator.train.data import Batch, joined, share_of
 from scaleproof.validator.train.gradient_clipping import LARGEST_NORM
 from scaleproof.validator.train.layer_graph import LayerGraph
 from scaleproof.validator.train.models.fine_tuning import trained_parameters
@@ -53,7 +53,7 @@ class SingleProcess:
     def of(cls, scenario: Scenario, bounds: Mapping[str, Sequence[int]] = MappingProxyType({})) -> Self:
         """Builds the model and optimizer of a scenario in this process. bounds: by parameter, the elements at which it is
         divided into pieces that the optimizer updates; without any it is whole."""
-        model = TrainedModel(scenario)
+        model = TrainedModel(scenario, workers=compared_workers(scenario.model, scenario.strategy))
         modules = model.build(model.numbers)
         initial = DTYPES[scenario.training.precision]
         layers = {n: module.to(initial).to(_dtype(scenario)) for n, module in zip(model.numbers, modules, strict=True)}
@@ -88,13 +88,13 @@ class SingleProcess:
         return range(total_steps(self.scenario))
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
-        """The microbatches of all workers in a batch, so that activations of only one are kept at a time; the batch as a whole
-        where a loss compares the samples of all workers."""
+        """The microbatches of all workers in a batch, so that activations of only one are kept at a time; those that pass
+        together are one where a loss compares the samples of all workers."""
+        workers = [self.microbatches(batch, worker) for worker in range(self.scenario.strategy.workers)]
         if compared_workers(self.scenario.model, self.scenario.strategy) > 1:
-            yield batch
-            return
-        for worker in range(self.scenario.strategy.workers):
-            yield from self.microbatches(batch, worker)
+            yield from map(joined, zip(*workers, strict=True))
+        else:
+            yield from chain.from_iterable(workers)
 
     def microbatches(self, batch: Batch, worker: int) -> Iterator[Batch]:
         """The microbatches of a worker in a batch."""
@@ -154,7 +154,7 @@ class SingleProcess:
 def _divided_tables(scenario: Scenario) -> set[int]:
     """Numbers of the tables that workers divide."""
     plan, model = scenario.strategy.plan, scenario.model
-    if plan.tables is None or plan.workers == 1 or not isinstance(model, Dlrm):
+    if plan.tables is None or plan.workers == 1 or not isinstance(model, Recommender):
         return set()
     return {part.table for part in place(model.tables, plan.tables, plan.workers)}
 

@@ -267,6 +267,7 @@ class Configurations:
             "order": list(space.orders[numbers["order"]]),
             "expert_tensor": numbers["expert_tensor"] or None,
             **({} if space.blocks[blocks] is None else {"blocks": list(space.blocks[blocks] or ())}),
+            **({} if (tables := space.scenario.strategy.plan.tables) is None else {"tables": tables.shard}),
             **({"offload": " and ".join(space.scenario.training.offload)} if space.scenario.training.offload else {}),
         }
 

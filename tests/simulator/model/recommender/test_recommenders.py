@@ -14,8 +14,9 @@ from scaleproof.simulator.analysis.planner.space import spaces
 from scaleproof.simulator.common.errors import FieldError, ScaleproofError
 from scaleproof.simulator.model.layers import Shard
 from scaleproof.simulator.model.recommender import greedy
-from scaleproof.simulator.model.recommender.dlrm import Dlrm, lookups_of
+from scaleproof.simulator.model.recommender.dlrm import Dlrm
 from scaleproof.simulator.model.recommender.lookups import LookupDistribution, state_bytes
+from scaleproof.simulator.model.recommender.parts import lookups_of
 from scaleproof.simulator.model.recommender.placement import EmbeddingTable, Tables, each, imbalance, place
 from scaleproof.simulator.parallelism.parameter_server import Sparse
 from scaleproof.simulator.predict import predict, timed
@@ -201,13 +202,17 @@ def test_tables_that_fit_nowhere_are_refused() -> None:
 
 
 def test_all_to_alls_of_a_step_are_those_of_theory() -> None:
-    run = predict(_scenario(), interval=False)
+    run = predict(_scenario("strategy.tables.least_columns=2"), interval=False)
     (exchanges,) = (one for one in run.communication if one.dimension == "table")
     # indices of 8 bytes, each sent to every worker that has a range of columns, rows and gradients of 2 bytes
     pooling = sum(table.pooling for table in each(_model("dlrm-dcnv2").tables))
     assert exchanges.calls == 3
     assert exchanges.size_bytes == pytest.approx(1024 * (8 * 64 * pooling + 2 * 2 * 26 * 128))
-    assert any("lookups take" in note and "no plan of these parts less than 1" in note for note in run.notes)
+    assert any("lookups take" in note and "all workers have the same load" in note for note in run.notes)
+    whole = predict(_scenario("strategy.tables.shard=table"), interval=False)
+    assert any(
+        "the busiest worker has 29.9 times the mean load, no plan of these parts less than 29.9" in note for note in whole.notes
+    )
 
 
 @pytest.mark.parametrize(
@@ -231,6 +236,33 @@ def test_servers_send_the_rows_that_samples_touch() -> None:
     assert whole.pulled_bytes.sum() == pytest.approx(4 * dense + rows * 16 * 4)
     # the numbers of the rows, and of those of the reply
     assert whole.pushed_bytes.sum() == pytest.approx(whole.pulled_bytes.sum() + rows * 2 * 8)
+
+
+def test_a_plan_divides_tables_of_a_scenario_that_does_not() -> None:
+    """Tables with fewer rows than workers are replicated by rows, and rows have the optimizer of the other parameters."""
+    scenario = load("dlrm-dcnv2", ["cluster=dgx-h100", "cluster.nodes=8", "batch=65536", "strategy.workers=64"])
+    tried = [space.scenario.strategy.plan.tables for space in spaces(scenario, 64)]
+    assert {None if how is None else (how.shard, how.replicate_below, how.optimizer) for how in tried} == {
+        None, ("column", 0, "adam"), ("table", 0, "adam"), ("row", 64, "adam"),
+    }  # fmt: skip
+
+
+def test_ranges_of_columns_have_the_least_width() -> None:
+    """FBGEMM's kernels read four elements of a row at once."""
+    wide = (EmbeddingTable(rows=1000, dim=128),)
+    widths = {
+        least: {len(part.columns) for part in place(wide, Tables(shard="column", least_columns=least), 128)}
+        for least in (1, 4, 96, 128)
+    }
+    assert widths == {1: {1}, 4: {4}, 96: {128}, 128: {128}}
+    assert {len(part.columns) for part in place(wide, Tables(shard="column"), 128)} == {4}
+    assert {len(part.columns) for part in place((EmbeddingTable(rows=9, dim=2),), Tables(shard="column"), 8)} == {2}
+
+
+def test_only_tables_on_hosts_have_a_cache() -> None:
+    with pytest.raises(ValidationError, match="give on: host too, or leave cache out"):
+        Tables(cache=0.2)
+    assert Tables(cache=0.2, on="host").cache == 0.2
 
 
 def test_a_plan_tries_each_way_to_divide_tables() -> None:

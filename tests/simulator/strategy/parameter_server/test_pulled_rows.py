@@ -1,8 +1,8 @@
 """Workers of servers have the rows of tables that a step looks up, and nothing else of them; servers have the tables.
 
-Theory: n lookups of a table of R rows, all equally frequent, touch u = R·(1 − (1 − 1/R)ⁿ) different rows of d elements. A worker
-has 4·u·d bytes of values, as many of gradients, and 8·u of the rows' numbers. The backward pass fills 4·u·d bytes of gradients
-with zeros, and adds to them. Each of N servers has an N-th of the table and of the optimizer's states, the sum of the gradients
+Theory: n lookups of a table of R rows, all equally frequent, touch u = R·(1 − (1 − 1/R)ⁿ) different rows of d elements. A
+worker has 4·u·d bytes of values, as many of gradients, and 8·u of the rows' numbers. The backward pass fills 4·u·d bytes of
+gradients with zeros, and adds to them. Each of N servers has an N-th of the table and of the optimizer's states, the sum of the gradients
 of the rows that all workers touch, and pushes with the numbers of their rows and of those that workers want next.
 """
 
@@ -16,7 +16,7 @@ import pytest
 from scaleproof.simulator.analysis.planner.search import plan
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.model.recommender.dlrm import lookups_of
+from scaleproof.simulator.model.recommender.parts import lookups_of
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
@@ -45,11 +45,11 @@ def touched(workers: int = 1) -> float:
 
 def test_workers_have_the_values_the_gradients_and_the_numbers_of_looked_up_rows() -> None:
     (worker,) = memory(scenario()).ranks
-    held = worker.holders_bytes
-    assert held["parameters"] == pytest.approx(4 * (touched() * _DIM + _DENSE), abs=4)
-    assert held["gradients"] == held["parameters"]
-    assert held["communication"] == pytest.approx(8 * touched())
-    assert held["optimizer_states"] == held["master_parameters"] == 0
+    sizes = worker.holders_bytes
+    assert sizes["parameters"] == pytest.approx(4 * (touched() * _DIM + _DENSE), abs=4)
+    assert sizes["gradients"] == sizes["parameters"]
+    assert sizes["communication"] == pytest.approx(8 * touched())
+    assert sizes["optimizer_states"] == sizes["master_parameters"] == 0
     # not more for a larger table that samples touch as many rows of
     larger = memory(scenario(rows=1000 * _ROWS)).worst.total_bytes
     assert larger < 4 * 2 * 4 * (_SAMPLES * _POOLING * _DIM + _DENSE)

@@ -15,7 +15,6 @@ from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.parallelism import DataParallel
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.parameter_server.shards import buckets
 from scaleproof.simulator.strategy.scenario_job import program_of

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.preflight.checks import check_trainable
 from tests.validator.conftest import MakeScenario
@@ -69,6 +70,8 @@ def towers(contrast: str, called: str = "clip") -> dict[str, Any]:
             (WORKERS | {"microbatches": 2}, "local", "clip"),
             ({"kind": "parameter_server", "workers": 2, "servers": 1}, "gathered", "clip"),
             (WORKERS | {"workers": 1, "microbatches": 2}, "gathered", "clip"),
+            (WORKERS | {"microbatches": 2}, "gathered", "clip"),
+            (WORKERS | {"microbatches": 4, "overlap": False}, "ring", "clip(biased=True)"),
         ),
     ],
 )
@@ -78,20 +81,46 @@ def test_towers_equal_one_process_and_exchange_the_predicted_features(
     scenario = make_scenario(strategy, towers(contrast, called), precision="fp64", batch=8, steps=3)
     run = measure(scenario, watch=MeasureOptions(verify=True))
     assert deviation_of(run) < 1e-9
-    if strategy == WORKERS:
-        layers = scenario.layers(scenario.strategy.plan.shard)
-        features = [8 * scenario.samples_per_worker * one.elements for one in layers[-1].exchanges]
-        # a ring sends each worker's features once to all others, one after another
-        features = [size / 2 for size in features] if contrast == "ring" else features
-        assert collectives(run) == Counter([*features, 8 * sum(layer.trained_parameters for layer in layers)])
+    if strategy["kind"] == "data_parallel" and strategy["workers"] == 2:
+        dense = 8 * sum(layer.trained_parameters for layer in scenario.model.build_layers())
+        assert collectives(run) == Counter([*exchanged_bytes(scenario), dense])
+
+
+def exchanged_bytes(scenario: Scenario) -> list[float]:
+    """Predicted bytes of the exchanges of features in a step: of each microbatch, in both passes."""
+    plan, (*_, last) = scenario.strategy.plan, scenario.layers(scenario.strategy.plan.shard)
+    # a ring of two sends each worker's features once to the other
+    share = 0.5 if getattr(scenario.model, "contrast", None) == "ring" else 1.0
+    samples = scenario.samples_per_worker / plan.microbatches
+    return [share * 8 * samples * one.elements for one in last.exchanges] * plan.microbatches
+
+
+@pytest.mark.parametrize(
+    ("zero", "contrast", "called", "microbatches"),
+    [
+        (3, "gathered", "clip(biased=True)", 2),
+        *in_bulk(
+            (3, "ring", "clip(biased=True)", 1), (2, "gathered", "clip(layers=2)", 2), (1, "ring", "clip", 1),
+            (3, "local", "clip", 2),
+        ),
+    ],
+)  # fmt: skip
+def test_sharded_towers_equal_one_process_and_exchange_the_predicted_features(
+    zero: int, contrast: str, called: str, microbatches: int, make_scenario: MakeScenario
+) -> None:
+    strategy = WORKERS | {"microbatches": microbatches}
+    scenario = make_scenario(strategy, towers(contrast, called), precision="fp64", batch=8, steps=3, zero=zero)
+    run = measure(scenario, watch=MeasureOptions(verify=True))
+    assert deviation_of(run) < 1e-9
+    found, features = collectives(run), Counter(exchanged_bytes(scenario))
+    assert {size: found[size] for size in features} == features
 
 
 @pytest.mark.parametrize(
     ("strategy", "others", "field"),
     [
-        (WORKERS | {"microbatches": 2}, {}, "strategy.microbatches"),
-        (WORKERS, {"zero": 2}, "a division into layers"),
-        ({"kind": "pipeline", "stages": 2, "microbatches": 2}, {}, "a division into layers"),
+        (WORKERS, {"recompute": "full"}, "training.recompute"),
+        ({"kind": "pipeline", "stages": 2, "microbatches": 2}, {}, "strategy: pipeline"),
     ],
 )
 def test_losses_that_are_not_trained_are_refused(
