@@ -2,8 +2,8 @@
 
 Theory: n lookups of a table of R rows, all equally frequent, touch u = R·(1 − (1 − 1/R)ⁿ) different rows of d elements. A
 worker has 4·u·d bytes of values, as many of gradients, and 8·u of the rows' numbers. The backward pass fills 4·u·d bytes of
-gradients with zeros, and adds to them. Each of N servers has an N-th of the table and of the optimizer's states, the sum of the gradients
-of the rows that all workers touch, and pushes with the numbers of their rows and of those that workers want next.
+gradients with zeros, and adds to them. Each of N servers has an N-th of the table and of the optimizer's states, the sum of
+the gradients of the rows that all workers touch, and pushes with the numbers of their rows and of those that workers want.
 """
 
 from __future__ import annotations
