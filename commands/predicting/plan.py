@@ -32,6 +32,11 @@ def mount(commands: Any) -> None:
         "--frameworks NAMES", "frameworks to choose from, such as megatron-core-0.12,torchtitan (common ones)", type=listed
     )
     parser.add(
+        "--dispatchers NAMES",
+        "what sends tokens to experts: alltoall,deepep,hybridep (those of the framework that run on the cluster)",
+        type=listed,
+    )
+    parser.add(
         "--adapters METHODS", "methods of fine-tuning to compare: none,lora,dora,qlora (the scenario's training)", type=listed
     )
     parser.add("--objective", "objective to optimise (time)", choices=OBJECTIVES, default="time")
@@ -65,6 +70,7 @@ def _plan(options: argparse.Namespace) -> int:
         "schedules": options.schedules,
         "frameworks": [shipped(name) for name in options.frameworks] if options.frameworks else None,
         "fits": options.fits,
+        "dispatchers": options.dispatchers,
         "adapters": options.adapters,
     }
     sizes = options.gpus or (scenario.strategy.training_ranks,)

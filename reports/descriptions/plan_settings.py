@@ -53,12 +53,17 @@ _WORDS: Final[dict[str, _Value]] = {
     "schedule": lambda row: _NONE if row.get("schedule") in _IMPLIED else str(row.get("schedule", _NONE)),
     "SP": lambda row: "yes" if row.get("sequence_parallel") else "no",
     "servers": _servers,
+    "dispatcher": lambda row: row.get("dispatcher", _NONE),
+    "shared experts overlap": lambda row: "yes" if row.get("overlap_shared_experts") else "no",
     "framework": lambda row: str(row["framework"]),
 }
 # Settings that have a column even where all rows are equal: what is offloaded, as it costs the most, and what unequal nodes do.
 _SHOWN: Final = ("offload", "nodes", "samples of workers", "blocks")
 # Values of settings that are only mentioned where they are used; the framework is named elsewhere.
-_SILENT: Final = {"schedule": _NONE, "tables": _NONE, "SP": "no", "servers": _NONE, "ETP": "1"} | dict.fromkeys(_SHOWN, _NONE)
+_SILENT: Final = {
+    "schedule": _NONE, "tables": _NONE, "SP": "no", "servers": _NONE, "ETP": "1", "dispatcher": _NONE,
+    "shared experts overlap": "no", **dict.fromkeys(_SHOWN, _NONE),
+}  # fmt: skip
 _ELSEWHERE: Final = "framework"
 
 

@@ -18,6 +18,7 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.recompute import ATTENTION_CORE, AnyRecompute
 from scaleproof.simulator.parallelism import Hybrid
 from scaleproof.simulator.parallelism.option_rules import decided_by_framework
+from scaleproof.simulator.parallelism.options import Dispatcher
 
 # Features that a scenario may need; `simulator.scenario.framework_choice.features` determines which ones it needs.
 Feature = Literal[
@@ -405,6 +406,13 @@ class Prevalence(Spec):
     weight: float = Field(1.0, gt=0, le=1)
 
 
+class ExpertExchange(Spec):
+    """A way to send tokens to experts and outputs back, by strategy fields."""
+
+    dispatcher: Dispatcher
+    overlap_shared_experts: bool = False
+
+
 class Framework(Spec):
     """A version of training software. Every value that is not a default of this schema has an entry in `sources`."""
 
@@ -417,6 +425,9 @@ class Framework(Spec):
     )
     selective: AnyRecompute = Field(
         ATTENTION_CORE, description="the recomputation that it calls selective; the core of attention if absent"
+    )
+    exchanges: tuple[ExpertExchange, ...] = Field(
+        (), description="ways to send tokens to experts that plans try; absent: the default one alone"
     )
     host: Host = Host()
     hooks: Hooks = Hooks()

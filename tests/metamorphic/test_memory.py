@@ -59,6 +59,7 @@ def test_memory_falls_with_recomputation_and_sequence_parallelism(block: int) ->
                 assert used_bytes(plain, on) <= used_bytes(plain, off) * (1 + 1e-9), fields
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("block", BLOCKS)
 def test_memory_falls_with_tensor_and_context_parallelism(block: int) -> None:
     """With the same framework, and without ZeRO, which shards over context-parallel ranks too and gathers what it needs."""

@@ -22,6 +22,7 @@ def exposed(found: Run) -> float:
     return found.breakdown_s["exposed_communication"] / found.step_time_s
 
 
+@pytest.mark.full
 def test_a_slow_worker_delays_synchronous_servers_only() -> None:
     name = "resnet50-async-straggler-p100"
     asynchronous, synchronous = run(name), run(name, "mode=synchronous")
@@ -30,6 +31,7 @@ def test_a_slow_worker_delays_synchronous_servers_only() -> None:
     assert bounded.samples_per_s < 1.1 * synchronous.samples_per_s
 
 
+@pytest.mark.full
 def test_a_larger_staleness_bound_absorbs_jitter() -> None:
     rates = [run("resnet50-stale-p100", f"bound={bound}").samples_per_s for bound in (0, 1, 3)]
     assert rates == sorted(rates)

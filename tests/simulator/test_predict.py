@@ -18,8 +18,8 @@ from tests.validator.verdicts import in_bulk
 
 Make = Callable[..., Scenario]
 NAMES = catalog.names("what-if")
-# whose intervals take several seconds
-LARGE = ("gpt3-175b-hybrid-selene", "llama3-405b-54-days")
+# which take several seconds: long intervals, and many asynchronous workers
+LARGE = ("gpt3-175b-hybrid-selene", "llama3-405b-54-days", "wide-and-deep-servers-2016")
 # these scenarios show configurations that are impractical
 TOO_LARGE = {"gpt3-175b-hybrid-selene", "gpt3-175b-pipeline-selene", "gpt3-175b-ring-selene", "gpt3-175b-servers-selene"}
 

@@ -63,6 +63,7 @@ def _brought() -> Mapping[str, list[str]]:
     return packages_distributions()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("package", "extras"),
     [

@@ -19,6 +19,7 @@ from scaleproof.simulator.analysis.planner.estimate import (
     memory_bytes,
     step_times,
 )
+from scaleproof.simulator.analysis.planner.estimate.configurations import COLUMNS
 from scaleproof.simulator.analysis.planner.estimate.parameter_servers import ServerConfigurations
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import slowed, uncertain
@@ -139,11 +140,16 @@ class Candidates:
     def memory_bytes(self) -> Amounts:
         """Bytes of the training rank with the most memory, by row; where nodes differ, of that which needs the largest share of
         its device, if all devices had the capacity of the cluster's first kind."""
-        parts = [np.empty(0)]
+        parts, known = [np.empty(0)], list[tuple[Configurations, Amounts]]()
         for part in self.parts:
-            own_bytes = memory_bytes(part) if isinstance(part, Configurations) else part.memory_bytes()
+            if isinstance(part, Configurations):
+                own_bytes = next((found for other, found in known if _have_equal_memory(part, other)), None)
+                own_bytes = memory_bytes(part) if own_bytes is None else own_bytes
+                known += [(part, own_bytes)] if part.space.tried else []
+            else:
+                own_bytes = part.memory_bytes()
             if self.cluster is not None:
-                own_bytes *= self.cluster.device.capacity_bytes / _used(part).device.capacity_bytes
+                own_bytes = own_bytes * self.cluster.device.capacity_bytes / _used(part).device.capacity_bytes
             parts.append(own_bytes)
         return np.concatenate(parts)
 
@@ -173,6 +179,15 @@ def _first_of(codes: Numbers, rows: Numbers) -> list[int]:
     _, first = np.unique(codes[rows], return_index=True)
     result: list[int] = rows[np.sort(first)].tolist()
     return result
+
+
+def _have_equal_memory(one: Configurations, other: Configurations) -> bool:
+    """Whether configurations differ in how tokens are sent to experts alone, and receive as many copies of them."""
+    if len(one) != len(other) or one.space.scenario is not other.space.scenario:
+        return False
+    received = [space.tried["dispatcher"] == "alltoall" for space in (one.space, other.space)]
+    columns = (np.array_equal(getattr(one, name), getattr(other, name)) for name in COLUMNS)
+    return received[0] == received[1] and all(columns)
 
 
 def _used(part: Part) -> Cluster:

@@ -217,6 +217,7 @@ def plan(
     schedules: Collection[str] | None = None,
     frameworks: Sequence[Framework] | None = None,
     fits: float = FITS,
+    dispatchers: Collection[str] | None = None,
 ) -> PlanResult:
     """The best configurations to train the scenario's model on `gpus` devices; if None, as many as its strategy has.
 
@@ -225,7 +226,7 @@ def plan(
     progress messages. servers: maximum number of parameter servers. strategies: some of `STRATEGIES`; if None, hybrid, and
     parameter_server if `servers` is given or the scenario has servers. schedules: of pipelines in addition to 1F1B, or "all";
     if None, those with a closed form. frameworks: to choose from; if None, the scenario's, or the default ones of hybrids if it
-    names no framework.
+    names no framework. dispatchers: of tokens to experts; if None, the scenario's, or those of the framework.
 
     Raises FieldError or InputError for an objective that needs data which the cluster does not give, and where no configuration
     is valid or fits.
@@ -241,7 +242,8 @@ def plan(
     ranks = gpus or scenario.strategy.training_ranks
     leanest: Scenario | None = None
     for one in (scenario, *(offloading(scenario) if "hybrid" in kinds else ())):
-        candidates = candidates_of(one, ranks, servers if one is scenario else 0, kinds, _schedules(schedules), frameworks)
+        most = servers if one is scenario else 0
+        candidates = candidates_of(one, ranks, most, kinds, _schedules(schedules), frameworks, dispatchers)
         if not len(candidates):
             continue
         count = len(candidates)
@@ -261,7 +263,7 @@ def plan(
             message = f"no configuration trains {scenario.total_samples} samples per step on {ranks} ranks"
             raise InputError(f"{message}; change batch, or the ranks")
         options: dict[str, Any] = {"objective": objective, "memory": memory, "servers": servers, "strategies": strategies}
-        options |= {"schedules": schedules, "frameworks": frameworks, "fits": fits}
+        options |= {"schedules": schedules, "frameworks": frameworks, "fits": fits, "dispatchers": dispatchers}
         remedies = "".join(_fitting_methods(scenario, ranks, report_progress, options))
         raise InputError(_nothing_fits(count, least_bytes, room, leanest.training.offload, use) + remedies)
     scenario = one
@@ -352,12 +354,13 @@ def candidates_of(
     kinds: Collection[str],
     schedules: Sequence[ScheduleName],
     frameworks: Sequence[Framework] | None,
+    dispatchers: Collection[str] | None = None,
 ) -> Candidates:
     """All configurations that a plan of a scenario chooses from, but finer recomputation. Arguments as of `plan`."""
     if scenario.cluster.kinds:
         return Candidates(tuple(_on_mixed_nodes(scenario, ranks, schedules, frameworks)), scenario.cluster)
     # frameworks without ZeRO's stage 3 offload no parameters
-    hybrids = [one for one in spaces(scenario, ranks, schedules, frameworks) if one.zero]
+    hybrids = [one for one in spaces(scenario, ranks, schedules, frameworks, dispatchers) if one.zero]
     hybrids = hybrids if "hybrid" in kinds else [replace(one, ranks=()) for one in hybrids[:1]]
     served = server_space(scenario, ranks, servers if "parameter_server" in kinds else 0, frameworks)
     parts: Iterable[Configurations] = map(every, hybrids)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from scaleproof.simulator.analysis.planner.estimate import Space
 from scaleproof.simulator.analysis.planner.estimate.parameter_servers import PLACEMENTS, ServerSpace
 from scaleproof.simulator.analysis.planner.estimate.pipeline_times import CLOSED
 from scaleproof.simulator.cluster.host import with_host
-from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.frameworks import Framework, shipped
+from scaleproof.simulator.frameworks.framework import ExpertExchange
 from scaleproof.simulator.model.layers import WHOLE, Layer, Shard, block_range
-from scaleproof.simulator.model.recommender.dlrm import Dlrm
+from scaleproof.simulator.model.recommender.parts import Recommender
 from scaleproof.simulator.model.recommender.placement import divided_with, divisions
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.parallelism import Hybrid, ParameterServer, Strategy
 from scaleproof.simulator.parallelism.mesh import ORDER
+from scaleproof.simulator.parallelism.options import Dispatcher
 from scaleproof.simulator.parallelism.stages import ScheduleName
 from scaleproof.simulator.scenario.framework_choice import (
     check_attention,
@@ -30,6 +32,7 @@ from scaleproof.simulator.scenario.framework_choice import (
 )
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.scenario.training import Offloaded
+from scaleproof.simulator.strategy.model_parallel.expert import is_available
 
 _ZERO: Final = (0, 1, 2, 3)
 # States that plans offload where nothing fits without, one after another; parameters in ZeRO's stage 3.
@@ -49,19 +52,66 @@ _MOST_CONTEXT: Final = 16
 
 
 def spaces(
-    scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CLOSED, frameworks: Sequence[Framework] | None = None
+    scenario: Scenario,
+    ranks: int,
+    schedules: Sequence[ScheduleName] = CLOSED,
+    frameworks: Sequence[Framework] | None = None,
+    dispatchers: Collection[str] | None = None,
 ) -> list[Space]:
-    """One space for each framework, with the ZeRO stages that it supports.
+    """Spaces of each framework, with the ZeRO stages that it supports: one for each way to divide tables, and to send tokens to
+    experts.
 
     frameworks: if None, the scenario's own; if the scenario names no framework, the default ones, each for the layouts of which
-    it is the default. Raises FieldError as `space` does.
+    it is the default. dispatchers: of tokens; if None, the scenario's own, or those of the framework that run on the cluster.
+    Raises FieldError as `space` does, and InputError for dispatchers that no framework has.
     """
-    if frameworks is not None or not scenario.framework_is_default:
-        named = [scenario.framework] if frameworks is None else frameworks
-        return [space(one, ranks, schedules) for framework in named for one in _in_framework(scenario, framework, ranks)]
-    ways = (way for framework in _defaults(scenario) for way in _in_framework(scenario, framework, ranks))
-    found = (space(way, ranks, schedules) for way in ways)
-    return [replace(one, by_default=True) for one in found]
+    if unknown := set(dispatchers or ()) - {*get_args(Dispatcher)}:
+        names = ", ".join(get_args(Dispatcher))
+        raise InputError(f"--dispatchers {','.join(sorted(unknown))}: give some of {names}")
+    is_named = frameworks is not None or not scenario.framework_is_default
+    named = [scenario.framework] if frameworks is None else frameworks
+    named = named if is_named else _defaults(scenario)
+    wholes = [space(one, ranks, schedules) for framework in named for one in _in_framework(scenario, framework, ranks)]
+    wholes = wholes if is_named else [replace(one, by_default=True) for one in wholes]
+    found = [one for whole in wholes for one in _by_exchange(whole, dispatchers)]
+    if dispatchers and all(one.expert == (1,) for one in found):
+        known = dict.fromkeys(way.dispatcher for one in wholes if one.expert != (1,) for way in _exchanges(one, None))
+        hint = f"give some of {', '.join(known)}" if known else "leave it out, as no ranks have different experts"
+        raise InputError(f"--dispatchers {','.join(dispatchers)}: no framework of this plan sends tokens so; {hint}")
+    return found
+
+
+def _by_exchange(whole: Space, dispatchers: Collection[str] | None) -> Iterator[Space]:
+    """Yields a space divided by ways to send tokens to experts, after that without expert parallelism."""
+    divided = tuple(degree for degree in whole.expert if degree > 1)
+    if not divided or whole.scenario.cluster.kinds:
+        yield whole
+        return
+    ways = _exchanges(whole, dispatchers)
+    if len(ways) == 1 and dispatchers is None:
+        yield whole
+        return
+    yield replace(whole, expert=(1,))
+    yield from (replace(whole, expert=divided, tried=way.model_dump()) for way in ways)
+
+
+def _exchanges(whole: Space, dispatchers: Collection[str] | None) -> list[ExpertExchange]:
+    """Ways to send tokens to experts that plans try in a space, the one that it keeps first. Arguments as of `spaces`."""
+    scenario, kept = whole.scenario, whole.kept
+    own = ExpertExchange(**{name: kept[name] for name in ExpertExchange.model_fields})
+    given = scenario.strategy.model_fields_set & ExpertExchange.model_fields.keys()
+    shares = any(module.name == "shared_experts" for layer in scenario.layers(WHOLE) for module in layer.modules)
+    overlaps = shares and not kept["overlap_experts"]
+
+    def is_tried(way: ExpertExchange) -> bool:
+        fixed = given - {"dispatcher"} if dispatchers is not None else given
+        is_wanted = way.dispatcher in dispatchers if dispatchers is not None else is_available(way.dispatcher, scenario.cluster)
+        is_own = all(getattr(way, name) == getattr(own, name) for name in fixed)
+        return is_wanted and is_own and (overlaps or not way.overlap_shared_experts)
+
+    others = filter(is_tried, scenario.framework.exchanges)
+    first = [own] if dispatchers is None or own.dispatcher in dispatchers else []
+    return list(dict.fromkeys([*first, *others]))
 
 
 def offloading(scenario: Scenario) -> Iterator[Scenario]:
@@ -91,7 +141,7 @@ def _in_framework(scenario: Scenario, framework: Framework, ranks: int) -> list[
     check_supported(framework, features(Hybrid(), scenario.training.precision, 0, scenario.cluster))
     check_attention(framework, scenario.model)
     changed, own = _changed(scenario, framework, Hybrid()), scenario.strategy.plan.tables
-    if not isinstance(scenario.model, Dlrm):
+    if not isinstance(scenario.model, Recommender):
         return [changed]
     ways = divisions(scenario.model.tables, ranks, own or divided_with(changed.training.optimizer)) if ranks > 1 else []
     divided = (Hybrid(workers=scenario.strategy.workers, tables=way) for way in ways)

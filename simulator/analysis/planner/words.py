@@ -30,6 +30,8 @@ def layout(configuration: Mapping[str, Any]) -> str:
     parts += [f"ZeRO-{configuration['zero']}"] if configuration.get("zero") else []
     parts += [f"tables by {configuration['tables']}"] if configuration.get("tables") else []
     parts += [f"recompute {recompute_words(configuration['recompute'])}"] if configuration["recompute"] != "none" else []
+    parts += [configuration["dispatcher"]] if configuration.get("dispatcher") else []
+    parts += ["shared experts overlap"] if configuration.get("overlap_shared_experts") else []
     parts += [f"offload {configuration['offload']}"] if configuration.get("offload") else []
     parts += [f"{blocks_words(configuration['blocks'])} blocks"] if configuration.get("blocks") else []
     parts += [f"on {configuration['nodes']}"] if configuration.get("nodes") else []

@@ -198,7 +198,13 @@ def direct_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
     if group.size == 1:
         return _nothing
     _check_links(group, cluster)
-    return _link_costing(op, group, cluster, GLOO[op])
+    return _direct_costing(op, group, cluster.interconnect)
+
+
+@functools.lru_cache(maxsize=512)
+def _direct_costing(op: Op, group: Group, interconnect: Interconnect) -> Costing:
+    """The cost by size, for links that exist."""
+    return functools.cache(_link_costing(op, group, interconnect.cluster, GLOO[op]))
 
 
 def concurrent_collective(op: Op, group: Group, cluster: Cluster, cost_of: CostOf = costing) -> DurationBySize:

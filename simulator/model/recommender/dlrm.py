@@ -134,7 +134,8 @@ def _cross(number: int, width: int, rank: int | None) -> Layer:
             SavedActivation("cross output", width),
         ),
     )
-    return layer.named(f"cross{number}", f"dlrm.cross({width},{rank})", width)
+    inputs = ("features", f"cross{number - 1}") if number else ("features",)
+    return layer.named(f"cross{number}", f"dlrm.cross({width},{rank})", width, inputs=inputs)
 
 
 @dataclass(frozen=True)

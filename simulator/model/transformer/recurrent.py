@@ -50,6 +50,11 @@ class Recurrence(Spec):
         return self
 
     @property
+    def groups(self) -> int:
+        """Number of heads of keys; in Mamba, where all channels share keys that are sums over them, of channels."""
+        return self.heads if self.kind == "mamba" else self.key_heads or self.heads
+
+    @property
     def inner(self) -> int:
         """Width of all values."""
         return self.heads * self.value_width
@@ -147,8 +152,8 @@ def _mixed(tokens: int, own: Recurrence, hidden: int, ranks: int) -> Layer:
         columns = rank + 2 * own.width
         part = linear("time steps and keys", tokens, columns, heads, False) + linear("time steps", tokens, heads, rank, True)
         if ranks > 1:
-            # each rank has some of the channels that time steps, keys and queries are computed from
-            part += Layer(exchanges=(Exchange("all_reduce", tokens * columns, False),))
+            # each rank has some of the channels that time steps, keys and queries are computed from, and that they are used for
+            part += Layer(exchanges=tuple(Exchange("all_reduce", tokens * columns, backward) for backward in (False, True)))
         # values, time steps, gate; keys and queries, which all channels share (arXiv 2312.00752, section 3.3.2)
         read = 3 * written + 2 * tokens * own.width
         scan = MemoryBound(SELECTIVE_SCAN, read, written, read + written, read)

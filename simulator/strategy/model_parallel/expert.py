@@ -39,12 +39,15 @@ def element_bytes(plan: Plan, routed: Routed, training_bytes: int) -> int:
 
 class Dispatch(NamedTuple):
     """Kernels that send tokens. processors: that they occupy on each device. processor_Bps: rate of each over NVLink.
-    inside_share, between_share: of the links' nominal bandwidth that they reach."""
+    inside_share, between_share: of the links' nominal bandwidth that they reach. generations: of GPUs that they run on.
+    transports: between nodes."""
 
     processors: int
     processor_Bps: float
     inside_share: float
     between_share: float
+    generations: tuple[str, ...] = ()
+    transports: tuple[str, ...] = ()
 
 
 _AS_LINKS: Final = Dispatch(1, math.inf, 1.0, 1.0)
@@ -55,9 +58,21 @@ def dispatches() -> Mapping[str, Dispatch]:
     """The kernels by the name of their dispatcher, from scenarios/collectives/dispatchers.yaml."""
     found = yaml_file.shipped(catalog.ROOT / "collectives" / "dispatchers.yaml")["dispatchers"]
     return {
-        name: Dispatch(one["processors"], parse_Bps(one["processor_rate"]), one["inside_rate"], one["between_rate"])
+        name: Dispatch(
+            one["processors"], parse_Bps(one["processor_rate"]), one["inside_rate"], one["between_rate"],
+            tuple(one["generations"]), tuple(one["transports"]),
+        )
         for name, one in found.items()
-    }
+    }  # fmt: skip
+
+
+def is_available(dispatcher: str, cluster: Cluster) -> bool:
+    """Whether kernels that send tokens run on a cluster's devices and network, as collective libraries always do."""
+    kernels, known = cluster.device.kernels, dispatches().get(dispatcher)
+    if known is None:
+        return True
+    on_network = cluster.nodes == 1 or cluster.transport in known.transports
+    return kernels is not None and kernels.generation in known.generations and on_network and cluster.node.link is not None
 
 
 def copies(plan: Plan, routed: Routed, group: Group) -> tuple[float, float]:
@@ -81,13 +96,16 @@ def all_to_all_s(plan: Plan, routed: Routed, size_bytes: float, group: Group, cl
     nvlink = cluster.node.link
     rated_Bps = kernels.processors * kernels.processor_Bps
     inside_share = min(kernels.inside_share, rated_Bps / nvlink.bandwidth_Bps) if nvlink is not None else 1.0
-    on_rail, on_node = (np.array(group.ranks)[members] for members in (group.first, group.node_of == 0))
-    between, inside = (
-        concurrent_collective("alltoall", Group.of(ranks.tolist(), group.devices), cluster, direct_costing)
-        for ranks in (on_rail, on_node)
-    )
+    between, inside = (concurrent_collective("alltoall", one, cluster, direct_costing) for one in _rail_and_node(group))
     token_bytes, (nodes, ranks) = size_bytes / routed.active, copies(plan, routed, group)
     return max(between(token_bytes * nodes / kernels.between_share), inside(token_bytes * ranks / inside_share))
+
+
+@functools.lru_cache(maxsize=512)
+def _rail_and_node(group: Group) -> tuple[Group, Group]:
+    """The first member of a group on each node, and the members on its first node."""
+    on_rail, on_node = (np.array(group.ranks)[members] for members in (group.first, group.node_of == 0))
+    return Group.of(on_rail.tolist(), group.devices), Group.of(on_node.tolist(), group.devices)
 
 
 def overlap(pass_: LayerPass, exchange: Exchange, layer: Layer, plan: Plan, job: Job) -> Overlap | None:

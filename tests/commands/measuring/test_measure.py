@@ -81,6 +81,7 @@ def test_several_scenarios_print_a_line_each_and_resume_skips_measured_ones(fold
     assert [line.split()[-1] for line in again.stdout.splitlines()] == ["on", "before", "real"], again.stderr
 
 
+@pytest.mark.full
 def test_a_failed_scenario_does_not_stop_the_others(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,6 +38,7 @@ def test_measurements_have_a_panel_with_their_predictions(tmp_path: Path) -> Non
     assert "measured on netlab, 22 November 2026: " in svg
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "changes",
     [

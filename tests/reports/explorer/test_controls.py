@@ -21,6 +21,7 @@ def by_field(reference: str, *sets: str) -> dict[str, dict[str, Any]]:
     return {one["field"]: one for group in groups for one in group["controls"]}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("reference", "given"),
     [

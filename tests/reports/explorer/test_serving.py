@@ -22,6 +22,7 @@ from scaleproof.simulator.common.errors import RunError
 from tests.validator.verdicts import in_bulk
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 0), *in_bulk((signal.SIGTERM, 143))])
 def test_the_server_runs_until_ctrl_c_or_sigterm(number: signal.Signals, exit_code: int) -> None:
     command = [sys.executable, "-m", "scaleproof", "explore", "resnet50-servers-p100", "--set", "strategy.servers=8"]

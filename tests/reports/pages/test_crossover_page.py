@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import scaleproof
 from scaleproof.reports.pages.page import build
 
@@ -18,6 +20,7 @@ def test_a_strategy_map_has_a_page_with_its_borders(tmp_path: Path) -> None:
     assert "parameter_server, 1 server, on a node of its own" in page
 
 
+@pytest.mark.full
 def test_a_map_with_one_border_in_each_row_says_where_it_is(tmp_path: Path) -> None:
     command = ["crossover", "resnet50-ring-p100", "--set", "framework=ideal", "--set", "cluster=aws-p2-xlarge"]
     assert scaleproof.main([*command, "--y", "workers=4,16", "--points", "5", "--out", str(tmp_path)]) == 0

@@ -119,6 +119,7 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "Perturbations.seed": "uneven",
     "Input.prefetch": ("input", 0),
     "Input.augment_s": ("decoding", 0.1),
+    "Input.parse_s": ("input-devices", 0.1),
     "Input.copied_bytes": "input-copies",
     "Storage.latency_s": ("input-store", 0.2),
     "Storage.read_bytes": ("input-store", 4e5),

@@ -97,6 +97,7 @@ def end_process(budget_s: float) -> Any:
     os._exit(3)
 
 
+@pytest.mark.full
 def test_tasks_on_the_same_number_of_ranks_share_processes() -> None:
     """A context of a GPU is created once for all of them, and after a failure."""
     reported: list[str] = []

@@ -100,6 +100,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.full
 def test_reports_do_not_disturb_the_compiler(tmp_path: Path) -> None:
     called = subprocess.run([sys.executable, "-c", COMPILE, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert called.returncode == 0, called.stderr

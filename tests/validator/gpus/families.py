@@ -76,4 +76,6 @@ FAMILIES: Final = {
     "hybrid with a server": Family({"kind": "hybrid", "workers": 2, "servers": 1}),
     "resnet": Family(_WORKERS, model=_RESNET),
 }
-QUICK: Final = ("ddp", "fsdp", "overlapped servers", "asynchronous servers", "1f1b", "hybrid")
+# Those that run before each commit, and with all tests; of the others one of two is nightly.
+QUICK: Final = ("fsdp", "overlapped servers", "hybrid")
+ALWAYS_IN_BULK: Final = ("ddp", "asynchronous servers", "1f1b")

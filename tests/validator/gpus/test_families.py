@@ -24,7 +24,7 @@ from scaleproof.validator.launch.launch import run_on_ranks
 from scaleproof.validator.record.recorder import Recorder
 from tests.validator.conftest import TINY_GPT
 from tests.validator.gpus.fake_nccl import LoggedGroup
-from tests.validator.gpus.families import FAMILIES, QUICK, Family
+from tests.validator.gpus.families import ALWAYS_IN_BULK, FAMILIES, QUICK, Family
 from tests.validator.gpus.player import Job, Phases, phases_on_gloo, play
 from tests.validator.gpus.replay import faults
 from tests.validator.verdicts import at_night, in_bulk
@@ -35,10 +35,10 @@ _COMPUTATION = 0
 # for these sums; that of computation waits for all of them together at the end of a backward pass.
 _SUMMED_IN_A_STREAM = {"fsdp of groups": {(Stream.MAIN, phase) for phase in (Phase.BACKWARD, Phase.SYNCHRONISE)}}
 
-OTHERS = [name for name in FAMILIES if name not in QUICK]
+OTHERS = [name for name in FAMILIES if name not in (*QUICK, *ALWAYS_IN_BULK)]
 
 
-@pytest.mark.parametrize("name", [*QUICK, *in_bulk(*OTHERS[::2]), *at_night(*OTHERS[1::2])])
+@pytest.mark.parametrize("name", [*QUICK, *in_bulk(*ALWAYS_IN_BULK, *OTHERS[::2]), *at_night(*OTHERS[1::2])])
 def test_ranks_train_on_gpus_as_on_cpus(name: str, tmp_path: Path) -> None:
     scenario = FAMILIES[name].scenario()
 
@@ -61,6 +61,7 @@ def test_marks_taken_in_a_backends_threads_are_on_the_ranks_own_gpu(name: str, t
     assert [rank.error for rank in ranks] == [""] * len(ranks)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("own", "backend"), [(True, "nccl"), *in_bulk((False, "staged"))])
 def test_ranks_that_see_one_gpu_each_use_nccl_if_these_differ(own: bool, backend: str, tmp_path: Path) -> None:
     job = Job(FAMILIES["ddp"].scenario(), separate_gpus if own else None, visible=1)
@@ -68,6 +69,7 @@ def test_ranks_that_see_one_gpu_each_use_nccl_if_these_differ(own: bool, backend
     assert {rank.backend for rank in play(job, tmp_path)} == {backend}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["fsdp", *in_bulk("hybrid with fsdp"), *at_night("fsdp of microbatches", "fsdp of groups")])
 def test_interruptions_are_waits_of_the_stream_of_computation(name: str, tmp_path: Path) -> None:
     ranks = play(Job(FAMILIES[name].scenario(), checked_waits), tmp_path)
@@ -100,10 +102,10 @@ _TIED: dict[str, Any] = {"tied": True}
     ("strategy", "training", "model", "parts"),
     [
         (FAMILIES["fsdp"].strategy, {"zero": 3}, {}, [0.5] * 2),
-        ({"kind": "hybrid", "workers": 2, "stages": 1, "microbatches": 2}, {"zero": 3}, {}, [0.5] * 2),
-        # workers have a vector of parameters and one of gradients; servers have their part, and one of each worker's pushes
-        (FAMILIES["servers"].strategy, {}, {}, [2.0] * 2 + [1.5] * 2),
         *in_bulk(
+            ({"kind": "hybrid", "workers": 2, "stages": 1, "microbatches": 2}, {"zero": 3}, {}, [0.5] * 2),
+            # workers have a vector of parameters and one of gradients; servers have their part, and one of each worker's pushes
+            (FAMILIES["servers"].strategy, {}, {}, [2.0] * 2 + [1.5] * 2),
             ({"kind": "hybrid", "workers": 2, "stages": 1, "tensor": 2}, {"zero": 3}, {}, [0.25] * 4),
             ({"kind": "hybrid", "workers": 1, "stages": 1, "tensor": 2}, {}, {}, [0.5] * 2),
             ({"kind": "hybrid", "workers": 1, "stages": 1, "tensor": 2}, {}, _TIED, [0.5] * 2),
@@ -134,7 +136,7 @@ def test_a_gpu_never_has_more_than_its_part_of_the_model_and_a_layer(
 
 
 @pytest.mark.parametrize(
-    "name", [*at_night("fsdp", "overlapped servers", "scaled losses"), *in_bulk("hybrid", "experts"), "ddp"]
+    "name", [*at_night("fsdp", "overlapped servers", "scaled losses"), *in_bulk("hybrid", "experts", "ddp")]
 )
 def test_ranks_train_on_gpus_of_amd(name: str, tmp_path: Path) -> None:
     """Builds for them have the same names, of RCCL too; their GPUs may lack an identifier."""
@@ -145,7 +147,7 @@ def test_ranks_train_on_gpus_of_amd(name: str, tmp_path: Path) -> None:
     assert faults([rank.kernels for rank in ranks]) == []
 
 
-@pytest.mark.parametrize("name", ["overlapped servers", *in_bulk("asynchronous servers", "hybrid with a server")])
+@pytest.mark.parametrize("name", in_bulk("overlapped servers", "asynchronous servers", "hybrid with a server"))
 def test_servers_have_updated_before_their_gpu_waits_for_gradients(name: str, tmp_path: Path) -> None:
     ranks = play(Job(FAMILIES[name].scenario(), refused_before_updates), tmp_path)
 

@@ -91,9 +91,11 @@ def strided(flat: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("family", "fault", "found"),
     [
-        ("overlapped servers", one_queue, "rank 0 is stuck in receive"),
-        ("overlapped servers", swapped_sends, "bytes from rank 0"),
         ("ddp", missing_member, "rank 0 makes all_reduce"),
+        *in_bulk(
+            ("overlapped servers", one_queue, "rank 0 is stuck in receive"),
+            ("overlapped servers", swapped_sends, "bytes from rank 0"),
+        ),
     ],
 )
 def test_wrong_orders_are_found(family: str, fault: Fault, found: str, tmp_path: Path) -> None:
@@ -106,9 +108,9 @@ def test_wrong_orders_are_found(family: str, fault: Fault, found: str, tmp_path:
 @pytest.mark.parametrize(
     ("family", "fault", "error"),
     [
-        ("ddp after the backward pass", wrong_device, "an event of cuda:1 is recorded in a thread whose device is cuda:0"),
         ("ddp after the backward pass", partial(refused, on_host), "NCCL takes no tensor in the host's memory"),
         *in_bulk(
+            ("ddp after the backward pass", wrong_device, "an event of cuda:1 is recorded in a thread whose device is cuda:0"),
             ("ddp after the backward pass", partial(refused, boolean), "NCCL has no type for booleans"),
             ("ddp after the backward pass", partial(refused, strided), "must be contiguous"),
         ),

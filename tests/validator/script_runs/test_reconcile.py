@@ -60,6 +60,7 @@ def test_both_sides_communicate_the_same(name: str, arguments: str, tmp_path: Pa
             assert part.size_bytes == pytest.approx(sides[1][label].size_bytes), label
 
 
+@pytest.mark.full
 def test_memory_is_predicted(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.format(last=""))

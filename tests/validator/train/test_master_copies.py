@@ -107,6 +107,7 @@ def test_buffers_in_pinned_memory_change_no_result_and_are_waited_for_once_a_ste
     assert torch.equal(plain[2], initial[2]), "a parameter without gradients does not change"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("strategy", "training"),
     [

@@ -54,6 +54,7 @@ def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     return fake
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
     "unevenness",
@@ -72,6 +73,7 @@ def test_steps_take_about_the_predicted_time(unevenness: dict[str, Any], strateg
     assert LEAST * predicted_s < measure(one).step_time_s < MOST * predicted_s
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("assignment", ["fixed", "dynamic"])
 def test_a_late_rank_delays_a_run_of_units_as_predicted(assignment: str) -> None:
     late = {"late": [{"ranks": [1], "delay": "600 ms"}]}

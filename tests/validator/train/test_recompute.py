@@ -60,6 +60,7 @@ def test_parameters_equal_those_of_one_process(
     assert deviation(make_scenario(strategy, spec, precision="fp64", recompute=recompute, zero=zero)) < 1e-9
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("compute", ["real", *at_night("paced")])
 @pytest.mark.parametrize(
     ("strategy", "recompute"),

@@ -23,6 +23,7 @@ from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.model_parallel.overlapped_products import OverlappedProducts
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
 from scaleproof.validator.train.models.mixture import Expert, Mixture
+from scaleproof.validator.train.models.recurrent import Mixer
 from scaleproof.validator.train.models.transformer import Embedding
 
 # of (batch, sequence, hidden)
@@ -69,6 +70,7 @@ class TensorParallel:
             "projection": RowParallelLinear(self),
             "expand": ColumnParallelLinear(self),
             "contract": RowParallelLinear(self),
+            "mixer": ParallelRecurrence(self),
         }
         parallelize_module(layer, self.mesh, {name: plan[name] for name, _ in layer.named_children() if name in plan})
         for name in ("query_norm", "key_norm"):
@@ -170,6 +172,26 @@ class RowParallelLinear(_Style):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         self.shared.cut(module, "weight", 1)
         _replace_forward(module, partial(_add_rows, cast(nn.Linear, module), self.shared))
+        return module
+
+
+class ParallelRecurrence(_Style):
+    """A recurrence of which each rank has some of the states, with all keys that these read."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        mixer, shared = cast(Mixer, module), self.shared
+        kind = mixer.spec.kind
+        # what all states share, and each rank uses for its own
+        replicated = {"gla": ("decay_down", "norm"), "gated_deltanet": ("norm",)}.get(kind, ())
+        for part, name in [(one, name) for one in mixer.modules() for name, _ in one.named_parameters(recurse=False)]:
+            if part in [getattr(mixer, one) for one in replicated]:
+                shared.note_summand(part.get_parameter(name))
+            else:
+                # time steps, keys and queries of Mamba are sums over all channels
+                shared.cut(part, name, 1 if part is getattr(mixer, "steps_and_keys", None) else 0)
+        if kind == "mamba":
+            mixer.summed = lambda part: shared.collectives.entered(shared.collectives.left(part))
+        mixer.register_forward_pre_hook(lambda _, inputs: (shared.enter(inputs[0]),))
         return module
 
 

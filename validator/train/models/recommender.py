@@ -128,7 +128,7 @@ def wiring(spec: Dlrm) -> Wiring:
     _, *others = wiring_of(spec.build_layers())
     crossed, rest = others[: spec.cross_layers], others[spec.cross_layers :]
     data = tuple(Wire(DATA, place) for place in range(1 + bool(spec.dense)))
-    return [data, *((Wire(0), *reads) for reads in crossed), *rest]
+    return [data, *((Wire(0), reads[-1]) for reads in crossed), *rest]
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple, Self
 
@@ -48,8 +48,8 @@ class Space:
     they must are left out. expert_tensor: None for the same as `tensor`. samples: per microbatch. buckets_bytes: sizes at which
     buckets of gradients close. orders: of axes, the innermost first. by_default: whether layouts of which the scenario's
     framework is not the default are left out. blocks: numbers of blocks of each stage, None for about equal ones. kind: of the
-    nodes whose devices all ranks have, None for that of each rank's own node. `selective` in `recompute` means what the
-    framework calls so.
+    nodes whose devices all ranks have, None for that of each rank's own node. tried: values of strategy fields that other
+    spaces of a plan do not have, in place of those that are kept. `selective` in `recompute` means what the framework calls so.
     """
 
     scenario: Scenario
@@ -70,6 +70,7 @@ class Space:
     by_default: bool = False
     blocks: tuple[tuple[int, ...] | None, ...] = (None,)
     kind: int | None = None
+    tried: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         meant = tuple(one.meant_by(self.scenario.framework.selective) for one in self.recompute)
@@ -82,7 +83,7 @@ class Space:
         found.pop("bucket_bytes")
         searched = {*COLUMNS, "bucket_bytes", *_NOT_ESTIMATED}
         given = Hybrid.model_fields.keys() - searched if isinstance(own, Hybrid) else ()
-        return {name: getattr(own, name) for name in given} | found
+        return {name: getattr(own, name) for name in given} | found | {**self.tried}
 
     def reshards(self, stages: int) -> bool:
         """Whether pipelines with some number of stages free the parameters that ZeRO's stage 3 gathers."""
@@ -266,6 +267,7 @@ class Configurations:
             "bucket_bytes": space.buckets_bytes[numbers.pop("bucket")],
             "order": list(space.orders[numbers["order"]]),
             "expert_tensor": numbers["expert_tensor"] or None,
+            **(space.tried if numbers["expert"] > 1 else {}),
             **({} if space.blocks[blocks] is None else {"blocks": list(space.blocks[blocks] or ())}),
             **({} if (tables := space.scenario.strategy.plan.tables) is None else {"tables": tables.shard}),
             **({"offload": " and ".join(space.scenario.training.offload)} if space.scenario.training.offload else {}),

@@ -42,12 +42,16 @@ def small(*overrides: str) -> Scenario:
 
 def test_named_schedules_are_planned() -> None:
     """1F1B comes along, which ranks have that are alone in their pipelines."""
-    few = small("batch=8")
-    found = plan(few, 8, top=2, schedules=("zb_v",)).configurations
+    found = plan(small("batch=8"), 8, top=2, schedules=("zb_v",)).configurations
     assert {found.row(row)["schedule"] for row in range(len(found))} == {"1f1b", "zb_v"}
-    assert len(plan(few, 8, top=1, schedules=("all",)).configurations) > len(plan(few, 8, top=1).configurations)
     with pytest.raises(InputError, match="--schedules zb_1p: give all, or some of 1f1b,interleaved_1f1b"):
         plan(small(), 8, schedules=("zb_1p",))
+
+
+@pytest.mark.full
+def test_all_schedules_are_more_than_the_usual_ones() -> None:
+    few = small("batch=8")
+    assert len(plan(few, 8, top=1, schedules=("all",)).configurations) > len(plan(few, 8, top=1).configurations)
 
 
 def test_each_framework_of_a_plan_decides_what_it_decides_of_training() -> None:
@@ -123,6 +127,7 @@ def test_tokens_per_dollar_is_rejected_for_image_models() -> None:
         plan(small("cluster.node.price=10 USD/h"), 8, "tokens-per-dollar")
 
 
+@pytest.mark.full
 def test_a_model_that_fits_no_configuration_gives_an_error() -> None:
     with pytest.raises(InputError, match="nothing fits: the smallest"):
         plan(small(), 8, memory=1e6)
@@ -160,6 +165,7 @@ def test_the_plan_is_printed_as_text_and_json() -> None:
     assert data["best"][0]["low_s"] < data["best"][0]["step_time_s"] < data["best"][0]["high_s"]
 
 
+@pytest.mark.full
 def test_a_plan_that_waits_for_samples_says_what_limits_them() -> None:
     record = record_of(plan(small("input={decode: 10 s, cores: 2}"), 8, top=1), "0")
     text = " ".join(described(describe([record])).split())
@@ -219,6 +225,7 @@ def served(*overrides: str) -> PlanResult:
     return plan(load("resnet50-servers-p100", [*SERVERS, *overrides]), 8, top=3, servers=3, strategies=("parameter_server",))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("overrides", [("strategy.overlap=true",), *in_bulk(((),))])
 def test_the_best_servers_are_the_best_of_all_predictions(overrides: tuple[str, ...]) -> None:
     found = served(*overrides)
@@ -232,6 +239,7 @@ def both() -> PlanResult:
     return plan(load("resnet50-servers-p100", SERVERS), 8, top=1)
 
 
+@pytest.mark.full
 def test_server_strategies_are_ranked_with_all_others() -> None:
     assert both().configurations.has_servers().any()
     assert not both().configurations.has_servers().all()
@@ -343,10 +351,17 @@ def test_where_nothing_fits_states_are_offloaded() -> None:
     expected_s, least_s = (float(times[0]) for times in found.configurations.times(np.array([best.row])))
     assert least_s <= best.run.step_time_s
     assert expected_s == pytest.approx(best.run.step_time_s, rel=0.1)
-    # where the scenario offloads, plans do
+
+
+@pytest.mark.full
+def test_where_the_scenario_offloads_plans_do() -> None:
     given = load("llama-2-7b", ("cluster=aws-g5", "batch=16", "training.zero=3", "training.offload=[optimizer, parameters]"))
     planned = plan(given, 4, top=1).best[0].scenario
     assert (planned.training.zero, planned.training.offload) == (3, ("optimizer", "parameters"))
+
+
+@pytest.mark.full
+def test_what_does_not_fit_with_states_on_hosts_gives_an_error() -> None:
     tiny = "cluster.device.memory=2 GiB", "cluster.device.usable_memory=null"
     with pytest.raises(InputError, match=r"with optimizer and parameters on hosts; give more ranks"):
         plan(load("llama-2-7b", ("cluster=aws-g5", "batch=1", *tiny)), 1)

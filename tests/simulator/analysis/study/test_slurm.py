@@ -89,6 +89,7 @@ def waited(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("file", "text"),
     [

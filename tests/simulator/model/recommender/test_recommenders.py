@@ -201,6 +201,25 @@ def test_tables_that_fit_nowhere_are_refused() -> None:
     assert {"to host send", "from host send"} <= {f"{one.dimension} {one.collective}" for one in run.communication}
 
 
+def test_entries_of_lists_are_set_by_their_numbers() -> None:
+    changed = _scenario("model.tables.3.rows=4000", "model.top.0=2048")
+    assert isinstance(changed.model, Dlrm)
+    assert changed.model.tables[3].rows == 4000
+    assert changed.model.top[0] == 2048
+    with pytest.raises(ScaleproofError, match=r"^--set model.tables.3.rows=-4: model.tables.3.rows: must be greater than 0"):
+        _scenario("model.tables.3.rows=-4")
+    for entry in ("26", "x"):
+        with pytest.raises(
+            ScaleproofError, match=f"model.tables is a list, whose entries are numbered, 0 to 25; '{entry}' is none"
+        ):
+            _scenario(f"model.tables.{entry}.rows=4")
+
+
+def test_tables_of_servers_are_sparse() -> None:
+    with pytest.raises(ScaleproofError, match=r"servers have tables by strategy\.sparse; leave tables out"):
+        _scenario("strategy={kind: parameter_server, workers: 64, servers: 8, tables: {shard: row}}")
+
+
 def test_all_to_alls_of_a_step_are_those_of_theory() -> None:
     run = predict(_scenario("strategy.tables.least_columns=2"), interval=False)
     (exchanges,) = (one for one in run.communication if one.dimension == "table")

@@ -188,6 +188,7 @@ def test_more_resources_never_slow_asynchronous_workers(small: Make, name: str, 
     assert min(changes[:2]) > -0.02
 
 
+@pytest.mark.full
 def test_a_larger_bound_is_never_slower_and_tends_to_asynchronous(small: Make) -> None:
     jitter = "unevenness={compute_jitter: 0.4}"
     modes = [*({"mode": "stale_synchronous", "bound": bound} for bound in (0, 1, 3, 50)), {"mode": "asynchronous"}]

@@ -64,6 +64,7 @@ def test_results_scale_with_units(seed: int, of_size: float, of_time: float) -> 
     assert other.latency_interval_s == pytest.approx([end * of_time for end in fitted.latency_interval_s], rel=1e-3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("spread", [0.0, 0.05])
 def test_intervals_contain_the_true_value_in_90_percent_of_cases(spread: float) -> None:
     trials = 60

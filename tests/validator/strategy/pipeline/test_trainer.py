@@ -155,6 +155,7 @@ def test_emulated_layers_pass_verification(case: Case) -> None:
     assert verified.deviation < 1e-9
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("shared", "compute"),
     [

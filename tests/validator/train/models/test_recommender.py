@@ -13,7 +13,9 @@ import torch
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.model import Dlrm
+from scaleproof.simulator.model.layers import boundary_elements, cut_into_stages
 from scaleproof.simulator.parallelism import ParameterServer
+from scaleproof.simulator.predict import predict
 from scaleproof.simulator.strategy.parameter_server.shards import buckets
 from scaleproof.validator.measure import MeasureOptions, measure
 from scaleproof.validator.train.models import models
@@ -77,11 +79,29 @@ def test_rows_are_drawn_as_often_as_predicted() -> None:
             ({"kind": "data_parallel", "workers": 2, "microbatches": 2}, "neumf"),
             ({"kind": "data_parallel", "workers": 4, "overlap": False}, "towers"),
             ({"kind": "pipeline", "stages": 2, "microbatches": 2}, "dot"),
+            ({"kind": "pipeline", "stages": 3, "microbatches": 4, "schedule": "gpipe"}, "dcn"),
+            ({"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2}, "full dcn"),
         ),
     ],
 )
 def test_parameters_equal_those_of_one_process(strategy: dict[str, Any], name: str, make_scenario: MakeScenario) -> None:
     assert deviation(make_scenario(strategy, MODELS[name], precision="fp64")) < 1e-9
+
+
+def test_stages_of_cross_layers_pass_the_first_layers_outputs_on(make_scenario: MakeScenario) -> None:
+    """Activations of the layer before and those of the first one are as wide as all features, in both directions."""
+    model = MODELS["dcn"] | {"cross_layers": 3}
+    scenario = make_scenario({"kind": "pipeline", "stages": 2, "microbatches": 2}, model, precision="fp64")
+    run = measure(scenario, watch=MeasureOptions(verify=True))
+    assert deviation_of(run) < 1e-9
+    layers = scenario.model.build_layers()
+    begin = cut_into_stages(layers, 2)[1].start
+    assert layers[begin].name == "cross2"
+    expected_bytes = 8 * 8 * 2 * layers[0].output_elements
+    assert 8 * 8 * boundary_elements(layers)[begin - 1] == expected_bytes
+    for spans in (run.spans, predict(scenario).spans):
+        assert spans is not None
+        assert set(spans.where(spans.phase == Phase.SEND).size_bytes.tolist()) - {0.0} == {expected_bytes}
 
 
 def _sharded(shard: str, workers: int = 2, **others: Any) -> dict[str, Any]:

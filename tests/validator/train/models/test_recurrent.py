@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 
+from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.model import Llama, RecurrentNetwork
 from scaleproof.simulator.model.transformer.recurrent import Recurrence
+from scaleproof.validator.measure import MeasureOptions, measure
+from scaleproof.validator.preflight.checks import check_trainable
 from scaleproof.validator.train.models import models
 from scaleproof.validator.train.models.recurrent import Mixer, recurrent_outputs
 from tests.validator.conftest import TINY_GPT, MakeScenario
-from tests.validator.verdicts import deviation, in_bulk
+from tests.validator.verdicts import collectives, deviation, deviation_of, in_bulk
 
 RECURRENCES: dict[str, dict[str, Any]] = {
     "mamba2": {"heads": 4, "value_width": 8, "width": 8, "key_heads": 2, "chunk": 4},
@@ -92,6 +96,42 @@ def test_parameters_equal_those_of_one_process(
     strategy: dict[str, Any], model: dict[str, Any], zero: int, make_scenario: MakeScenario
 ) -> None:
     assert deviation(make_scenario(strategy, model, precision="fp64", zero=zero)) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "others"),
+    [
+        ("mamba2", 2, {}),
+        *in_bulk(
+            ("mamba", 2, {}), ("gla", 2, {}), ("gated_deltanet", 2, {}),
+            ("mamba2", 2, {"sequence_parallel": True}), ("mamba", 4, {"sequence_parallel": True}),
+            ("gated_deltanet", 2, {"sequence_parallel": True, "workers": 2}),
+            ("gla", 2, {"stages": 2, "microbatches": 2}),
+        ),
+    ],
+)  # fmt: skip
+def test_divided_states_equal_one_process_and_exchange_the_predicted_bytes(
+    kind: str, ranks: int, others: dict[str, Any], make_scenario: MakeScenario
+) -> None:
+    strategy = {"kind": "hybrid", "tensor": ranks, **others}
+    scenario = make_scenario(strategy, spec(kind, heads=4, key_heads=4), precision="fp64", batch=8)
+    run = measure(scenario, watch=MeasureOptions(verify=True))
+    assert deviation_of(run) < 1e-9
+    if not others:
+        # activations of blocks: losses exchange largest logits too
+        layers = scenario.layers(scenario.strategy.plan.shard)[1:-1]
+        predicted = Counter(8 * 8 * float(one.elements) for layer in layers for one in layer.exchanges)
+        found = collectives(run)
+        assert {size: min(found[size], count) for size, count in predicted.items()} == predicted
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [({"tensor": 4}, "key_heads"), ({"context": 2, "context_by": "ulysses"}, "exchange tokens")],
+)
+def test_states_that_are_not_divided_are_refused(strategy: dict[str, Any], words: str, make_scenario: MakeScenario) -> None:
+    with pytest.raises(InputError, match=words):
+        check_trainable(make_scenario({"kind": "hybrid", **strategy}, spec("mamba2", heads=4, key_heads=4)))
 
 
 def test_recurrent_networks_have_torchs_tensors() -> None:

@@ -35,9 +35,9 @@ def test_workers_equal_one_process_and_send_the_predicted_bytes(called: str, mak
 @pytest.mark.parametrize(
     ("strategy", "called", "training"),
     [
-        (WORKERS, UNET, {"zero": 3}),
+        (WORKERS, VIT, {"zero": 3}),
         *in_bulk(
-            (WORKERS, VIT, {"zero": 3}),
+            (WORKERS, UNET, {"zero": 3}),
             (WORKERS, VIT, {"zero": 2}),
             (WORKERS, UNET, {"zero": 1}),
             (WORKERS, UNET, {"recompute": "full"}),

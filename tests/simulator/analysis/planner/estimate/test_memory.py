@@ -101,10 +101,15 @@ def predicted_bytes(configurations: Configurations, row: int) -> float:
     return memory(configurations.scenario(row)).worst.total_bytes
 
 
+@pytest.mark.parametrize("count", [300, pytest.param(None, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", SPACES)
-def test_memory_of_many_configurations_equals_separate_results(name: str) -> None:
+def test_memory_of_many_configurations_equals_separate_results(name: str, count: int | None) -> None:
+    """Of some configurations of each space, and of all."""
     configurations = every(SPACES[name])
-    rows = np.random.default_rng(7).integers(len(configurations), size=40)
+    generator = np.random.default_rng(7)
+    if count is not None:
+        configurations = configurations.take(generator.integers(len(configurations), size=count))
+    rows = generator.integers(len(configurations), size=12 if count else 40)
     assert memory_bytes(configurations)[rows] == pytest.approx([predicted_bytes(configurations, row) for row in rows], rel=1e-9)
 
 

@@ -85,6 +85,7 @@ def test_predicted_times_are_above_the_bound_and_near_estimates(name: str) -> No
     assert (expected >= least).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [list(SCENARIOS)[2], *in_bulk(*list(SCENARIOS)[:2])])
 def test_steps_with_every_form_of_recomputation_are_estimated(name: str) -> None:
     reference, overrides, ranks = SCENARIOS[name]
@@ -96,6 +97,7 @@ def test_steps_with_every_form_of_recomputation_are_estimated(name: str) -> None
     check_against_predictions(found, np.array(drawn(found, 24, seed=4)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [list(SCENARIOS)[2], *in_bulk(*list(SCENARIOS)[:2])])
 def test_schedules_without_a_closed_form_are_estimated_too(name: str) -> None:
     reference, overrides, ranks = SCENARIOS[name]
