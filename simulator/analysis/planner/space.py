@@ -15,7 +15,7 @@ from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.frameworks.framework import ExpertExchange
 from scaleproof.simulator.model.layers import WHOLE, Layer, Shard, block_range
-from scaleproof.simulator.model.recommender.dlrm import Dlrm
+from scaleproof.simulator.model.recommender.parts import Recommender
 from scaleproof.simulator.model.recommender.placement import divided_with, divisions
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.parallelism import Hybrid, ParameterServer, Strategy
@@ -141,7 +141,7 @@ def _in_framework(scenario: Scenario, framework: Framework, ranks: int) -> list[
     check_supported(framework, features(Hybrid(), scenario.training.precision, 0, scenario.cluster))
     check_attention(framework, scenario.model)
     changed, own = _changed(scenario, framework, Hybrid()), scenario.strategy.plan.tables
-    if not isinstance(scenario.model, Dlrm):
+    if not isinstance(scenario.model, Recommender):
         return [changed]
     ways = divisions(scenario.model.tables, ranks, own or divided_with(changed.training.optimizer)) if ranks > 1 else []
     divided = (Hybrid(workers=scenario.strategy.workers, tables=way) for way in ways)
