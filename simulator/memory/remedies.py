@@ -10,7 +10,7 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.adapters import Adapters
 from scaleproof.simulator.model.layers import WHOLE
-from scaleproof.simulator.model.recommender.dlrm import Dlrm
+from scaleproof.simulator.model.recommender.parts import Recommender
 from scaleproof.simulator.model.recommender.placement import Tables, divided_with, divisions
 from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.scenario.fields import GPUS
@@ -240,7 +240,7 @@ def _on_more_gpus(field: str, degree: int) -> Step:
 def _divided_tables(scenario: Scenario) -> Iterator[Step]:
     """Embedding tables divided over workers, and last on hosts, with the most frequent rows on devices."""
     own = scenario.strategy.plan.tables
-    if not isinstance(scenario.model, Dlrm) or not _has(scenario, "tables") or (own is not None and own.on == "host"):
+    if not isinstance(scenario.model, Recommender) or not _has(scenario, "tables") or (own is not None and own.on == "host"):
         return
     how = own or divided_with(scenario.training.optimizer)
     workers = scenario.strategy.workers
