@@ -80,11 +80,12 @@ def find_anything(reference: str) -> Path:
 
 def is_model(reference: str) -> bool:
     """Whether a reference that may be a scenario is a model: `hf:...`, `python:...`, `timm:...`, `torchvision:...`, or the name
-    of a shipped model alone."""
+    of a shipped model alone, whatever its case and punctuation."""
     if reference.startswith(("hf:", "python:", "timm:", "torchvision:")):
         return True
-    is_shipped = reference in names(PARTS["model"])
-    return is_shipped and not Path(reference).is_file() and reference not in _files(SCENARIO_FOLDERS)
+    wanted = letters(reference)
+    is_shipped = wanted in map(letters, names(PARTS["model"])) and not _is_path(reference)
+    return is_shipped and not Path(reference).is_file() and wanted not in map(letters, _files(SCENARIO_FOLDERS))
 
 
 def check_not_a_folder(reference: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib.util
 import json
 import lzma
 from collections.abc import Callable, Sequence
@@ -28,6 +29,8 @@ from scaleproof.simulator.model.traced import PACKAGES
 
 FILE: Final = catalog.ROOT / "models" / "recorded.jsonl.xz"
 _OPERATORS: Final[tuple[Callable[..., Operator], ...]] = (Matmul, Convolution, Attention, MemoryBound)
+# Packages that can be installed to trace modules that are not recorded.
+_INSTALLED: Final = ("timm", "torchvision")
 # Bytes of what softmax keeps where attention is not one kernel.
 _SCORES: Final = "attention scores"
 
@@ -70,15 +73,28 @@ def _layers(source: str, side: int | None) -> tuple[Layer, ...]:
     wanted = side or next(iter(sides), None)
     if wanted in sides:
         return decoded(sides[wanted])
-    if source.startswith(PACKAGES):
+    if source.startswith(PACKAGES) and importlib.util.find_spec(source.partition(":")[0]) is not None:
         from scaleproof.simulator.model.tracing.torch_module import trace_of
 
         return trace_of(source if side is None else f"{source}@{side}", Path()).layers
+    raise _not_recorded(source, wanted, list(sides))
+
+
+def _not_recorded(source: str, side: int | None, sides: Sequence[int]) -> FieldError:
+    """The error that a module is not recorded, or for images of other sizes alone, with what to do."""
+    package, _, name = source.rpartition(":")
+    install = f"pip install {package}, which then builds it" if package in _INSTALLED else ""
     if sides:
-        raise FieldError(("model", "image"), f"{source} is recorded for {', '.join(map(str, sides))} pixels; give one of them")
-    close = difflib.get_close_matches(source, _sides(), n=3)
+        remedy = f"leave image out, or {install}" if install else "leave image out"
+        message = f"{source} is recorded for {' and '.join(map(str, sides))} pixels, not {side}; {remedy}"
+        return FieldError(("model", "image"), message)
+    models = [model for model in catalog.names(catalog.PARTS["model"]) if catalog.letters(model) == catalog.letters(name)]
+    close = models or difflib.get_close_matches(source, _sides(), n=3)
+    if install:
+        others = f", or take {catalog.either(close)}" if close else ""
+        return FieldError(("model", "source"), f"{source} is not recorded, and {package} is not installed; {install}{others}")
     hint = f"did you mean {catalog.either(close)}?" if close else f"names are in {FILE.name}"
-    raise FieldError(("model", "source"), f"no module is recorded as {source!r}; {hint}")
+    return FieldError(("model", "source"), f"no module is recorded as {source!r}; {hint}")
 
 
 @functools.cache

@@ -34,8 +34,8 @@ _HOST_LIMITS: Final = 0.5
 
 # What helps a part of data loading, where it is not a faster one.
 _FASTER: Final = {
-    "decoding": "faster decoding, or more cores for it,", "augmentation": "faster augmentation, or more cores for it,",
-    "reads in flight": "a larger number of reads in flight",
+    "decoding": "faster decoding, or more cores for it,", "parsing": "more cores for parsing",
+    "augmentation": "faster augmentation, or more cores for it,", "reads in flight": "a larger number of reads in flight",
 }  # fmt: skip
 
 

@@ -49,17 +49,21 @@ def apply_override(located: Located, override: str, others: Collection[str]) -> 
         raise ScenarioError([f"{where}: {message}"])
     if path in (("strategy",), ("strategy", "kind")):
         path = _make_room(located, path, value, others)
-    parent = located.data
-    for depth, name in enumerate(path[:-1], start=1):
-        if isinstance(parent, dict) and name not in parent:
-            located.places[path[:depth]] = where
-        parent = parent.setdefault(name, {}) if isinstance(parent, dict) else None
-    if not isinstance(parent, dict):
-        raise ScenarioError([f"{where}: {'.'.join(path[:-1])} has no fields"])
-    parent[path[-1]] = value
-    for old in located.below(path):
+    parent, keys = located.data, list[Any]()
+    for depth, name in enumerate(path, start=1):
+        if not isinstance(parent, dict):
+            keys.append(_entry(parent, path[:depth], where))
+        else:
+            keys.append(name)
+            if depth < len(path) and name not in parent:
+                parent[name] = {}
+                located.places[tuple(keys)] = where
+        if depth < len(path):
+            parent = parent[keys[-1]]
+    parent[keys[-1]] = value
+    for old in located.below(tuple(keys)):
         del located.places[old]
-    located.places[path] = where
+    located.places[tuple(keys)] = where
     if path in _ALTERNATIVES:
         parent.pop(_ALTERNATIVES[path], None)
     if path[0] in catalog.PARTS:
@@ -69,6 +73,18 @@ def apply_override(located: Located, override: str, others: Collection[str]) -> 
     if path in (("framework",), ("cluster",)):
         merge_fitted_cluster(located)
     return ".".join(path)
+
+
+def _entry(parent: Any, path: tuple[str, ...], where: str) -> int:
+    """The number of the entry of a list that the last name of a path is. Raises ScenarioError for all but lists and their
+    entries."""
+    field, name = ".".join(path[:-1]), path[-1]
+    if not isinstance(parent, list):
+        raise ScenarioError([f"{where}: {field} has no fields"])
+    if not name.isdecimal() or int(name) >= len(parent):
+        numbers = f"0 to {len(parent) - 1}" if parent else "and it has none"
+        raise ScenarioError([f"{where}: {field} is a list, whose entries are numbered, {numbers}; {name!r} is none of them"])
+    return int(name)
 
 
 def _make_room(located: Located, path: tuple[str, ...], value: Any, others: Collection[str]) -> tuple[str, ...]:

@@ -108,9 +108,12 @@ def _suggestion(root: type[Spec], located: Located, path: tuple[str | int, ...])
     spec = _spec_among(*_annotation_at(root, located.data, path[:-1]))
     fields = sorted(field.alias or name for name, field in spec.model_fields.items()) if spec else []
     if path[0] == "strategy" and path[1:] in {(info.alias or name,) for name, info in Hybrid.model_fields.items()}:
+        kind = located.data["strategy"].get("kind")
+        if path[1] == "tables" and kind == "parameter_server":
+            return "servers have tables by strategy.sparse; leave tables out, and set strategy.sparse={}"
         degrees = (*DEGREES, "workers")
         others = [degree for degree in degrees if degree in fields and path[1] in degrees]
-        has = f"; {located.data['strategy'].get('kind')} has {' and '.join(others)}" if others else ""
+        has = f"; {kind} has {' and '.join(others)}" if others else ""
         return f"set strategy.kind=hybrid, which has it{has}"
     close = difflib.get_close_matches(str(path[-1]), fields, n=1)
     if close:

@@ -121,6 +121,9 @@ class Input(Spec):
     decode_on: Literal["cores", "device"] = Field(
         "cores", description="device: a decoder of each device, next to its kernels (nvJPEG from A100 on)"
     )
+    parse_s: Seconds = Field(
+        0.0, alias="parse", description="core time per sample before a device decodes it (DALI's mixed decoder)"
+    )
     augment_s: Seconds = Field(0.0, alias="augment", description="core time per sample after decoding")
     cores: Annotated[float, Field(gt=0, le=1_000_000)] = Field(1, description="cores of a node that do nothing else")
     copied_bytes: Bytes = Field(
@@ -134,6 +137,8 @@ class Input(Spec):
             raise ValueError("input has no effect; give storage, decode or both, or leave input out")
         if self.decode_on == "device" and self.decode_s == 0:
             raise ValueError("decode_on: device has no effect; give decode, the seconds of a device's decoder per sample")
+        if self.parse_s and self.decode_on == "cores":
+            raise ValueError("parse: on cores, decode is all of decoding; add it to decode, or give decode_on: device")
         return self
 
 

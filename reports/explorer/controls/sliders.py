@@ -72,7 +72,7 @@ def input_sliders(scenario: Scenario) -> list[dict[str, Any]]:
     if loaded.decode_s:
         words = "time of a core, or of a device's decoder"
         found.append(Slider("input.decode", "Decoding of a sample", words, (-5, 0), _TIMES))
-    if loaded.augment_s or (loaded.decode_s and loaded.decode_on == "cores"):
+    if loaded.parse_s or loaded.augment_s or (loaded.decode_s and loaded.decode_on == "cores"):
         found.append(Slider("input.cores", "Cores for loading", "cores of a node that decode and augment", (0, 3), _CORES))
     return [_placed(one, scenario) for one in found]
 

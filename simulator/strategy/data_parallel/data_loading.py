@@ -54,7 +54,8 @@ def stages(input_: Input, cluster: Cluster, nodes: int) -> Iterator[LoadingStage
         if storage.latency_s:
             in_flight = "input.storage.in_flight", storage.in_flight, ""
             yield LoadingStage("reads in flight", read_bytes, storage.read_Bps, "node", *in_flight)
-    on_cores = {"decoding": input_.decode_s if input_.decode_on == "cores" else 0.0, "augmentation": input_.augment_s}
+    decode_s = input_.decode_s if input_.decode_on == "cores" else 0.0
+    on_cores = {"parsing": input_.parse_s, "decoding": decode_s, "augmentation": input_.augment_s}
     if core_s := sum(on_cores.values()):
         name = " and ".join(part for part, seconds in on_cores.items() if seconds)
         yield LoadingStage(name, core_s, input_.cores, "node", "input.cores", input_.cores, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,10 +42,27 @@ def test_attention_before_pytorch_2_keeps_scores() -> None:
 def test_unknown_modules_and_sizes_are_refused() -> None:
     with pytest.raises(FieldError, match=r"no module is recorded as 'dit-xl2'; did you mean .*'dit-xl-2'"):
         RecordedModel(source="dit-xl2").build_layers()
-    with pytest.raises(FieldError, match="dit-xl-2 is recorded for 256 pixels; give one of them"):
+    with pytest.raises(FieldError, match="dit-xl-2 is recorded for 256 pixels, not 640; leave image out"):
         RecordedModel(source="dit-xl-2", image=640).build_layers()
-    with pytest.raises(FieldError, match=r"not installed.*pip install timm|img_size|@230|no model"):
+    with pytest.raises(FieldError, match=r"not 230; .*pip install timm|img_size|@230|no model"):
         RecordedModel(source="timm:vit_base_patch16_224", image=230).build_layers()
+
+
+@pytest.mark.parametrize(
+    ("source", "side", "message"),
+    [
+        ("timm:resnet50x", None, "resnet50x is not recorded, and timm is not installed; pip install timm.*'timm:resnet50'"),
+        ("torchvision:resnet50", None, "torchvision is not installed; pip install torchvision.*or take 'resnet50'"),
+        ("torchvision:vit_b_16", 200, "or take 'vit-b-16'"),
+        ("timm:vit_base_patch16_224", 100, "recorded for 224 pixels, not 100; leave image out, or pip install timm"),
+    ],
+)
+def test_modules_of_packages_that_are_not_installed(
+    source: str, side: int | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(FieldError, match=message):
+        RecordedModel(source=source, image=side).build_layers()
 
 
 def test_schedules_that_modules_read_have_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

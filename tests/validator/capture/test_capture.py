@@ -21,6 +21,7 @@ from scaleproof.simulator.common.units import parse_bytes
 from scaleproof.simulator.memory.captured import LiveMemory
 from scaleproof.validator.capture.capture import CaptureOptions, capture
 from scaleproof.validator.capture.job import CaptureJob, DeviceProperties, Script
+from tests.validator.verdicts import at_night
 
 EXAMPLES: Final = Path(__file__).parents[3] / "examples" / "captured"
 DEVICE: Final = DeviceProperties("NVIDIA H100", int(parse_bytes("80 GiB")), 132, 50 << 20, (9, 0))
@@ -129,7 +130,7 @@ def test_router_follows_the_policy() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("ranks", [8, 64])
+@pytest.mark.parametrize("ranks", [8, *at_night(64)])
 def test_stages_of_a_pipeline_send_what_the_next_receives(ranks: int) -> None:
     capture = captured(EXAMPLES / "pipeline_1f1b.py", ranks=ranks)
     assert sorted(min(ranks for each in one.ranks for ranks in each) for one in capture.classes) == [0, 1, 2, 3]

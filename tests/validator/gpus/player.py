@@ -30,7 +30,8 @@ _LIMIT_S: Final = 120.0
 servers: Final = multiprocessing.get_context("forkserver")
 servers.set_forkserver_preload(
     ["torch._dynamo", "torch.distributed.pipelining", "torch.distributed.fsdp", "torch.nn.parallel",
-     "scaleproof.validator.strategy.train", "scaleproof.validator.capture.playing.rank_device",
+     "scaleproof.validator.strategy.train", "scaleproof.validator.strategy.hybrid.trainer",
+     "scaleproof.validator.strategy.parameter_server.trainer", "scaleproof.validator.capture.playing.rank_device",
      "tests.validator.gpus.fake_nccl"]
 )  # fmt: skip
 
@@ -104,7 +105,7 @@ def joined(job: Job, rank: int, folder: Path) -> tuple[RankDevice, type[LoggedAp
 
     from scaleproof.validator.capture.context import ScriptContext
     from scaleproof.validator.capture.job import CaptureJob, DeviceProperties, Script
-    from scaleproof.validator.capture.playing.rank_device import RankDevice
+    from scaleproof.validator.capture.playing import rank_device
     from scaleproof.validator.kernels.devices import shipped
     from scaleproof.validator.launch import rank as ranks
     from scaleproof.validator.launch.rank_environment import RankEnvironment
@@ -119,7 +120,9 @@ def joined(job: Job, rank: int, folder: Path) -> tuple[RankDevice, type[LoggedAp
     gpu = shipped("h100-80gb-sxm")
     assert gpu is not None
     properties = DeviceProperties.of(gpu)
-    device = RankDevice(
+    # how long calls take is not what is played
+    rank_device._calibrate = lambda host: host.ignore_collections()
+    device = rank_device.RankDevice(
         CaptureJob(Script(""), world, job.visible or world, properties, 1, "balanced"), rank, folder, waits, LoggedApi
     )
     device.install()

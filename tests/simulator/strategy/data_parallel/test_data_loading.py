@@ -225,3 +225,23 @@ def test_impossible_values_are_rejected(small: Make, given: str, message: str) -
     with pytest.raises(ScenarioError) as caught:
         small(f"input={given}")
     assert message in str(caught.value)
+
+
+def test_cores_parse_what_devices_decode(small: Make) -> None:
+    """Cores of each of two nodes parse 24 samples a step, each device decodes six of them."""
+    mixed = "decode: 10 ms, decode_on: device"
+    alone, parsed = (run(small, STRATEGIES[0], f"input={{{mixed}{more}}}") for more in ("", ", parse: 40 ms, cores: 4"))
+    assert alone.step_time_s == pytest.approx(6 * 0.01, rel=1e-6)
+    assert parsed.step_time_s == pytest.approx(24 * 0.04 / 4, rel=1e-6)
+    assert "limited by parsing" in described(describe(parsed))
+    with pytest.raises(ScenarioError, match="parse: on cores, decode is all of decoding"):
+        small("input={decode: 10 ms, parse: 1 ms}")
+
+
+def test_decoding_by_kernels_is_in_the_interval(small: Make) -> None:
+    """A V100 decodes JPEG by kernels, which slow training by at most their time; an A100 has an engine."""
+    notes = {
+        device: predict(small("input={decode: 1 ms, decode_on: device}", f"cluster.device={device}")).warnings
+        for device in ("v100-16gb-sxm2", "a100-80gb-sxm")
+    }
+    assert [any("has no engine for JPEG" in note for note in found) for found in notes.values()] == [True, False]

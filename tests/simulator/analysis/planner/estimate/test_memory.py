@@ -101,7 +101,7 @@ def predicted_bytes(configurations: Configurations, row: int) -> float:
     return memory(configurations.scenario(row)).worst.total_bytes
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(None, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [300, pytest.param(None, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", SPACES)
 def test_memory_of_many_configurations_equals_separate_results(name: str, count: int | None) -> None:
     """Of some configurations of each space, and of all."""
