@@ -29,7 +29,7 @@ def mount(commands: Any) -> None:
     )
     calibrate.add("--probe NAME", "run only this probe", repeated=True, dest="probes")
     calibrate.add("--files FOLDER", "samples, such as images, that the probe loading reads and decodes", type=Path)
-    calibrate.add("--budget TIME", "time for all probes together (35 s; 2 min on several hosts; 180 s on GPUs)")
+    calibrate.add("--budget TIME", "time for all probes together (35 s; 3 min on several hosts; 180 s on GPUs)")
     calibrate.add("--model NAME", "model whose layers are timed (the demo's models)", repeated=True, dest="models")
     calibrate.add("--precision", "number format to time (fp32)", choices=["fp32", "fp64", "bf16"], default="fp32")
     calibrate.add(
@@ -123,7 +123,7 @@ def _plan(options: argparse.Namespace) -> ProbePlan:
     models = [load_model(name) for name in names]
     gpu = {None: None, "full": gpu_sizes.FULL, "tiny": gpu_sizes.TINY}[options.gpu]
     several = options.on in ("netlab", "cluster")
-    default = f"{gpu.budget_s:g} s" if gpu else "2 min" if several else "35 s"
+    default = f"{gpu.budget_s:g} s" if gpu else "3 min" if several else "35 s"
     try:
         budget_s = parse_time_s(options.budget or default)
     except UnitError as error:

@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.cluster.device.kernels import cpu_core
+from scaleproof.simulator.cluster.device.kernels.cpu_core import backward_work, forward_work
 from scaleproof.simulator.common.units import format_bytes, format_time_s
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul, Operator, Scan, StepwiseMatmul
@@ -24,6 +26,11 @@ from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.plan_costs import stage_layers
 from scaleproof.simulator.strategy.scenario_job import job_of
 
+# Most seconds of a call of an operator on a processor core, and time of its arithmetic over that at the peak rate: rounded up
+# from small layers on one core of an Intel Xeon (torch 2.13, 1 December 2026), where calls took 10 to 70 us on average, and
+# narrow convolutions ten times as long as at the peak rate.
+_CALL_S: Final = 100e-6
+_BELOW_PEAK: Final = 10.0
 # Generations of GPUs that have no engine for JPEG, as A100 and its successors in data centres have.
 _WITHOUT_ENGINES: Final = ("kepler", "pascal", "volta", "turing", "ampere-rtx")
 # An irrational step, by which numbers of draws are spread evenly.
@@ -172,7 +179,38 @@ def _unmeasured(scenario: Scenario, is_unmeasured: Callable[[Operator], bool], r
     return Unmodelled(f"{reason}; the interval includes twice their time, {format_time_s(time_s)} a step more", time_s)
 
 
+def _untimed_layers(scenario: Scenario) -> Unmodelled | None:
+    """Layers that were not timed on processor cores whose costs of operators are not known either: their times follow from
+    peak rates, as if calls of operators took no time."""
+    job = job_of(scenario)
+    device, plan = job.cluster.device, scenario.strategy.plan
+    is_fitted = device.kernels is not None
+    if not job.cluster.computes_on_processors or scenario.compute == "paced" or is_fitted or device.efficiency is not None:
+        return None
+    samples = job.samples_per_worker / plan.microbatches
+
+    def of_layer(layer: Layer) -> tuple[float]:
+        if device.measured_layer_s(layer, samples, job.precision) is not None:
+            return (0.0,)
+        work = forward_work(layer.operators, samples) + backward_work(layer.operators, samples)
+        calls = sum(work[name] for name in cpu_core.EVERY_CALL)
+        return (_CALL_S * calls + (_BELOW_PEAK - 1) * sum(device.layer_s(layer, samples, job.precision)),)
+
+    (layers_s,) = job.of_layers(of_layer)
+    untimed = int(np.count_nonzero(layers_s))
+    if not untimed:
+        return None
+    longer_s = _of_busiest_rank(scenario, job, layers_s)
+    note = (
+        f"{job.cluster.name or 'the cluster'} has no times of {untimed} of {len(job.layers)} layers and is not calibrated for "
+        f"others: they are predicted at peak rates, far too short if they are small; the interval includes "
+        f"{format_time_s(longer_s)} a step more; run 'scaleproof calibrate --on local --out FILE' on the machine, and give "
+        "cluster=FILE"
+    )
+    return Unmodelled(note, longer_s)
+
+
 _PARTS: Final[Sequence[Callable[[Scenario], Unmodelled | None]]] = (
     _repeated_recomputation, _missed_rows, _decoding_kernels, _dense_tables, _whole_tables, _unmeasured_recurrences,
-    _unmeasured_attention,
+    _unmeasured_attention, _untimed_layers,
 )  # fmt: skip

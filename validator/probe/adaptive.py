@@ -149,8 +149,9 @@ def by_size(
 ) -> Iterator[tuple[int, Samples]]:
     """Samples of each size, smallest first, within `budget_s` seconds in total; time that a size does not use goes to the next.
 
-    Ends before a size that would take longer than the remaining time, extrapolated from the two sizes before it. What happens
-    once, such as the creation of a communicator, is not timed.
+    Shares of the time rise with the size, in the ratio 1 to 2 to 3 and so on, as repetitions of large sizes last longer. Ends
+    before a size that would take longer than the remaining time, extrapolated from the two sizes before it. What happens once,
+    such as the creation of a communicator, is not timed.
     """
     left_s, before, last = budget_s, (0, 0.0), (0, 0.0)
     ordered = sorted(set(sizes))
@@ -160,7 +161,8 @@ def by_size(
         slope = max(last[1] - before[1], 0.0) / (last[0] - before[0]) if before[0] else 0.0
         if place and _WORTHWHILE * (last[1] + slope * (size - last[0])) > left_s:
             return
-        samples = repeat(step_of(size), left_s / (len(ordered) - place), peers)
+        share = (place + 1) / sum(range(place + 1, len(ordered) + 1))
+        samples = repeat(step_of(size), left_s * share, peers)
         yield size, samples
         left_s -= samples.spent_s
         before, last = last, (size, samples.step_s)

@@ -48,8 +48,10 @@ _RUNS: Final[dict[Op, _Run]] = {
 OPS: Final = tuple(_RUNS)
 # In these a rank need not wait for all others, and could begin the next repetition before them.
 _UNEVEN: Final[tuple[Op, ...]] = ("broadcast", "reduce")
-# In gloo's all-to-all two ranks that arrive at once both send; if one is later, as in training, they take turns, since it
-# announces behind its own data that it can receive (gloo/alltoall.cc). So ranks arrive one after the other, at this interval.
+# In gloo's all-to-all and all-gather two ranks that arrive at once both send; if one is later, as in training, they take
+# turns, since it announces behind its own data that it can receive (gloo/alltoall.cc, gloo/allgather.cc). So ranks arrive one
+# after the other, at this interval.
+_IN_ORDER: Final[tuple[Op, ...]] = ("alltoall", "all_gather")
 _INTERVAL_S: Final = 5e-4
 
 
@@ -115,7 +117,7 @@ def _step(op: Op, peers: GroupPeers, size_bytes: int) -> Step:
     counts = (size_bytes // 4, size_bytes // 4, size_bytes // 4 // len(peers.ranks))
     buffers = _ProbeBuffers(*(torch.zeros(count, device=here().device) for count in counts))
     run = timed(partial(_RUNS[op], buffers, peers.ranks[0], peers.group))
-    arrive_in_order = op == "alltoall" and here().device.type == "cpu"
+    arrive_in_order = op in _IN_ORDER and here().device.type == "cpu"
     if op not in _UNEVEN and not arrive_in_order:
         return run
     place = peers.ranks.index(here().rank)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -24,6 +25,7 @@ from scaleproof.simulator.cluster.device.kernels.attention import BACKWARD_PRODU
 from scaleproof.simulator.cluster.device.kernels.cpu_core import backward_work, forward_work
 from scaleproof.simulator.model import ModelSpec
 from scaleproof.simulator.model.operators import MemoryBound
+from scaleproof.simulator.model.recommender.lookups import Looked, Lookup, LookupDistribution
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import DeviceTimer, Samples, Step, repeat, timed
 from scaleproof.validator.probe.peers import collected, wait_for_all
@@ -31,7 +33,7 @@ from scaleproof.validator.probe.points import SKIPPED, Point
 from scaleproof.validator.probe.probed_model import ProbedModel
 from scaleproof.validator.probe.rounds import in_rounds
 from scaleproof.validator.train.models.models import DTYPES
-from scaleproof.validator.train.optimizers import build_optimizer
+from scaleproof.validator.train.optimizers import build_optimizer, build_row_optimizer, update_in_backward
 
 # Group of points of the built-in reference models, see scaleproof.validator.calibration.fit.device.
 REFERENCE: Final = "reference"
@@ -44,6 +46,23 @@ _ROW: Final = 256
 # Kernels issued in a row, so that the timed interval is long compared with a timer mark.
 _IN_A_ROW: Final = 100
 _LONG_S: Final = 1e-3
+
+
+class LookupSize(NamedTuple):
+    """Lookups in tables of their own rows and width: `pooling` rows of each table for each sample, whose sum is the output."""
+
+    tables: int
+    rows: int
+    width: int
+    pooling: int
+    samples: int
+
+
+# From few short rows, where calls count, to many wide ones.
+LOOKUPS: Final = (
+    LookupSize(4, 20_000, 16, 4, 64), LookupSize(4, 20_000, 64, 4, 1024), LookupSize(2, 20_000, 192, 4, 2048),
+    LookupSize(8, 20_000, 8, 2, 4096), LookupSize(4, 2_000, 32, 16, 256), LookupSize(1, 200_000, 64, 1, 4096),
+)  # fmt: skip
 # Samples of the training step that precedes each optimizer step.
 _OPTIMIZER_SAMPLES: Final = 2
 
@@ -164,6 +183,61 @@ def layers(
             yield from _layer_points(model, count, budget_s / len(built), group)
 
     return collected(in_rounds(one_round, budget_s))
+
+
+def lookups(sizes: Sequence[LookupSize], precision: str, budget_s: float, group: str = "") -> list[dict[str, Any]]:
+    """Points of lookups in tables whose touched rows are updated by SGD in the backward pass ("layer"), as in tables that
+    workers divide."""
+
+    def one_round(budget_s: float) -> Iterator[Point]:
+        for size in sizes:
+            yield from _lookup_points(size, precision, budget_s / len(sizes), group)
+
+    return collected(in_rounds(one_round, budget_s))
+
+
+def _lookup_points(size: LookupSize, precision: str, budget_s: float, group: str) -> Iterator[Point]:
+    dtype, device, generator = DTYPES[precision], here().device, np.random.default_rng(0)
+    tables = [nn.Parameter(torch.zeros(size.rows, size.width, device=device, dtype=dtype)) for _ in range(size.tables)]
+    for table in tables:
+        update_in_backward(table, build_row_optimizer("sgd", [table], 1e-6))
+    distribution = LookupDistribution(size.rows, skew=1.0)
+    # frequent rows are anywhere in a table
+    order = torch.from_numpy(generator.permutation(size.rows))
+    shape = (size.tables, size.samples, size.pooling)
+    rows = order[torch.from_numpy(distribution.drawn(shape, generator))].to(device)
+    clock = DeviceTimer(device)
+    passes: list[tuple[float, float]] = []
+
+    def step() -> float:
+        clock.wait()
+        marks = [clock.mark()]
+        outputs = torch.cat(
+            [functional.embedding_bag(*pair, mode="sum", sparse=True) for pair in zip(rows, tables, strict=True)]
+        )
+        marks.append(clock.mark())
+        gradient = torch.ones_like(outputs)
+        marks.append(clock.mark())
+        outputs.backward(gradient)  # type: ignore[no-untyped-call]
+        marks.append(clock.mark())
+        clock.wait()
+        passes.append((clock.seconds(*marks[:2]), clock.seconds(*marks[2:])))
+        return sum(passes[-1])
+
+    whole = repeat(step, budget_s)
+    part = Looked(distribution, size.width, float(size.pooling))
+    outputs = size.tables * size.width
+    operator = Lookup(
+        "lookup", outputs, outputs, outputs, outputs, (part,) * size.tables, element_bytes=dtype.itemsize, optimizer="sgd"
+    )
+    what = "lookups({tables}x{rows}x{width},{pooling})".format(**size._asdict())
+    columns = zip(
+        ("forward", "backward"), (forward_work, backward_work), zip(*passes[-len(whole.seconds) :], strict=True), strict=True
+    )
+    for direction, work, seconds in columns:
+        numbers = work([operator], size.samples) | {"ranks": here().ranks}
+        taken = whole._replace(seconds=tuple(seconds))
+        yield replace(rank_point("layer", f"{what} {direction}", float(size.samples), "samples", taken, **numbers), group=group)
 
 
 def _fewest_samples(model: ModelSpec) -> int:

@@ -41,13 +41,15 @@ def groups_in_turn(
     budget_s: float,
     rounds: int = ROUNDS,
 ) -> list[dict[str, Any]]:
-    """Points of all groups, on every rank. probe: called on all ranks of a group with its budget in seconds."""
+    """Points of all groups, on every rank. probe: called on all ranks of a group with its budget in seconds, which is in
+    proportion to their number, as steps of more ranks last longer."""
+    ranks = sum(map(len, groups))
     with peer_groups(groups) as peers_of:
 
         def one_round(budget_s: float) -> Iterator[Point]:
             for peers in peers_of:
                 if peers is not None:
-                    yield from _points_on(peers.ranks[0], probe(peers, budget_s / len(groups)))
+                    yield from _points_on(peers.ranks[0], probe(peers, budget_s * len(peers.ranks) / ranks))
                 wait_for_all()
 
         points = in_rounds(one_round, budget_s, rounds)

@@ -57,6 +57,16 @@ def build_row_optimizer(name: RowOptimizer, parameters: Iterable[nn.Parameter], 
             return torch.optim.SGD(parameters, lr=learning_rate)
 
 
+def update_in_backward(parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> None:
+    """Makes backward passes update a parameter by an optimizer of its own as soon as its gradient is computed."""
+
+    def update(_: Tensor) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    parameter.register_post_accumulate_grad_hook(update)  # type: ignore[no-untyped-call]
+
+
 class _TensorOptimizer(torch.optim.Optimizer):
     """An optimizer that updates one parameter after the other, without weight decay."""
 

@@ -110,12 +110,12 @@ class Dlrm(Recommender):
         pairs = count * (count - 1) // 2
         outputs = pairs + (width if self.bottom else 0)
         # the product computes all pairs twice
-        return outputs, [_interaction(features, outputs, 2 * count * count * width)]
+        return outputs, [_interaction(features, outputs, 2 * count * count * width, pairs=True)]
 
 
-def _interaction(inputs: int, outputs: int, flops: int) -> Layer:
+def _interaction(inputs: int, outputs: int, flops: int, pairs: bool = False) -> Layer:
     """An interaction without parameters, one kernel that reads and writes each element once in each direction."""
-    operator = Combination("interaction", inputs, outputs, inputs + outputs, inputs, flops)
+    operator = Combination("interaction", inputs, outputs, inputs + outputs, inputs, flops, pairs)
     layer = Layer(operators=(operator,), kept=(SavedActivation("input", inputs, group="input"),))
     return layer.named("interaction", f"dlrm.interaction({inputs}x{outputs})", outputs)
 
@@ -140,9 +140,11 @@ def _cross(number: int, width: int, rank: int | None) -> Layer:
 
 @dataclass(frozen=True)
 class Combination(MemoryBound):
-    """A memory-bound operator whose products are counted. flops: of the forward pass over one sample."""
+    """A memory-bound operator whose products are counted. flops: of the forward pass over one sample. pairs: whether it
+    gathers products of all pairs of features."""
 
     flops: int = 0
+    pairs: bool = False
 
     @property
     def forward_flops(self) -> float:  # type: ignore[override]

@@ -135,6 +135,10 @@ class Lookup(MemoryBound):
         """Expected number of looked-up rows."""
         return samples * self.workers * sum(part.pooling * part.share for part in self.parts)
 
+    def looked_elements(self, samples: float) -> float:
+        """Expected number of elements of all looked-up rows."""
+        return samples * self.workers * sum(part.pooling * part.share * part.width for part in self.parts)
+
     def touched(self, part: Looked, samples: float) -> float:
         """Expected number of different rows of a part."""
         return part.share * part.distribution.distinct(samples * self.workers * part.pooling)

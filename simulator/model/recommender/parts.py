@@ -123,7 +123,7 @@ def _exchanges(how: Tables, workers: int, pooled: int, loads: Sequence[_Loads], 
     sent = [
         Exchange(
             "alltoall", most, False, hidden=how.overlap_input, axis="tables", element_bytes=INDEX_BYTES,
-            one_way=most - sum(indices) // workers,
+            one_way=_one_way(most, sum(indices) // workers, workers),
         )
     ]  # fmt: skip
     if how.shard == "row" and not sends_rows:
@@ -131,8 +131,18 @@ def _exchanges(how: Tables, workers: int, pooled: int, loads: Sequence[_Loads], 
         return (*sent, scattered, Exchange("all_gather", pooled, True, axis="tables"))
     # workers send as many outputs on average as each receives
     most = max(one.outputs for one in loads)
-    outputs = (Exchange("alltoall", most, backward, axis="tables", one_way=max(0, most - pooled)) for backward in (False, True))
+    one_way = _one_way(most, pooled, workers)
+    outputs = (Exchange("alltoall", most, backward, axis="tables", one_way=one_way) for backward in (False, True))
     return (*sent, *outputs)
+
+
+def _one_way(most: int, mean: int, workers: int) -> int:
+    """Elements of the busiest worker's all-to-all that have no counterpart in the other direction.
+
+    A worker moves all but the part of its own samples, 1/workers of `most`. In the other direction it moves what it needs of
+    other workers: `mean` less its own part.
+    """
+    return max(0, most - max(0, workers * mean - most) // (workers - 1))
 
 
 def mlp(

@@ -87,6 +87,12 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "Kernels.generation_slowdown": "h100-long",
     "Kernels.exponential_gain": "b200-ideal",
     "SerialCosts.relu": "serial-relu",
+    **dict.fromkeys(
+        (f"SerialCosts.{name}" for name in ("convolution", "convolution_calls", "convolution_flops", "group_norm", "silu")),
+        "serial-images",
+    ),
+    "SerialCosts.grouped_flops": "serial-groups",
+    **dict.fromkeys((f"SerialCosts.{name}" for name in ("lookup", "lookup_row", "row_update", "pairs")), "serial-clicks"),
     "AttentionRates.*": "attention",
     "AttentionRates.slowdowns": "attention-wide",
     "AttentionRates.wide_block_rows": "attention-wide",

@@ -274,6 +274,18 @@ VARIED: Final[Mapping[str, Fields]] = {
         {"nodes": 1, "node": {"devices": 1, "cores": 1}, "device": _CPU}, {**_GPT, "activation": "relu"}, 4,
         {"precision": "fp32"}, {"kind": "data_parallel"},
     ),
+    "serial-images": _job(
+        {"nodes": 1, "node": {"devices": 1, "cores": 1}, "device": _CPU}, "sd15-unet", 1, {"precision": "fp32"},
+        {"kind": "data_parallel"},
+    ),
+    "serial-groups": _job(
+        {"nodes": 1, "node": {"devices": 1, "cores": 1}, "device": _CPU}, "efficientnet-b0", 1, {"precision": "fp32"},
+        {"kind": "data_parallel"},
+    ),
+    "serial-clicks": _job(
+        {"nodes": 1, "node": {"devices": 1, "cores": 1}, "device": _CPU}, _CLICKS, 64, {"precision": "fp32"},
+        {"kind": "data_parallel", "tables": {}},
+    ),
     "zipf": _hybrid({**_GPT, "experts": {**_EXPERTS, "imbalance": {"kind": "zipf", "exponent": 0.5}}}, workers=8, expert=4),
     "dirichlet": _hybrid(
         {**_GPT, "experts": {**_EXPERTS, "imbalance": {"kind": "dirichlet", "concentration": 2}}}, workers=8, expert=4

@@ -10,6 +10,8 @@ from scaleproof.simulator.strategy.scenario_job import job_of
 from scaleproof.simulator.uncertainty.unmodelled import unmodelled
 from tests.simulator.frameworks.scenarios import scenario
 
+_CORES = ("cluster=cpu-2core", "strategy={kind: data_parallel, workers: 2}", "batch=8", "training.precision=fp32")
+
 
 def test_a_remedy_that_offloads_says_what_it_costs() -> None:
     run = predict(scenario("model=llama-2-13b", "cluster=aws-g5", "batch=8", "training.zero=3", "training.recompute=full"))
@@ -49,3 +51,16 @@ def test_the_upper_end_includes_twice_the_time_of_recurrences() -> None:
     # products in chunks of 128 tokens and states are a small part of the step
     assert 0.01 < found.most_s / timed(hybrid).step_time_s < 0.2
     assert not unmodelled(scenario("model=llama-3-8b", "cluster=dgx-h100", "batch=8", "training.recompute=full"))
+
+
+def test_untimed_layers_of_a_processor_are_named_and_the_upper_end_includes_their_calls() -> None:
+    """A file of timed layers alone knows nothing of others; one with costs of operators knows all."""
+    (found,) = unmodelled(scenario("model=mlp-mini", "model.hidden=64", *_CORES))
+    assert "no times of" in found.note
+    assert "scaleproof calibrate" in found.note
+    # nine products and their activations, forward and backward, at most 100 us each
+    assert 1e-3 < found.most_s < 10e-3
+    assert not unmodelled(scenario("model=gpt-mini", *_CORES))
+    assert not unmodelled(scenario("model=mlp-mini", "model.hidden=64", "compute=paced", *_CORES))
+    kernels = "{generation: cpu, processors: 1, launch: 2 us, serial: {}}"
+    assert not unmodelled(scenario("model=mlp-mini", "model.hidden=64", *_CORES, f"cluster.device.kernels={kernels}"))

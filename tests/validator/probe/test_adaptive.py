@@ -87,6 +87,12 @@ def test_sizes_share_the_budget_and_those_beyond_it_are_skipped(hands: Hands) ->
     assert hands.now_s < 8.5
 
 
+def test_large_sizes_have_larger_shares(hands: Hands) -> None:
+    """Where times vary, small sizes use up their own shares: 1, 2 and 3 sixths."""
+    spent = [samples.spent_s for _, samples in by_size(lambda _: _noisy(hands), [4, 64, 1024], budget_s=0.6)]
+    assert spent == pytest.approx([0.1, 0.2, 0.3], abs=0.02)
+
+
 @given(st.floats(0, 1e-5), st.floats(0.01, 5.0))
 def test_all_sizes_stay_within_about_the_budget(per_byte_s: float, budget_s: float) -> None:
     with pytest.MonkeyPatch.context() as patch:

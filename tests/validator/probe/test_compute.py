@@ -82,3 +82,11 @@ def test_optimizers_are_timed_over_a_model_and_over_its_first_half() -> None:
         ("sgd", first), ("adam", first), ("sgd", whole), ("adam", whole),
     ]  # fmt: skip
     assert [point.numbers["tensors"] for point in points] == [2, 2, 6, 6]
+
+
+def test_lookups_are_timed_in_both_passes_with_their_work() -> None:
+    size = compute.LookupSize(tables=2, rows=100, width=8, pooling=3, samples=5)
+    forward, backward = probed(compute.lookups, 1, [size], "fp32", 0.1)
+    assert (forward.what, backward.what) == ("lookups(2x100x8,3) forward", "lookups(2x100x8,3) backward")
+    assert forward.numbers["lookup"] == backward.numbers["row_update"] == 2 * 5 * 3 * 8
+    assert min(*forward.seconds, *backward.seconds) > 0

@@ -2,8 +2,8 @@
 
 Layers of the given models are stored as measured. For all other layers, the coefficients of
 simulator.cluster.device.kernels.cpu_core are fitted by least squares of relative errors to every measured layer: of those
-models, and of reference models from narrow to wide. The error for a layer that the fit has not seen follows from leaving out
-each kind of layer in turn.
+models, and of reference models from narrow to wide, of images, and of a recommender with its lookups. The error for a layer
+that the fit has not seen follows from leaving out each kind of layer in turn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
 from scaleproof.simulator.cluster.device.kernels import cpu_core
-from scaleproof.simulator.model import T5, Gpt, Llama, Mlp, ModelSpec
+from scaleproof.simulator.model import T5, Dlrm, Gpt, Llama, Mlp, ModelSpec, Traced
+from scaleproof.simulator.model.recommender.placement import EmbeddingTable
 from scaleproof.validator.calibration.cluster_file.section import Section, interval, seconds_text
 from scaleproof.validator.calibration.fit.shapes import NOISE
 from scaleproof.validator.estimation.lines import held_out_interval, straight_line
@@ -36,16 +37,32 @@ _REFERENCES: Final = (
     Mlp(layers=3, inputs=512, hidden=768, outputs=256),
     Mlp(layers=3, inputs=256, hidden=2048, outputs=512),
 )
+# Convolutions, group norms and attention of other kinds, with few and with more samples.
+_IMAGES: Final = tuple(
+    Traced(source=f"python:scaleproof.validator.train.models.vision:{model}")
+    for model in (
+        "vit(hidden=64,layers=1,heads=4)", "unet(channels=12,levels=1)", "unet(channels=24,levels=1,depthwise=False)",
+    )
+)  # fmt: skip
+_RECOMMENDER: Final = Dlrm(
+    tables=(EmbeddingTable(rows=2000, dim=32, pooling=4, count=4),), dense=32, bottom=(128, 32), top=(256, 64, 1)
+)
 _SAMPLES: Final = (1, 4, 8, 16)
 _REFERENCE_SAMPLES: Final = (1, 8)
+_IMAGE_SAMPLES: Final = (2, 16)
+_RECOMMENDER_SAMPLES: Final = (64, 512)
 _OPTIMIZERS: Final = ("sgd", "momentum", "adam")
 # Shares of the time of all probes.
-_SHARES: Final = {"layer": 0.3, "reference": 0.4, "optimizer": 0.15, "matmul": 0.07, "memory": 0.05, "launch": 0.03}
+_SHARES: Final = {
+    "layer": 0.3, "reference": 0.25, "images": 0.11, "recommender": 0.03, "lookup": 0.03, "optimizer": 0.13, "matmul": 0.07,
+    "memory": 0.05, "launch": 0.03,
+}  # fmt: skip
 # Guessed times of kinds of memory traffic over the memory's time for their bytes, as PyTorch 2.13 took on one core of an AMD
 # EPYC, 27 November 2026; 1 for the others.
 _GUESSED: Final = {
     "norm": 5.0, "rms_norm": 4.0, "rms_norm_backward": 20.0, "rotary": 8.0, "gated": 3.0, "gelu": 4.0, "relu": 2.0,
-    "embedding": 5.0, "loss": 5.0, "other": 4.0,
+    "embedding": 5.0, "loss": 5.0, "other": 4.0, "group_norm": 5.0, "silu": 4.0, "lookup": 2.0, "lookup_row": 100.0,
+    "row_update": 6.0, "pairs": 10.0, "convolution": 4.0, "score": 4.0,
 }  # fmt: skip
 # Weight of a guess relative to a point.
 _OF_A_GUESS: Final = 0.1
@@ -67,6 +84,9 @@ def probe(models: Sequence[ModelSpec], precision: str, budget_s: float) -> list[
     return [
         *compute.layers(models, precision, _SAMPLES, share_s["layer"]),
         *compute.layers(_REFERENCES, precision, _REFERENCE_SAMPLES, share_s["reference"], compute.REFERENCE),
+        *compute.layers(_IMAGES, precision, _IMAGE_SAMPLES, share_s["images"], compute.REFERENCE),
+        *compute.layers([_RECOMMENDER], precision, _RECOMMENDER_SAMPLES, share_s["recommender"], compute.REFERENCE),
+        *compute.lookups(compute.LOOKUPS, precision, share_s["lookup"], compute.REFERENCE),
         *compute.optimizers([models[0], _REFERENCES[1], _REFERENCES[-1]], precision, _OPTIMIZERS, share_s["optimizer"]),
         *products.products(products.SHAPES, [precision], share_s["matmul"]),
         *compute.memory(compute.SIZES_BYTES, precision, share_s["memory"]),
@@ -118,10 +138,9 @@ def useful_cores(points: Sequence[Point]) -> float | None:
 
 
 _RATES: Final = (cpu_core.FLOPS, cpu_core.FLASH_FORWARD_FLOPS, cpu_core.FLASH_BACKWARD_FLOPS)
-_CALLS: Final = (
-    cpu_core.CALLS, cpu_core.BACKWARD_CALLS, cpu_core.MEMORY_CALLS, cpu_core.MEMORY_BACKWARD_CALLS, cpu_core.ATTENTION_CALLS,
-)  # fmt: skip
-_WORK: Final = (*_CALLS, *_RATES, *cpu_core.KINDS)
+# FLOPs of convolutions by their field, relative to those of products.
+_CONVOLUTIONS: Final = {"convolution_flops": cpu_core.CONVOLUTION_FLOPS, "grouped_flops": cpu_core.GROUPED_FLOPS}
+_WORK: Final = (*cpu_core.EVERY_CALL, *_RATES, *_CONVOLUTIONS.values(), *cpu_core.KINDS)
 
 
 def _fitted(layers: Sequence[Point], guessed: Mapping[str, float]) -> dict[str, float]:
@@ -138,9 +157,12 @@ def _guessed(layers: Sequence[Point], flops: float, element_s: float) -> dict[st
         min((point.median_s / point.numbers[name] for point in layers if point.numbers.get(name)), default=flops)
         for name in (cpu_core.CALLS, cpu_core.BACKWARD_CALLS)
     )
-    calls = dict.fromkeys(_CALLS, call_s) | {cpu_core.BACKWARD_CALLS: backward_s, cpu_core.MEMORY_BACKWARD_CALLS: backward_s}
+    calls = dict.fromkeys(cpu_core.EVERY_CALL, call_s) | {
+        cpu_core.BACKWARD_CALLS: backward_s,
+        cpu_core.MEMORY_BACKWARD_CALLS: backward_s,
+    }
     kinds = {kind: element_s * _GUESSED.get(kind, 1.0) for kind in cpu_core.KINDS}
-    return calls | dict.fromkeys(_RATES, 1 / flops) | kinds
+    return calls | dict.fromkeys((*_RATES, *_CONVOLUTIONS.values()), 1 / flops) | kinds
 
 
 class _Work(NamedTuple):
@@ -180,9 +202,14 @@ def _kernels(fitted: Mapping[str, float], shares: Sequence[float], element_s: fl
     """Field `kernels`. shares: of the peak, by _RATES. Work that occurs in no layer is left at the memory's time."""
     launch_s = fitted[cpu_core.CALLS]
     tile, flash_forward, flash_backward = (float(f"{share:.4g}") for share in shares)
-    calls = zip(("backward_calls", "memory_calls", "memory_backward_calls", "attention_calls"), _CALLS[1:], strict=True)
+    fields = ("backward_calls", "memory_calls", "memory_backward_calls", "attention_calls", "convolution_calls")
     numbers = {
-        **{field: fitted[name] / launch_s for field, name in calls if name in fitted},
+        **{
+            field: fitted[name] / launch_s
+            for field, name in zip(fields, cpu_core.EVERY_CALL[1:], strict=True)
+            if name in fitted
+        },
+        **{field: fitted[name] / fitted[cpu_core.FLOPS] for field, name in _CONVOLUTIONS.items() if name in fitted},
         **{kind: fitted[kind] / element_s for kind in cpu_core.KINDS if kind in fitted},
     }
     return {

@@ -23,6 +23,7 @@ from scaleproof.validator.strategy.base import Context
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives, both_ways, identity
 from scaleproof.validator.train.models.recommender import Lookups
+from scaleproof.validator.train.optimizers import update_in_backward
 
 
 class DividedLookups(Lookups):
@@ -177,11 +178,5 @@ def _inside(part: TablePart) -> tuple[slice, slice]:
 def _updated(values: Tensor, context: Context) -> nn.Parameter:
     """A part of a table whose touched rows are updated as soon as their gradients are computed."""
     parameter = nn.Parameter(values)
-    optimizer = context.model.row_optimizer([parameter])
-
-    def update(_: Tensor) -> None:
-        optimizer.step()
-        optimizer.zero_grad()
-
-    parameter.register_post_accumulate_grad_hook(update)  # type: ignore[no-untyped-call]
+    update_in_backward(parameter, context.model.row_optimizer([parameter]))
     return parameter

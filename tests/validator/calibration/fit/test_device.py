@@ -31,6 +31,7 @@ CORE = SerialCosts(
     gated=4.0,
     gelu=3.0,
     loss=2.0,
+    score=3.0,
 )
 EACH_S = CORE.each_s(LAUNCH_S, 0.8 * FLOPS, 0.5 * FLOPS, 0.4 * FLOPS, 4 / MEMORY_BPS)
 NAMED = Mlp(layers=4, inputs=64, hidden=512, outputs=32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +13,11 @@ from scaleproof.simulator.cluster.device.kernels.cpu_core import KINDS, SerialCo
 from scaleproof.simulator.cluster.device.kernels.parameters import Kernels, Speed
 from scaleproof.simulator.cluster.device.kernels.passes import passes_s, weights_s
 from scaleproof.simulator.common.spec import slower
-from scaleproof.simulator.model import Gpt, Mlp
+from scaleproof.simulator.model import Dlrm, Gpt, Mlp
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound
+from scaleproof.simulator.model.recommender.lookups import Looked, Lookup, LookupDistribution
+from scaleproof.simulator.model.recommender.placement import EmbeddingTable
 
 MLP = Mlp(layers=3, inputs=8, hidden=16, outputs=4)
 GPT = Gpt(layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
@@ -48,7 +52,8 @@ def test_product_time_is_call_plus_arithmetic_plus_bytes() -> None:
     [
         ("gelu", "gelu"), ("relu", "relu"), ("embedding", "embedding"), ("loss", "loss"), ("other", "residual"),
         ("norm", "norm"), ("norm", "batch norm"), ("rms_norm", "rms norm"), ("rms_norm", "head norms"), ("rotary", "rotary"),
-        ("gated", "swiglu"), ("gated", "geglu"),
+        ("gated", "swiglu"), ("gated", "geglu"), ("norm", "native_layer_norm"), ("group_norm", "native_group_norm"),
+        ("silu", "silu"),
     ],
 )  # fmt: skip
 def test_memory_bound_operators_take_their_factor_times_memory_time(kind: str, name: str) -> None:
@@ -64,10 +69,16 @@ def test_the_backward_pass_of_an_rms_norm_has_a_factor_of_its_own() -> None:
     assert seconds == pytest.approx((1500 * 4e-9, 5 * 3000 * 4e-9))
 
 
-@pytest.mark.parametrize(("name", "other"), [("rms norm", "norm"), ("rotary", "residual"), ("swiglu", "residual")])
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("rms norm", "norm"), ("native_group_norm", "norm"), ("rotary", "residual"), ("swiglu", "residual"),
+        ("silu", "residual"),
+    ],
+)  # fmt: skip
 def test_operators_that_were_not_measured_cost_what_similar_ones_cost(name: str, other: str) -> None:
     costs = FREE | {"norm": 2.0, "other": 3.0}
-    absent = ("rms_norm", "rms_norm_backward", "rotary", "gated")
+    absent = ("rms_norm", "rms_norm_backward", "group_norm", "rotary", "gated", "silu")
     costs = {kind: cost for kind, cost in costs.items() if kind not in absent}
     kernels = core().model_copy(update={"serial": SerialCosts(**costs)})
     own, similar = (passes_s(speed(kernels), (MemoryBound(one, 100, 50, 200, 100),), (), 10) for one in (name, other))
@@ -92,8 +103,40 @@ def test_plain_attention_is_two_products_and_a_softmax_pass() -> None:
 def test_a_convolution_reads_each_value_once() -> None:
     convolution = Convolution("conv", inputs=3, outputs=8, kernel=(3, 3), positions=64, input_elements=192)
     work = forward_work((convolution,), 2)
-    assert work["product"] == (192 + 64 * 8) * 2 + convolution.weights
-    assert work["flops"] == 2 * convolution.forward_flops
+    assert work["convolution"] == (192 + 64 * 8) * 2 + convolution.weights
+    assert work["convolution flops"] == 2 * convolution.forward_flops
+    depthwise = Convolution("conv", inputs=8, outputs=8, kernel=(3, 3), positions=64, input_elements=512, groups=8)
+    assert forward_work((depthwise,), 2)["grouped convolution flops"] == 2 * depthwise.forward_flops
+
+
+def test_flash_attention_computes_each_seen_score_in_each_pass() -> None:
+    half = Attention("attention", 4, 4, 16, 16, 8, 8, seen=0.5, flash=True)
+    seconds = passes_s(speed(core("0 s", score=2.0))._replace(peak_flops=1e30), (half,), (), 3)
+    assert seconds == pytest.approx([2 * 3 * 4 * 16 * 16 / 2 * 4e-9] * 2)
+
+
+def test_each_lookup_finds_its_row_and_changes_it() -> None:
+    """Tables of workers' own are updated by row; gradients of whole tables are filled with zeros, and embeddings' are added."""
+    part = Looked(LookupDistribution(50, 1.0), width=16, pooling=4.0)
+    own = Lookup("lookup", 32, 32, 32, 32, (part, part), workers=2, optimizer="sgd")
+    forward, backward = forward_work((own,), 10), backward_work((own,), 10)
+    rows = 10 * 2 * 2 * 4
+    assert (forward["lookup_row"], forward["lookup"], forward["memory calls"]) == (rows, rows * 16, 2)
+    assert (backward["lookup_row"], backward["row_update"], backward["memory backward calls"]) == (rows, rows * 16, 6)
+    assert forward["other"] == 4 * 32 * 10, "outputs are joined for their workers, and divided by table"
+    whole = replace(own, optimizer=None, workers=1)
+    assert backward_work((whole,), 10)["embedding"] == rows / 2 * 16 + 2 * 50 * 16
+    assert not forward_work((whole,), 10)["other"]
+
+
+def test_an_interaction_of_all_pairs_has_products_and_chosen_elements() -> None:
+    tables = (EmbeddingTable(rows=10, dim=8, count=3),)
+    pairs, joined = (
+        forward_work(Dlrm(tables=tables, dense=2, bottom=(8,), top=(1,), interaction=how).build_layers()[1].operators, 5)
+        for how in ("dot", "cat")
+    )
+    assert (pairs["flops"], pairs["pairs"]) == (5 * 2 * 4 * 4 * 8, 5 * (32 + 6 + 8))
+    assert joined == {"memory calls": 1, "other": 5 * 2 * 32}
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.signature)
