@@ -177,11 +177,9 @@ def _notes(scenario: Scenario, layers: Sequence[Layer], timeline: Timeline) -> s
     whole = layers if scenario.strategy.plan.shard == Shard() else scenario.layers(Shard())
     trained, total = parameter_counts(whole)
     notes = [] if trained == total else [f"{trained_words(whole)} are trained"]
-    ranks, of_node = scenario.strategy.training_ranks, scenario.cluster.node.devices
-    if ranks == 1 < of_node and scenario.cluster.nodes == 1:
-        notes.append(
-            f"1 of the {of_node} devices of {scenario.cluster.name or 'the cluster'} is used; for all, add --set gpus={of_node}"
-        )
+    devices, name = scenario.cluster.devices, scenario.cluster.name or "the cluster"
+    if scenario.strategy.training_ranks == 1 < devices:
+        notes.append(f"1 of the {devices:,} devices of {name} is used; for all, add --set gpus={devices}")
     if (found := scenario.length_statistics) is not None and scenario.batch.lengths is not None:
         slower = (job_of(scenario).imbalance - 1) * 100
         notes.append(

@@ -7,8 +7,8 @@ the order of their lower bounds until no other one can be better.
 
 A configuration has up to three bounds, each closer to its prediction and more costly than the one before: that of its estimate;
 its replay as if no messages shared links, or the time that its most used link needs, as sharing only lengthens; and its
-prediction with shared links, which is its value. Of configurations that differ in bucket size or rank order alone only the best
-is returned.
+prediction with shared links, which is its value. Of configurations that differ in bucket size, rank order or what sends tokens
+to experts alone only the best is returned.
 """
 
 from __future__ import annotations
@@ -441,7 +441,7 @@ def _front(rows: NDArray[np.int64], expected_s: Times, memory_bytes: Times) -> t
 
 
 class BoundedSearch:
-    """Predicts configurations, and keeps the best of those that differ in bucket size or rank order alone."""
+    """Predicts configurations, and keeps the best of each kind."""
 
     def __init__(
         self,
