@@ -90,9 +90,7 @@ def bytes_match(scenario: Scenario, run: Run) -> bool:
     strategy, workers = scenario.strategy, scenario.strategy.training_ranks
     if isinstance(strategy, ParameterServer):
         received = moved.where((moved.phase == Phase.RECEIVE) & (moved.rank >= workers))
-        # a push also has the numbers of the rows of the reply
-        numbers = received.size_bytes / pushed_bytes(scenario, strategy)[received.rank - workers] - 1
-        return bool(((numbers >= 0) & (numbers <= _INDEX_BYTES / (_ELEMENT_BYTES * _DIM))).all())
+        return bool(np.allclose(received.size_bytes, pushed_bytes(scenario, strategy)[received.rank - workers]))
     last = moved.where((moved.phase == Phase.SYNCHRONISE) & (moved.step == moved.step.max()))
     return all(
         Counter(last.where(last.rank == rank).size_bytes) == Counter(_exchanged(scenario, rank)) for rank in range(workers)
@@ -100,12 +98,13 @@ def bytes_match(scenario: Scenario, run: Run) -> bool:
 
 
 def pushed_bytes(scenario: Scenario, strategy: ParameterServer) -> NDArray[np.float64]:
-    """Bytes of a push to each server, shape (servers,): the looked-up rows with their numbers, and all other parameters."""
+    """Bytes of a push to each server, shape (servers,): the looked-up rows with their numbers, those of the reply's rows, and
+    all other parameters."""
     (pushed,) = buckets(
         scenario.model.build_layers(), strategy.servers, strategy.shard, _ELEMENT_BYTES, np.inf, strategy.sparse,
         strategy.workers, scenario.samples_per_worker,
     )  # fmt: skip
-    return pushed.sent_bytes
+    return pushed.pushed_bytes
 
 
 def _exchanged(scenario: Scenario, rank: int) -> Iterator[float]:

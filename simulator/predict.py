@@ -16,7 +16,7 @@ from scaleproof.simulator.common.spans import Phase
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.engine import Timeline, simulate_steady
 from scaleproof.simulator.frameworks import Framework
-from scaleproof.simulator.memory import memory
+from scaleproof.simulator.memory import HostUse, RankMemory, memory
 from scaleproof.simulator.model.fine_tuning import parameter_counts, trained_words
 from scaleproof.simulator.model.layers import Layer, Shard
 from scaleproof.simulator.model.operators import Convolution
@@ -177,11 +177,9 @@ def _notes(scenario: Scenario, layers: Sequence[Layer], timeline: Timeline) -> s
     whole = layers if scenario.strategy.plan.shard == Shard() else scenario.layers(Shard())
     trained, total = parameter_counts(whole)
     notes = [] if trained == total else [f"{trained_words(whole)} are trained"]
-    ranks, of_node = scenario.strategy.training_ranks, scenario.cluster.node.devices
-    if ranks == 1 < of_node and scenario.cluster.nodes == 1:
-        notes.append(
-            f"1 of the {of_node} devices of {scenario.cluster.name or 'the cluster'} is used; for all, add --set gpus={of_node}"
-        )
+    devices, name = scenario.cluster.devices, scenario.cluster.name or "the cluster"
+    if scenario.strategy.training_ranks == 1 < devices:
+        notes.append(f"1 of the {devices:,} devices of {name} is used; for all, add --set gpus={devices}")
     if (found := scenario.length_statistics) is not None and scenario.batch.lengths is not None:
         slower = (job_of(scenario).imbalance - 1) * 100
         notes.append(
@@ -278,6 +276,7 @@ def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel 
         memory_by_stage=tuple(
             StageMemory(rank.name, rank.total_bytes, rank.holders_bytes, rank.capacity_bytes) for rank in use.ranks
         ),
+        server_memory=None if use.servers is None else _server_memory(use.servers, use.host),
         capacity_bytes=use.capacity_bytes,
         fits=use.fits,
         memory_interval_bytes=error and error.interval(use.worst.total_bytes),
@@ -287,6 +286,11 @@ def _with_memory(run: Run, scenario: Scenario, remedy: bool, errors: ErrorModel 
         adapters_fit_by="" if adapters is None else str(adapters),
         host_problem=host_problem,
     )
+
+
+def _server_memory(server: RankMemory, host: HostUse | None) -> StageMemory:
+    """The memory of the fullest server. host: of its node, where that is known."""
+    return StageMemory(server.name, server.total_bytes, server.holders_bytes, None if host is None else host.capacity_bytes)
 
 
 def _cost_of_offloading(run: Run, remedies: SettingsChange | None) -> str:

@@ -197,7 +197,7 @@ def _estimates(head: str, estimates: Sequence[Estimate | None], text: Callable[[
 
 
 def _best(*tables: Table, notes: Sequence[str]) -> Section:
-    intro = "Configurations that differ in bucket size or rank order alone are one row, the best of them."
+    intro = "Configurations that differ in bucket size, rank order or dispatcher alone are one row, the best of them."
     return Section("Ranking", "The best configurations", intro, tables=tables, notes=notes)
 
 

@@ -388,7 +388,7 @@ def _efficiency(run: Run) -> Iterator[str]:
 
 
 def _memory(run: Run) -> Iterator[str]:
-    """Memory per rank (largest and smallest stage), and the largest holders."""
+    """Memory per rank (largest and smallest stage) and per server, and the largest holders."""
     if run.memory_bytes is None:
         return
     needed = sum(run.memory_bytes.values())
@@ -408,6 +408,10 @@ def _memory(run: Run) -> Iterator[str]:
             need += f": its 90 % interval is {ends}, by the errors of published runs"
     yield need
     yield ", ".join(largest(run.memory_bytes))
+    if (server := run.server_memory) is not None:
+        total, capacity = server.total_bytes, server.capacity_bytes
+        need = format_need(total, capacity) if capacity else format_bytes(total)
+        yield f"{need} per server ({', '.join(largest(server.holders_bytes))})"
 
 
 def largest(holders_bytes: Mapping[str, float]) -> Iterator[str]:

@@ -13,9 +13,12 @@ from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.ranks import ranks, server
 from scaleproof.simulator.memory.result import HOLDERS, HostUse, MemoryUse, RankMemory
 from scaleproof.simulator.memory.static import states
+from scaleproof.simulator.parallelism import ParameterServer
+from scaleproof.simulator.parallelism.parameter_server import sent_tables
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.scenario_job import job_of
 
-__all__ = ["HOLDERS", "MemoryUse", "RankMemory", "capacity_bytes", "memory", "states"]
+__all__ = ["HOLDERS", "HostUse", "MemoryUse", "RankMemory", "capacity_bytes", "memory", "states"]
 
 
 def memory(scenario: Scenario) -> MemoryUse:
@@ -32,8 +35,30 @@ def memory(scenario: Scenario) -> MemoryUse:
         use = MemoryUse(found, None, capacity_bytes(scenario), _host_use(scenario, found))
         return replace(use, capacity_bytes=use.worst.capacity_bytes or use.capacity_bytes)
     inputs = MemoryInputs(scenario)
-    found = ranks(inputs)
-    return MemoryUse(found, server(inputs), capacity_bytes(scenario), _host_use(scenario, found))
+    found, of_server = ranks(inputs), server(inputs)
+    host = _host_use(scenario, found) if of_server is None else _server_use(scenario, found, of_server)
+    return MemoryUse(found, of_server, capacity_bytes(scenario), host)
+
+
+def _server_use(scenario: Scenario, kinds: Sequence[RankMemory], of_server: RankMemory) -> HostUse | None:
+    """What servers, and workers that compute on processors, need of the memory of a node with servers; None if its capacity is
+    not known, and servers have no more than workers."""
+    cluster, strategy, devices = scenario.cluster, scenario.strategy, scenario.cluster.node.devices
+    assert isinstance(strategy, ParameterServer), "others have no servers of their own"
+    needed_bytes, own = float(of_server.total_bytes), cluster.node.host
+    if not strategy.is_dedicated(cluster):
+        needed_bytes *= -(-strategy.servers // -(-strategy.workers // devices))
+        if cluster.computes_on_processors:
+            needed_bytes += min(strategy.workers, devices) * max(kind.total_bytes for kind in kinds)
+    given = own is not None and own.memory_bytes is not None
+    if not (given or cluster.computes_on_processors or sent_tables(job_of(scenario).layers, strategy.sparse)):
+        return None
+    capacity_bytes, field = own.memory_bytes if own is not None and given else None, "cluster.node.host.memory"
+    if not given and cluster.computes_on_processors:
+        devices = devices if cluster.node.cores is None else 1
+        capacity_bytes, field = devices * cluster.device.capacity_bytes, "cluster.device.memory"
+    option, remedy = f"strategy.servers={strategy.servers}", "give more servers, or more memory"
+    return HostUse(needed_bytes, capacity_bytes, "memory", field, option, remedy)
 
 
 def _host_use(scenario: Scenario, kinds: Sequence[RankMemory]) -> HostUse | None:

@@ -208,13 +208,14 @@ def fullest_rank_bytes(inputs: MemoryInputs, among: Collection[int] | None = Non
 
 
 def server(inputs: MemoryInputs) -> RankMemory | None:
-    """The memory of the fullest server: its shard with optimizer states, and gradients that workers push, which are rows of
-    some tables; None without servers."""
+    """The memory of the fullest server: its shard with optimizer states, the sum of gradients, and pushes of the workers; None
+    without servers."""
     strategy = inputs.strategy
     if not isinstance(strategy, ParameterServer):
         return None
-    # workers have the frozen parameters
-    layers, workers = [layer.without_frozen for layer in inputs.job.layers], strategy.workers
+    # workers have the frozen parameters, and rows of tables alone
+    own, workers = inputs.scenario.layers(strategy.plan.shard), strategy.workers
+    layers = [layer.without_frozen for layer in own]
     (pushed,) = buckets(
         layers, strategy.servers, strategy.shard, inputs.parameter_size, math.inf, strategy.sparse, workers,
         inputs.job.samples_per_worker,
@@ -222,10 +223,10 @@ def server(inputs: MemoryInputs) -> RankMemory | None:
     fullest = int(pushed.stored.argmax())
     stored = float(pushed.stored[fullest])
     holders = States(*(stored / max(1.0, pushed.stored.sum()) * part for part in states(layers, inputs.training)))._asdict()
-    # of one push, and of the sum of all
-    pushes = pushed.touched, pushed.touched_by_all
-    one, every = (holders["gradients"] * float(part[fullest]) / max(1.0, stored) for part in pushes)
-    return RankMemory("server", holders | {"gradients": every, "communication": one * (workers - 1)})
+    every = holders["gradients"] * float(pushed.touched_by_all[fullest]) / max(1.0, stored)
+    # of the first push the buffer becomes the sum
+    pushes = float(pushed.pushed_bytes[fullest]) * (workers - 1)
+    return RankMemory("server", holders | {"gradients": every, "communication": pushes})
 
 
 def stage_names(inputs: MemoryInputs, number: int) -> list[list[str]]:

@@ -48,13 +48,14 @@ class RankMemory:
 
 class HostUse(NamedTuple):
     """Bytes that the ranks of a node keep on their host. place: host memory, or drives; field: of the cluster, with its
-    capacity, None where it is not given. option: that puts them there."""
+    capacity, None where it is not given. option: that puts them there. remedy: what to do where it does not suffice."""
 
     needed_bytes: float
     capacity_bytes: float | None
     place: str
     field: str
     option: str = "training.offload"
+    remedy: str = "put less there, or give more nodes"
 
     @property
     def fits(self) -> bool:
@@ -69,10 +70,7 @@ class HostUse(NamedTuple):
             return f"{self.option}: needs {needed}, which was not checked; give {self.field}"
         if self.fits:
             return ""
-        return (
-            f"{self.option}: needs {needed}, which has {format_bytes(self.capacity_bytes)} ({self.field}); put less "
-            "there, or give more nodes"
-        )
+        return f"{self.option}: needs {needed}, which has {format_bytes(self.capacity_bytes)} ({self.field}); {self.remedy}"
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ class MemoryUse:
 
     ranks: kinds of training ranks, by stage. servers: the fullest parameter server, in host memory. capacity_bytes: of a
     device (where devices differ, of that whose rank needs the most of it), or a process's share of its machine. host: of a
-    node, for what is offloaded; None if nothing is.
+    node, for what is offloaded, or for servers; None if there is nothing to check.
     """
 
     ranks: tuple[RankMemory, ...]
@@ -101,6 +99,6 @@ class MemoryUse:
 
     @property
     def fits(self) -> bool:
-        """Whether the capacity suffices for all training ranks, and that of hosts for what is offloaded, as far as it is
-        known."""
+        """Whether the capacity suffices for all training ranks, and that of hosts for servers and what is offloaded, as far as
+        it is known."""
         return self.worst.total_bytes <= self.capacity_bytes and (self.host is None or self.host.fits)

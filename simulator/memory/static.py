@@ -15,8 +15,10 @@ from scaleproof.simulator.memory.step import UpdateBytes
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.muon import matrix_elements
 from scaleproof.simulator.model.operators import Convolution, Matmul, WeightPass
-from scaleproof.simulator.parallelism import LocalSgd
+from scaleproof.simulator.model.recommender.lookups import INDEX_BYTES
+from scaleproof.simulator.parallelism import LocalSgd, ParameterServer
 from scaleproof.simulator.parallelism.compression import PowerSgd, TopK
+from scaleproof.simulator.parallelism.parameter_server import sent_tables, touched_rows
 from scaleproof.simulator.parallelism.replicas import ReplicaStrategy
 from scaleproof.simulator.scenario.training import Training, has_only_master
 
@@ -234,7 +236,7 @@ class StaticMemory:
         inputs, parameters = self.inputs, self.part.trained
         zero, software = inputs.zero, inputs.software
         if inputs.servers:
-            return 0.0
+            return numbers_bytes(inputs)
         if not isinstance(inputs.strategy, ReplicaStrategy):
             return inputs.plan.averages * self.states.gradients
         whole = parameters * inputs.reduced_size
@@ -267,6 +269,15 @@ class StaticMemory:
         inputs, strategy = self.inputs, self.inputs.strategy
         outer = isinstance(strategy, LocalSgd) and strategy.outer == "nesterov"
         return 2.0 * max(MASTER_BYTES, inputs.parameter_size) * self.part.trained if outer else 0.0
+
+
+def numbers_bytes(inputs: MemoryInputs) -> float:
+    """Bytes of the numbers of the rows that a worker pulls from servers for a step."""
+    strategy, job = inputs.strategy, inputs.job
+    if not isinstance(strategy, ParameterServer):
+        return 0.0
+    tables = sent_tables(job.layers, strategy.sparse)
+    return INDEX_BYTES * sum(touched_rows(table, strategy.sparse, job.samples_per_worker) for table in tables)
 
 
 def pipeline_bytes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
@@ -14,7 +15,7 @@ from scaleproof.simulator.common.parameter_server import Asp, Bsp, ConsistencyMo
 from scaleproof.simulator.common.spec import Count, Spec
 from scaleproof.simulator.common.units import Bytes, Seconds
 from scaleproof.simulator.model.layers import Layer
-from scaleproof.simulator.model.recommender.lookups import Looked, LookupDistribution, RowTable
+from scaleproof.simulator.model.recommender.lookups import Looked, Lookup, LookupDistribution, RowTable
 from scaleproof.simulator.parallelism.option_rules import Rule
 from scaleproof.simulator.parallelism.strategy import Strategy
 
@@ -41,7 +42,7 @@ SINGLE_UNITS: Final = Rule(
 
 
 class Sparse(Spec):
-    """Workers push and pull only the rows of embeddings that their samples touch, each with an index of 8 bytes.
+    """Workers pull, have and push only the rows of embeddings that their samples touch, each with an index of 8 bytes.
 
     Rows belong to the tables of recommenders, to embeddings of a user's module with `sparse=True` (also without this option),
     and to the largest tensor of each layer that is called embedding; their width is then the greatest common divisor of all
@@ -146,6 +147,10 @@ class ParameterServer(Strategy):
         """Whether servers have separate nodes."""
         return self.placement == "dedicated" and cluster.nodes > 1
 
+    def worker_layers(self, layers: Sequence[Layer], samples_per_worker: float) -> Sequence[Layer]:
+        """The layers with the rows of tables that a worker pulls in a step."""
+        return with_pulled_rows(layers, self.sparse, samples_per_worker)
+
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
         """Raises FieldError if fields contradict each other or the model."""
         super().check(layers, samples_per_worker)
@@ -167,8 +172,7 @@ class ParameterServer(Strategy):
         if self.shard != "bytes" and self.servers > tensors:
             yield "servers", f"{self.servers} servers for {tensors} whole tensors; give at most {tensors}, or shard: bytes"
         if self.sparse:
-            tables = [table for number in range(len(layers)) for table in sent_rows(layers, number, self.sparse)]
-            yield from _problems_of_rows(self.sparse, tables)
+            yield from _problems_of_rows(self.sparse, sent_tables(layers, self.sparse))
         if self.units is None and self.assignment == "dynamic":
             yield "units", f"missing: total number of steps of single workers; give for example {20 * workers}"
         if self.units is not None and self.units < workers:
@@ -199,6 +203,35 @@ def sent_rows(layers: Sequence[Layer], number: int, sparse: Sparse | None) -> li
     most, following = max(layer.tensors), layers[number + 1].tensors if number + 1 < len(layers) else ()
     width = math.gcd(*layer.tensors, *following)
     return [RowTable(layer.tensors.index(most), Looked(LookupDistribution(most // width, 0.0), width, 0.0))]
+
+
+def sent_tables(layers: Sequence[Layer], sparse: Sparse | None) -> list[RowTable]:
+    """The tables of a model of which workers push and pull rows, in order of layers."""
+    return [table for number in range(len(layers)) for table in sent_rows(layers, number, sparse)]
+
+
+def with_pulled_rows(layers: Sequence[Layer], sparse: Sparse | None, samples: float) -> list[Layer]:
+    """The layers as workers have them: of tables of which rows are sent, the rows that the samples of a step touch. samples: of
+    one worker."""
+    result = []
+    for number, whole in enumerate(layers):
+        layer, tables, tensors = whole, sent_rows(layers, number, sparse), list(whole.tensors)
+        rows = [touched_rows(table, sparse, samples) for table in tables]
+        for table, pulled in zip(tables, rows, strict=True):
+            tensors[table.tensor] = round(pulled * table.looked.width)
+        operators = [
+            replace(operator, parts=tuple(part._replace(pulled=own) for part, own in zip(operator.parts, rows, strict=True)))
+            if isinstance(operator, Lookup)
+            else operator
+            for operator in layer.operators
+        ]
+        if tables:
+            signature = f"{layer.signature}, {sum(tensors)} elements pulled"
+            layer = replace(
+                layer, signature=signature, operators=tuple(operators), tensors=tuple(tensors), row_tables=tuple(tables)
+            )
+        result.append(layer)
+    return result
 
 
 def touched_rows(table: RowTable, sparse: Sparse | None, samples: float, workers: int = 1) -> float:

@@ -119,6 +119,10 @@ class Strategy(Spec):
         """Indices of the layers of each stage of the model."""
         return cut_into_stages(layers, self.stages)
 
+    def worker_layers(self, layers: Sequence[Layer], samples_per_worker: float) -> Sequence[Layer]:
+        """The layers as workers have them, who may have parts of some tensors. samples_per_worker: of a step."""
+        return layers
+
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
         """Checks that the strategy fits the model and the batch; raises FieldError."""
         if samples_per_worker % self.microbatches:

@@ -17,7 +17,9 @@ from scaleproof.simulator.common.units import format_number
 from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.memory import states
 from scaleproof.simulator.model.layers import WHOLE, Shard, block_range, cut_into_stages
+from scaleproof.simulator.model.recommender.parts import Recommender
 from scaleproof.simulator.model.recommender.placement import Tables
+from scaleproof.simulator.parallelism.parameter_server import ParameterServer
 from scaleproof.simulator.parallelism.replicas import Hybrid, ReplicaStrategy
 from scaleproof.simulator.prediction.steps import STEPS
 from scaleproof.simulator.run.breakdown import slope
@@ -207,9 +209,12 @@ def forget() -> None:
 
 
 def _limits(scenario: Scenario) -> _BaselineLimits:
-    plan = scenario.strategy.plan
-    if not isinstance(scenario.strategy, ReplicaStrategy):
-        return _BaselineLimits(Degrees(), "1f1b", False, False)
+    plan, strategy = scenario.strategy.plan, scenario.strategy
+    if not isinstance(strategy, ReplicaStrategy):
+        # one process updates rows alone, as servers do
+        updates_rows = isinstance(strategy, ParameterServer) and strategy.sparse and isinstance(scenario.model, Recommender)
+        tables = Tables(optimizer="adam" if scenario.training.optimizer == "adam" else "sgd") if updates_rows else None
+        return _BaselineLimits(Degrees(), "1f1b", False, False, tables)
     sharing = plan.sharing if scenario.training.zero else math.gcd(plan.workers, plan.expert)
     sharing = plan.workers if plan.exchanges_rows else sharing
     stages = plan.stages

@@ -179,8 +179,8 @@ class CaptureFacts:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Peak bytes of the training ranks of one kind, in total and by holder. name: such as "stage 3". capacity_bytes: of their
-    device, where devices differ."""
+    """Peak bytes of the ranks of one kind, in total and by holder. name: such as "stage 3". capacity_bytes: of their device,
+    where devices differ; of the node of a server."""
 
     name: str
     total_bytes: float

@@ -68,11 +68,11 @@ class Run:
     memory_bytes_per_rank: peak of the rank that needs the most of its device's memory; memory_bytes: the same by holder;
     memory_by_stage: of each kind of training rank; capacity_bytes: capacity of a rank; fits: whether it suffices; fit_by:
     settings with which it does; fit_by_note: what they cost; adapters_fit_by: settings with which adapters fit
-    where training all parameters does not; host_problem: that the memory of hosts does not suffice for what
-    is offloaded; memory_interval_bytes: its 90 % interval, and
-    fits_probability, which follows from the same errors of published runs; None where no error is known. energy_J, cost_USD:
-    "per_step", "per_million_samples" and, with
-    tokens, "per_million_tokens". servers: parameter servers and their workers. to_target: updates and samples to a target loss.
+    where training all parameters does not; host_problem: that the memory of hosts does not suffice for servers or what
+    is offloaded; server_memory: of the fullest server, with the capacity of its node; memory_interval_bytes: 90 % interval of
+    the peak, and fits_probability, which follows from the same errors of published runs; None where no error is known.
+    energy_J, cost_USD: "per_step", "per_million_samples" and, with tokens, "per_million_tokens".
+    servers: parameter servers and their workers. to_target: updates and samples to a target loss.
     loading: rates of data loading, where the scenario has it. host_update_share: share of the step in which ranks wait for the
     optimizer's step on their hosts; None where devices take it. host_share: share of compute in which kernels wait until the
     host has launched them; None where it is not known. textbook_bubble: share of the step that a pipeline of equal stages would
@@ -114,6 +114,7 @@ class Run:
     memory_bytes_per_rank: float | None = None
     memory_bytes: Mapping[str, float] | None = None
     memory_by_stage: tuple[StageMemory, ...] = ()
+    server_memory: StageMemory | None = None
     capacity_bytes: float | None = None
     fits: bool | None = None
     memory_interval_bytes: tuple[float, float] | None = None

@@ -61,7 +61,7 @@ def _job(scenario: Scenario, strategy: Strategy, samples_per_worker: int, uneven
     cluster = scenario.cluster if strategy is scenario.strategy else placed(scenario.cluster, plan)
     layers, lengths = scenario.layers(plan.shard, peers_of(strategy, samples_per_worker)), scenario.length_statistics
     job = Job(
-        layers=layers,
+        layers=strategy.worker_layers(layers, samples_per_worker),
         imbalance=1.0 if lengths is None else lengths.imbalance(layers),
         cluster=scenario.framework.reached(cluster),
         samples_per_worker=samples_per_worker,

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.kernels import cpu_core
 from scaleproof.simulator.cluster.device.kernels.cpu_core import backward_work, forward_work
-from scaleproof.simulator.common.units import format_bytes, format_time_s
+from scaleproof.simulator.common.units import format_time_s
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Matmul, Operator, Scan, StepwiseMatmul
 from scaleproof.simulator.model.recommender.hstu import POINTWISE_ATTENTION
 from scaleproof.simulator.model.recommender.parts import lookups_of
 from scaleproof.simulator.model.transformer.recurrent import SELECTIVE_SCAN
-from scaleproof.simulator.parallelism.parameter_server import ParameterServer
 from scaleproof.simulator.parallelism.stages import WHOLE
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.job import Job
@@ -115,23 +114,6 @@ def _dense_tables(scenario: Scenario) -> Unmodelled | None:
     return Unmodelled(note, 0.0)
 
 
-def _whole_tables(scenario: Scenario) -> Unmodelled | None:
-    """Tables of which servers and workers exchange rows, and whose gradients workers compute whole, as PyTorch's do."""
-    strategy, job = scenario.strategy, job_of(scenario)
-    if not isinstance(strategy, ParameterServer) or not strategy.sparse:
-        return None
-    tables_bytes = sum(lookup.dense_gradient_bytes for lookup in lookups_of(job.layers))
-    if not tables_bytes:
-        return None
-    filled_s = strategy.plan.microbatches * job.cluster.device.moved_s(tables_bytes)
-    note = (
-        f"each worker is taken to have whole tables and their dense gradients, {format_bytes(tables_bytes)} each, as in "
-        "PyTorch; workers that have looked-up rows alone, as in TensorFlow, do not need this memory, and "
-        f"{format_time_s(filled_s)} a step less"
-    )
-    return Unmodelled(note, 0.0)
-
-
 def _decoding_kernels(scenario: Scenario) -> Unmodelled | None:
     """Decoding on devices before A100, whose kernels slow those of training: they have no engine for JPEG (nvJPEG's
     documentation, "hardware decoder")."""
@@ -211,6 +193,6 @@ def _untimed_layers(scenario: Scenario) -> Unmodelled | None:
 
 
 _PARTS: Final[Sequence[Callable[[Scenario], Unmodelled | None]]] = (
-    _repeated_recomputation, _missed_rows, _decoding_kernels, _dense_tables, _whole_tables, _unmeasured_recurrences,
+    _repeated_recomputation, _missed_rows, _decoding_kernels, _dense_tables, _unmeasured_recurrences,
     _unmeasured_attention, _untimed_layers,
 )  # fmt: skip

@@ -18,5 +18,5 @@ def test_pushes_have_the_looked_up_rows_with_their_numbers_and_the_mlps(mode: st
     fields = dict(cases())[f"servers-8-{mode}"]
     scenario = load({"name": "pushed", "cluster": "netlab-100mbit", **fields})
     assert isinstance(scenario.strategy, ParameterServer)
-    rows = _TABLES * _SHARE * _ROWS * (4 * _WIDTH + 8)
+    rows = _TABLES * _SHARE * _ROWS * (4 * _WIDTH + 2 * 8)
     assert pushed_bytes(scenario, scenario.strategy).sum() == pytest.approx(rows + 4 * _MLPS)

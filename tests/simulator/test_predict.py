@@ -192,9 +192,16 @@ def test_a_layout_of_images_that_costs_time_is_said(changes: dict[str, str], is_
 
 
 @pytest.mark.parametrize(
-    ("cluster", "gpus", "is_said"), [("workstation-2x4090", 1, True), ("workstation-2x4090", 2, False), ("rtx-4090", 1, False)]
-)
-def test_a_model_on_one_of_several_devices_of_a_machine_says_so(cluster: str, gpus: int, is_said: bool) -> None:
+    ("cluster", "gpus", "devices"),
+    [
+        ("workstation-2x4090", 1, 2),
+        ("workstation-2x4090", 2, None),
+        ("rtx-4090", 1, None),
+        ("{base: dgx-h100, nodes: 2}", 1, 16),
+    ],
+)  # fmt: skip
+def test_a_model_on_one_of_several_devices_says_so(cluster: str, gpus: int, devices: int | None) -> None:
     changes = [f"cluster={cluster}", "batch=2", f"gpus={gpus}", "model.sequence=128"]
-    notes = predict(load("gpt2-small", changes), interval=False).notes
-    assert any("1 of the 2 devices" in note and "--set gpus=2" in note for note in notes) is is_said
+    said = [note for note in predict(load("gpt2-small", changes), interval=False).notes if "is used; for all" in note]
+    assert len(said) == (devices is not None)
+    assert all(f"1 of the {devices} devices" in note and f"--set gpus={devices}" in note for note in said)

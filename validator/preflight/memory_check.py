@@ -78,11 +78,14 @@ def _gpu_ranks_bytes(scenario: Scenario) -> dict[str, float]:
         # ranks train in 16 bits throughout
         scenario = scenario.model_copy(update={"training": training.model_copy(update={"master": False})})
     predicted = memory(scenario)
-    layer = _element_bytes(scenario) * max(layer.parameters for layer in scenario.model.build_layers())
+    whole, size = scenario.model.build_layers(), _element_bytes(scenario)
+    layer = size * max(layer.parameters for layer in whole)
+    # workers of servers have no whole tables on their GPUs
+    own = size * max(layer.parameters for layer in scenario.strategy.worker_layers(whole, scenario.samples_per_worker))
     data = _batches_bytes(scenario)
     outside = max(kind.total_bytes - kind.reserved_bytes for kind in predicted.ranks)
     needed = {
-        kind.name: max(kind.total_bytes, outside + kind.holders_bytes.get("parameters", 0.0) + layer) + data
+        kind.name: max(kind.total_bytes, outside + kind.holders_bytes.get("parameters", 0.0) + own) + data
         for kind in predicted.ranks
     }
     if predicted.servers is not None:

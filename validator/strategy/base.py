@@ -72,15 +72,19 @@ class Context:
         """The model that ranks train."""
         return TrainedModel(self.scenario, self.pace)
 
-    def build(self, numbers: Iterable[int], finish: Finish = lambda *_: None) -> dict[int, nn.Module]:
+    def build(
+        self, numbers: Iterable[int], finish: Finish = lambda *_: None, reduce: Finish = lambda *_: None
+    ) -> dict[int, nn.Module]:
         """The layers with these numbers and their initial parameters, on this rank's device.
 
         finish: called with each layer before the next one is built, so that this rank's part may be all that is left of it.
+        reduce: the same before the layer moves to the device.
         Weights that layers share become one parameter after that.
         """
         built: dict[int, nn.Module] = {}
         for number in numbers:
             (layer,) = self.model.build([number])
+            reduce(number, layer)
             built[number] = layer.to(self.device, self.dtype)
             finish(number, built[number])
             self.model.mark(number, built[number])
@@ -302,9 +306,12 @@ class WholeModel(Trainer):
 
     def __init__(self, context: Context, worker: int) -> None:
         super().__init__(context)
-        self.layers = context.build(context.model.numbers, self.prepare)
+        self.layers = context.build(context.model.numbers, self.prepare, self.reduce)
         self.module: nn.Module = context.model.graph(self.layers)
         self.batches = context.batches(worker)
+
+    def reduce(self, number: int, layer: nn.Module) -> None:
+        """Reduces a layer to what the worker has of it, before it moves to the device."""
 
     def prepare(self, number: int, layer: nn.Module) -> None:
         """Prepares a layer for training before the next one is built."""

@@ -36,7 +36,7 @@ MODEL_PARALLEL: Final = ("tensor", "context", "expert", "stages")
 # More than any degree of parallelism.
 _MOST_DEGREES: Final = 2**15
 # Names of choices by which configurations differ little.
-_MINOR: Final = ("bucket_bytes", "order", "shares", "blocks")
+_MINOR: Final = ("bucket_bytes", "order", "shares", "blocks", "dispatcher", "overlap_shared_experts")
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class Candidates:
         return part.row(number) | nodes
 
     def kind(self, row: int) -> Hashable:
-        """A key that configurations share if they differ in bucket size, rank order, or how unequal devices share samples or
-        blocks alone."""
+        """A key that configurations share if they differ in bucket size, rank order, what sends tokens to experts, or how
+        unequal devices share samples or blocks alone."""
         values = self.row(row)
         minor = (*_MINOR, "samples") if "shares" in values else _MINOR
         return tuple((name, values[name]) for name in values if name not in minor)

@@ -7,8 +7,8 @@ the order of their lower bounds until no other one can be better.
 
 A configuration has up to three bounds, each closer to its prediction and more costly than the one before: that of its estimate;
 its replay as if no messages shared links, or the time that its most used link needs, as sharing only lengthens; and its
-prediction with shared links, which is its value. Of configurations that differ in bucket size or rank order alone only the best
-is returned.
+prediction with shared links, which is its value. Of configurations that differ in bucket size, rank order or what sends tokens
+to experts alone only the best is returned.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class MemoryRoom(NamedTuple):
         leanest's if None."""
         capacity = given_bytes or device_bytes or capacity_bytes(leanest)
         error = memory_error(leanest) if given_bytes is None else None
-        if error is None:
+        if error is None or math.isinf(least_bytes):
             return cls(capacity, capacity, None, wanted)
         fits, likeliest = wanted, error.below(capacity / least_bytes)
         if likeliest < wanted:
@@ -300,7 +300,8 @@ def _estimate(candidates: Candidates, memory_bytes: Times, room: MemoryRoom) -> 
 def _nothing_fits(count: int, least_bytes: float, room: MemoryRoom, offload: Sequence[str], use: MemoryUse) -> str:
     """The message that no configuration fits, not even with what is offloaded. use: memory of the leanest."""
     if use.host is not None and not use.host.fits:
-        return f"nothing fits on the devices without, and on hosts with, offloaded states; {use.host.problem}"
+        offloaded = " on the devices without, and on hosts with, offloaded states" if offload else ""
+        return f"nothing fits{offloaded}; {use.host.problem}"
     of = f"of {format_bytes(room.capacity_bytes)}"
     message = f"nothing fits: the smallest of {count:,} configurations needs {format_bytes(least_bytes)} {of} per rank"
     offloaded = f" with {' and '.join(offload)} on hosts" if offload else ""
@@ -441,7 +442,7 @@ def _front(rows: NDArray[np.int64], expected_s: Times, memory_bytes: Times) -> t
 
 
 class BoundedSearch:
-    """Predicts configurations, and keeps the best of those that differ in bucket size or rank order alone."""
+    """Predicts configurations, and keeps the best of each kind."""
 
     def __init__(
         self,

@@ -14,9 +14,9 @@ from scaleproof.simulator.cluster.host import with_host
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.frameworks import Framework, shipped
 from scaleproof.simulator.frameworks.framework import ExpertExchange
-from scaleproof.simulator.model.layers import WHOLE, Layer, Shard, block_range
+from scaleproof.simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, block_range
 from scaleproof.simulator.model.recommender.parts import Recommender
-from scaleproof.simulator.model.recommender.placement import divided_with, divisions
+from scaleproof.simulator.model.recommender.placement import Tables, divided_with, divisions
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
 from scaleproof.simulator.parallelism import Hybrid, ParameterServer, Strategy
 from scaleproof.simulator.parallelism.mesh import ORDER
@@ -144,9 +144,17 @@ def _in_framework(scenario: Scenario, framework: Framework, ranks: int) -> list[
     if not isinstance(scenario.model, Recommender):
         return [changed]
     ways = divisions(scenario.model.tables, ranks, own or divided_with(changed.training.optimizer)) if ranks > 1 else []
-    divided = (Hybrid(workers=scenario.strategy.workers, tables=way) for way in ways)
+    # whole tables may not fit into one device
+    most_bytes, model = scenario.cluster.device.capacity_bytes, scenario.model
+    fitting = (way for way in ways if _table_bytes(model, way, ranks) <= most_bytes)
+    divided = (Hybrid(workers=scenario.strategy.workers, tables=way) for way in fitting)
     found = [changed.model_copy(update={"strategy": strategy}) for strategy in divided]
     return found if own is not None and found else [changed, *found]
+
+
+def _table_bytes(model: ModelSpec, tables: Tables, workers: int) -> float:
+    """Bytes of divided tables on the device of the worker with the most."""
+    return max(layer.table_bytes for layer in model.build_layers(Shard(tables=tables, workers=workers)))
 
 
 def _changed(scenario: Scenario, framework: Framework, strategy: Strategy) -> Scenario:

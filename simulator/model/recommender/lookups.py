@@ -91,13 +91,20 @@ def state_bytes(optimizer: RowOptimizer, width: float) -> float:
 class Looked(NamedTuple):
     """A part of a table that one worker looks up: `width` elements of the rows that have `share` of all lookups.
 
-    pooling: mean number of lookups of one sample in the whole table, which are summed to one output.
+    pooling: mean number of lookups of one sample in the whole table, which are summed to one output. pulled: number of rows
+    that a worker has where it pulls those of a step from servers; None where it has the whole part.
     """
 
     distribution: LookupDistribution
     width: int
     pooling: float
     share: float = 1.0
+    pulled: float | None = None
+
+    @property
+    def rows(self) -> float:
+        """Number of rows that a worker has."""
+        return self.distribution.rows * self.share if self.pulled is None else self.pulled
 
 
 class RowTable(NamedTuple):
@@ -111,6 +118,11 @@ class RowTable(NamedTuple):
     looked: Looked
     name: str = ""
     is_foreseen: bool = True
+
+    @property
+    def elements(self) -> int:
+        """Number of its parameters."""
+        return self.looked.distribution.rows * self.looked.width
 
 
 @dataclass(frozen=True)
@@ -141,7 +153,8 @@ class Lookup(MemoryBound):
 
     def touched(self, part: Looked, samples: float) -> float:
         """Expected number of different rows of a part."""
-        return part.share * part.distribution.distinct(samples * self.workers * part.pooling)
+        lookups = samples * self.workers * part.pooling
+        return part.share * part.distribution.distinct(lookups) if part.pulled is None else min(part.pulled, lookups)
 
     def forward_bytes(self, samples: float, activation_bytes: int) -> float:
         """Bytes that the forward pass moves: indices, different rows, and pooled outputs."""
@@ -150,7 +163,8 @@ class Lookup(MemoryBound):
 
     def backward_bytes(self, samples: float, activation_bytes: int) -> float:
         """Bytes that the backward pass moves: gradients of outputs, sorted indices, and rows and states that it reads and
-        writes. Without an optimizer of their own, gradients are those of whole tables: it fills these with zeros, and adds."""
+        writes. Without an optimizer of their own, gradients have all rows that a worker has: it fills these with zeros, and
+        adds."""
         gradients_bytes = samples * self.written * activation_bytes
         result = gradients_bytes + self.lookups(samples) * _SORTED_BYTES + self.dense_gradient_bytes
         for part in self.parts:
@@ -160,9 +174,9 @@ class Lookup(MemoryBound):
 
     @property
     def dense_gradient_bytes(self) -> float:
-        """Bytes of the gradients of whole tables; 0 if an optimizer of their own updates rows alone."""
-        rows = (part.distribution.rows * part.share * part.width for part in self.parts)
-        return 0.0 if self.optimizer is not None else self.element_bytes * sum(rows)
+        """Bytes of the gradients of all rows that a worker has; 0 if an optimizer of their own updates rows alone."""
+        elements = (part.rows * part.width for part in self.parts)
+        return 0.0 if self.optimizer is not None else self.element_bytes * sum(elements)
 
     def repeated_bytes(self, samples: float) -> float:
         """Bytes that both passes would move in addition if they read and changed a row anew in each lookup."""

@@ -48,7 +48,7 @@ def _add_requests(
         for node, server in servers.items():
             up: PathOf = partial(between, worker_node, node, size_bytes, counts)
             down: PathOf = partial(between, node, worker_node, size_bytes, counts[::-1])
-            exchange = ServerExchange(server, False, servers_per_class, ranks, size_bytes, up, down, sum_, update)
+            exchange = ServerExchange(server, False, servers_per_class, ranks, size_bytes, size_bytes, up, down, sum_, update)
             added = exchange.add(builder, rank, [replica.last_rows[stage]], bucket, stage=stage)
             for column, row in zip(rows, added, strict=True):
                 column.append(row)

@@ -48,17 +48,18 @@ def compile_parameter_server(strategy: ParameterServer, job: Job) -> Program:
 
 
 class ServerExchange(NamedTuple):
-    """ServerExchange of a bucket between a class of workers and a class of servers, inside nodes or between them.
+    """Exchange of a bucket between a class of workers and a class of servers, inside nodes or between them.
 
-    servers: number of servers that each worker exchanges with. requests: number that each server receives. up, down: paths of
-    pushes and pulls.
+    servers: number of servers that each worker exchanges with. requests: number that each server receives. up_bytes,
+    down_bytes: of a push and of a pull. up, down: their paths.
     """
 
     server: int
     inside: bool
     servers: int
     requests: int
-    size_bytes: float
+    up_bytes: float
+    down_bytes: float
     up: PathOf
     down: PathOf
     service_s: SecondsOf
@@ -71,17 +72,17 @@ class ServerExchange(NamedTuple):
         """Adds the push, its service and the pull of a class of workers; returns their rows. together: as in `Program`, of
         pushes and of pulls."""
         labels = [
-            Communication.of(Dimension.SERVER, op, self.size_bytes, layers, self.servers)
-            for op in (Collective.PUSH, Collective.PULL)
+            Communication.of(Dimension.SERVER, op, size_bytes, layers, self.servers)
+            for op, size_bytes in ((Collective.PUSH, self.up_bytes), (Collective.PULL, self.down_bytes))
         ]
         push = builder.transfer(
-            worker, self.server, self.size_bytes, self.up, Phase.SEND, after, stage, together=together[0], labels=labels[0]
+            worker, self.server, self.up_bytes, self.up, Phase.SEND, after, stage, together=together[0], labels=labels[0]
         )
         serve = builder.serve(
             self.server, worker, Phase.OPTIMIZER, self.requests, self.service_s, self.update_s, (push,), bucket
         )
         pull = builder.transfer(
-            self.server, worker, self.size_bytes, self.down, Phase.RECEIVE, (serve,), stage, together=together[1],
+            self.server, worker, self.down_bytes, self.down, Phase.RECEIVE, (serve,), stage, together=together[1],
             labels=labels[1],
         )  # fmt: skip
         return push, serve, pull
@@ -221,8 +222,8 @@ class _ServedStep:
         worker = group.leader
         for server in self._servers:
             shard = server.rank - self._strategy.workers
-            size_bytes = float(bucket.sent_bytes[shard])
-            if size_bytes == 0:
+            sizes_bytes = float(bucket.pushed_bytes[shard]), float(bucket.pulled_bytes[shard])
+            if sizes_bytes[0] == 0:
                 continue
             service = self._service(bucket, shard)
             shares_node = worker.node == server.node
@@ -231,12 +232,12 @@ class _ServedStep:
                 counts = worker.each * servers, server.each * workers
                 # a server belongs to no device: its messages use all cards
                 pushed, pulled = self._threads(worker, server, counts), self._threads(server, worker, counts[::-1])
-                up: PathOf = partial(between, worker.node, server.node, size_bytes, counts, threads=pushed)
-                down: PathOf = partial(between, server.node, worker.node, size_bytes, counts[::-1], threads=pulled)
-                yield ServerExchange(self._ranks[server], False, servers, workers, size_bytes, up, down, *service)
+                up: PathOf = partial(between, worker.node, server.node, sizes_bytes[0], counts, threads=pushed)
+                down: PathOf = partial(between, server.node, worker.node, sizes_bytes[1], counts[::-1], threads=pulled)
+                yield ServerExchange(self._ranks[server], False, servers, workers, *sizes_bytes, up, down, *service)
             if shares_node:
-                up, down = self._inside(worker, server, size_bytes), self._inside(server, worker, size_bytes)
-                yield ServerExchange(self._ranks[server], True, server.each, worker.each, size_bytes, up, down, *service)
+                up, down = self._inside(worker, server, sizes_bytes[0]), self._inside(server, worker, sizes_bytes[1])
+                yield ServerExchange(self._ranks[server], True, server.each, worker.each, *sizes_bytes, up, down, *service)
 
     def _inside(self, source: RankClass, target: RankClass, size_bytes: float) -> PathOf:
         """Path of the messages between all ranks of two classes on a node."""
@@ -263,7 +264,7 @@ class _ServedStep:
         update per step."""
         if not isinstance(self._strategy.consistency, Bsp):
             return partial(update_s, float(bucket.touched[server])), 0.0
-        sum_ = partial(sum_s, float(bucket.gradient_bytes[server]))
+        sum_ = partial(sum_s, float(bucket.pulled_bytes[server]))
         return sum_, partial(update_s, float(bucket.touched_by_all[server]))
 
     def _layers(self, number: int) -> range:

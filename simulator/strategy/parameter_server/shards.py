@@ -13,21 +13,29 @@ from numpy.typing import ArrayLike, NDArray
 from scaleproof.simulator.common.buckets import bucket_bounds
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.recommender.lookups import INDEX_BYTES, RowTable
-from scaleproof.simulator.parallelism.parameter_server import ParameterServer, Sharding, Sparse, sent_rows, touched_rows
+from scaleproof.simulator.parallelism.parameter_server import (
+    ParameterServer,
+    Sharding,
+    Sparse,
+    sent_rows,
+    sent_tables,
+    touched_rows,
+)
 from scaleproof.simulator.parallelism.strategy import Strategy
 
 
 class Bucket(NamedTuple):
     """Parameters that are pushed and pulled together; arrays of shape (servers,), zero for servers without parameters.
 
-    layer: the first layer with parameters in the bucket; for the first bucket, the first of all layers. sent_bytes: bytes of a
-    push, and of a pull. gradient_bytes: bytes of gradients among them. touched: parameters that one push changes;
+    layer: the first layer with parameters in the bucket; for the first bucket, the first of all layers. pushed_bytes: bytes of
+    a push, with the numbers of its rows and of those that the worker wants. pulled_bytes: bytes of a pull, and of gradients in
+    a push. touched: parameters that one push changes;
     touched_by_all: parameters that the pushes of all workers change. stored: all parameters.
     """
 
     layer: int
-    sent_bytes: NDArray[np.float64]
-    gradient_bytes: NDArray[np.float64]
+    pushed_bytes: NDArray[np.float64]
+    pulled_bytes: NDArray[np.float64]
     touched: NDArray[np.float64]
     touched_by_all: NDArray[np.float64]
     stored: NDArray[np.float64]
@@ -35,7 +43,7 @@ class Bucket(NamedTuple):
     @property
     def all_bytes(self) -> float:
         """Bytes of the gradients on all servers."""
-        return float(self.gradient_bytes.sum())
+        return float(self.pulled_bytes.sum())
 
 
 def buckets(
@@ -50,9 +58,10 @@ def buckets(
     tensors = np.array(list(_tensors(layers, sparse, workers, samples)))
     first_layer, elements, touched, by_all, row_elements = tensors.reshape(-1, 5).T
     on_server = _server_shares(elements, servers, sharding)
-    sent_bytes = touched * (element_bytes + INDEX_BYTES / row_elements)
-    columns = [(column[:, None] * on_server) for column in (sent_bytes, touched * element_bytes, touched, by_all, elements)]
-    filled_bytes = [0.0, *np.cumsum(sent_bytes[::-1]).tolist()]
+    pulled_bytes, numbers_bytes = touched * element_bytes, touched / row_elements * INDEX_BYTES
+    pushed_bytes = pulled_bytes + 2 * numbers_bytes
+    columns = [(column[:, None] * on_server) for column in (pushed_bytes, pulled_bytes, touched, by_all, elements)]
+    filled_bytes = [0.0, *np.cumsum((pulled_bytes + numbers_bytes)[::-1]).tolist()]
     ends = [len(touched) - bound for bound in bucket_bounds(filled_bytes, 0, len(touched), limit_bytes, limit_bytes)]
     return [
         Bucket(int(first_layer[begin]) if begin else 0, *(column[begin:end].sum(axis=0) for column in columns))
@@ -73,7 +82,8 @@ def _tensors(
                 continue
             width = table.looked.width
             one, every = (width * touched_rows(table, sparse, samples, count) for count in (1, workers))
-            yield index, elements, one, every, width
+            # workers' layers have rows of it alone
+            yield index, table.elements, one, every, width
 
 
 def row_words(strategy: Strategy, layers: Sequence[Layer], samples: float) -> str:
@@ -81,7 +91,7 @@ def row_words(strategy: Strategy, layers: Sequence[Layer], samples: float) -> st
     if not isinstance(strategy, ParameterServer):
         return ""
     sparse = strategy.sparse
-    tables = [table for number in range(len(layers)) for table in sent_rows(layers, number, sparse) if table.name]
+    tables = [table for table in sent_tables(layers, sparse) if table.name]
     if not tables:
         return ""
     touched = sum(touched_rows(table, sparse, samples) for table in tables)

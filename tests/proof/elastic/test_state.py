@@ -14,6 +14,7 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.launch import run_on_ranks
 from tests.proof.elastic import saving
+from tests.validator.verdicts import in_bulk
 
 SMALL = ("model={kind: mlp, layers: 3, inputs: 16, hidden: 16, outputs: 4}", "batch={total: 8}", "steps=4", "compute=real")
 STRATEGIES = {
@@ -33,7 +34,7 @@ def job(folder: Path, strategy: str) -> Job:
     return Job(folder, {one.strategy.ranks: one}, every=4)
 
 
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "one server"])
+@pytest.mark.parametrize("strategy", ["overlapped with the backward pass", "two servers", *in_bulk("everybody has all")])
 def test_resumed_training_equals_uninterrupted_training(tmp_path: Path, strategy: str) -> None:
     own = job(tmp_path, STRATEGIES[strategy])
     reported = run_on_ranks(saving.save_and_go_on, own.ranks, own)

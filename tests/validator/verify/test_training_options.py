@@ -39,9 +39,9 @@ CLOSE = 1e-9
     [
         (WORKERS, TINY_GPT, {"optimizer": "muon", "zero": 1}),
         (TENSOR, STEEP, CLIPPED | {"zero": 2}),
-        (WORKERS, WIDE, {"optimizer": "adam", "state_bits": 8, "zero": 3}),
         (STAGES, TINY_GPT, {"ema": "fp32", "zero": 1}),
         *in_bulk(
+            (WORKERS, WIDE, {"optimizer": "adam", "state_bits": 8, "zero": 3}),
             (WORKERS, NO_BIASES, {"optimizer": "lion", "zero": 3}),
             (WORKERS, TINY_GPT, {"optimizer": "muon"}),
             (STAGES, TINY_GPT, {"optimizer": "muon", "zero": 3}),

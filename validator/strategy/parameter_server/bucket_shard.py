@@ -109,7 +109,7 @@ class TableShard(BucketShard):
     def __init__(self, context: Context, bucket: int, initial: Tensor, messages: RowMessages, updates_all: bool) -> None:
         """updates_all: whether an update has the pushes of all workers."""
         workers = context.scenario.strategy.workers if updates_all else 1
-        self._messages = messages
+        self.messages = messages
         self._row_elements = sum(min(one.rows, workers * one.touched) * one.width for one in messages.tables)
         super().__init__(context, bucket, initial)
         self._wanted: dict[int, Sequence[Tensor]] = {}
@@ -117,32 +117,36 @@ class TableShard(BucketShard):
 
     def _optimizer(self, context: Context) -> torch.optim.Optimizer:
         flat = self.value.detach()
-        self._tables = [nn.Parameter(table) for table in self._messages.views(flat)]
-        others = nn.Parameter(flat[self._messages.table_elements :])
+        self._tables = [nn.Parameter(table) for table in self.messages.views(flat)]
+        others = nn.Parameter(flat[self.messages.table_elements :])
         return context.optimizer([*self._tables, others], self._row_elements + others.numel())
 
     @property
     def push_bytes(self) -> float:
         """Bytes of a push."""
-        elements = self._messages.push_elements(self.value.numel(), self.value.dtype)
+        elements = self.messages.push_elements(self.value.numel(), self.value.dtype)
         return float(elements * self.value.element_size())
 
     @property
     def reply_bytes(self) -> float:
         """Bytes of a reply."""
-        return float(self._messages.reply_elements(self.value.numel()) * self.value.element_size())
+        return float(self.messages.reply_elements(self.value.numel()) * self.value.element_size())
 
     def new_push(self) -> Tensor:
         """An empty buffer for a push."""
-        return self.value.detach().new_empty(self._messages.push_elements(self.value.numel(), self.value.dtype))
+        return self.value.detach().new_empty(self.messages.push_elements(self.value.numel(), self.value.dtype))
+
+    def request(self, pusher: int, rows: Sequence[Tensor]) -> None:
+        """Notes the rows that the pusher needs next, by table."""
+        self._wanted[pusher] = rows
 
     def receive(self, pusher: int, push: Tensor) -> None:
         """Notes the rows that the pusher needs next."""
-        self._wanted[pusher] = self._messages.content(push).wanted
+        self.request(pusher, self.messages.content(push).wanted)
 
     def add(self, gradient: Tensor, workers: int) -> None:
         """Adds the gradients of a push."""
-        push = self._messages.content(gradient)
+        push = self.messages.content(gradient)
         *values, others = (part.to(self._dtype, copy=True) for part in (*push.values, push.others))
         rows = (
             torch.sparse_coo_tensor(touched[None], own, table.shape, check_invariants=False)
@@ -162,4 +166,4 @@ class TableShard(BucketShard):
 
     def reply(self, pusher: int) -> Tensor:
         """The message of a reply to the pusher's last push."""
-        return self._messages.reply(self.value.detach(), self._wanted[pusher])
+        return self.messages.reply(self.value.detach(), self._wanted[pusher])

@@ -17,7 +17,7 @@ from scaleproof.validator.strategy.layout.collectives import Collectives
 from scaleproof.validator.strategy.layout.messages import wait_all
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.parameter_server.links import Links
-from scaleproof.validator.strategy.parameter_server.worker import Message, OverlappedWorker
+from scaleproof.validator.strategy.parameter_server.worker import OverlappedWorker
 
 
 class _Reply(NamedTuple):
@@ -44,7 +44,7 @@ class NodeWorker(OverlappedWorker):
 
     def exchange(self, bucket: int) -> None:
         """Starts to sum the gradients of a bucket in the node, to push them, and to share the reply."""
-        index, pulls = self._index, list[Message]()
+        index, pulls = self._index, list[dist.Work]()
         devices: list[int | str | torch.device] = [self.values.device] if self.values.is_cuda else []
         pulled: Future[Tensor] = Future(devices=devices)
         parts = self.layout.buckets[bucket].parts.values()

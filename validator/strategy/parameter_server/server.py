@@ -17,6 +17,7 @@ from scaleproof.simulator.parallelism import ParameterServer
 from scaleproof.validator.record.recorder import Recorder
 from scaleproof.validator.record.steps import steps_of_worker, warmup_steps
 from scaleproof.validator.strategy.base import Context, Trainer
+from scaleproof.validator.strategy.layout.messages import wait_all
 from scaleproof.validator.strategy.parameter_server.bucket_shard import BucketShard, TableShard, load_kernels
 from scaleproof.validator.strategy.parameter_server.consistency import PushOrder, push_order
 from scaleproof.validator.strategy.parameter_server.links import Arrivals, Leave, Links, Listener, Push
@@ -46,6 +47,17 @@ class Server(Trainer):
         self.layout = lay_out(context.model.shapes(), strategy, sparse_tables(context.scenario))
         self.parts = [self._shard(bucket, initial) for bucket, initial in self._initial().items()]
         load_kernels(context)
+        self._send_first_rows()
+
+    def _send_first_rows(self) -> None:
+        """Sends workers the parts of the initial parameters that have tables, with the rows of their first steps."""
+        for number, pusher in enumerate(self.pushers):
+            for part in self.parts:
+                if isinstance(part, TableShard):
+                    request = part.messages.new_request(self.context.device)
+                    wait_all([self.links.receive(request, pusher[0])])
+                    part.request(number, part.messages.requested(request))
+                    wait_all([self.links.send(part.reply(number), pusher[0])])
 
     def _initial(self) -> dict[int, Tensor]:
         """By bucket this server's part of the initial parameters. Layers are built one by one, and nothing else of them is

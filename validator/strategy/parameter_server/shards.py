@@ -73,8 +73,11 @@ def has_final_parameters(context: Context, strategy: ParameterServer) -> bool:
     return is_last and not context.has_wider_copies
 
 
-def lay_out(layers: Sequence[nn.Module], strategy: ParameterServer, tables: Sequence[SparseTable] = ()) -> Layout:
-    """The layout of all layers of a model. tables: those of which rows are sent.
+def lay_out(
+    layers: Sequence[nn.Module], strategy: ParameterServer, tables: Sequence[SparseTable] = (), pulled: bool = False
+) -> Layout:
+    """The layout of all layers of a model. tables: those of which rows are sent; pulled: whether the vector has these rows in
+    place of whole tables, as workers' have.
 
     Buckets are filled from the last tensor on, as gradients arrive; without overlap there is one. With `shard: bytes` each
     server has an equal part of each bucket, to one element; else whole tensors, made neighbours. Tables are first in each part.
@@ -91,6 +94,8 @@ def lay_out(layers: Sequence[nn.Module], strategy: ParameterServer, tables: Sequ
     filled = fill([parameter for _, _, parameter in tensors], limit_bytes, limit_bytes, sizes_bytes=sent_bytes)
     counts = [len(bucket) for bucket in reversed(filled)]
     owners = None if strategy.shard == "bytes" else tensor_owners(sizes, strategy.servers, strategy.shard).tolist()
+    for table in tables if pulled else ():
+        sizes[table.number] = table.touched * table.width
     buckets, first, begin = [], 0, 0
     for count in counts:
         numbers = sorted(range(first, first + count), key=lambda tensor: (owners[tensor] if owners else 0, is_whole[tensor]))

@@ -1,9 +1,10 @@
 """Messages with the rows of embedding tables that samples touch, in place of whole tables.
 
-Tables are the first tensors of a server's part of a bucket. A push has the gradients of the touched rows of each and of the
-server's other parameters in the bucket, the numbers of these rows, and those of the rows that the worker's next samples touch.
-The reply has the parameters of the latter. All messages have the same number of rows of a table, the last of which may be
-repeated with a gradient of zero.
+Tables are the first tensors of a server's part of a bucket. Workers have the rows of each that the samples of a step touch, and
+the server's other parameters in the bucket, next to one another. A push has the gradients of these, the numbers of the rows,
+and those of the rows that the worker's next samples touch. The reply has the parameters of the latter. All messages have the
+same number of rows of a table, the last of which may be repeated with a gradient of zero. Before the first step workers
+request rows without a push.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from scaleproof.simulator.common.errors import InputError
@@ -63,42 +63,40 @@ class RowMessages:
         return 2 * sum(self._counts) * torch.int64.itemsize // dtype.itemsize
 
     def push_elements(self, part: int, dtype: torch.dtype) -> int:
-        """Number of elements of a push for a part of `part` parameters, tables included."""
+        """Number of elements of a push for a part of `part` parameters, whole tables included."""
         return self.reply_elements(part) + self.number_elements(dtype)
 
     def reply_elements(self, part: int) -> int:
-        """Number of elements of a reply for a part of `part` parameters, tables included."""
+        """Number of elements of a reply for a part of `part` parameters, whole tables included."""
         return part - self.table_elements + self.row_elements
 
     def push(self, gradient: Tensor, touched: Rows, wanted: Rows) -> Tensor:
-        """The message of a push. gradient: of the whole part, flat. touched, wanted: see `touched_rows`."""
-        values = []
-        for table, whole in zip(self.tables, self.views(gradient), strict=True):
-            rows = touched[table.number]
-            values.append(whole[rows])
-            # repetitions at the end
-            values[-1][1:][rows[1:] == rows[:-1]] = 0
-        numbers = torch.cat([rows[table.number] for rows in (touched, wanted) for table in self.tables])
-        sent = (one.flatten() for one in values)
-        return torch.cat([*sent, gradient[self.table_elements :], numbers.view(gradient.dtype)])
+        """The message of a push. gradient: of a worker's part, flat. touched, wanted: see `touched_rows`."""
+        return torch.cat([gradient, self.request(touched).view(gradient.dtype), self.request(wanted).view(gradient.dtype)])
+
+    def request(self, wanted: Rows) -> Tensor:
+        """The message of a request without a push: the numbers of the rows of the reply."""
+        return torch.cat([wanted[table.number] for table in self.tables])
+
+    def new_request(self, device: torch.device) -> Tensor:
+        """An empty buffer for a request."""
+        return torch.empty(sum(self._counts), dtype=torch.int64, device=device)
+
+    def requested(self, request: Tensor) -> Sequence[Tensor]:
+        """By table, the numbers of the rows of the reply to a request."""
+        return torch.split(request, self._counts)
 
     def content(self, push: Tensor) -> RowPush:
         """The content of a push: gradients are views of the message."""
         values, others, numbers = push.tensor_split((self.row_elements, len(push) - self.number_elements(push.dtype)))
         # a copy begins at a multiple of eight bytes
         touched, wanted = numbers.clone().view(torch.int64).tensor_split(2)
-        return RowPush(self._rows(values), others, torch.split(touched, self._counts), torch.split(wanted, self._counts))
+        return RowPush(self._rows(values), others, self.requested(touched), self.requested(wanted))
 
     def reply(self, value: Tensor, wanted: Sequence[Tensor]) -> Tensor:
         """The message of a reply. value: parameters of the whole part, flat."""
         rows = (table[own].flatten() for table, own in zip(self.views(value), wanted, strict=True))
         return torch.cat([*rows, value[self.table_elements :]])
-
-    def adopt(self, reply: Tensor, wanted: Rows, value: Tensor) -> None:
-        """Copies a reply to the parameters of the whole part."""
-        for table, whole, rows in zip(self.tables, self.views(value), self._rows(reply[: self.row_elements]), strict=True):
-            whole[wanted[table.number]] = rows
-        value[self.table_elements :] = reply[self.row_elements :]
 
     def views(self, part: Tensor) -> list[Tensor]:
         """The views of the tables in a flat part, shapes (rows, width)."""
@@ -139,15 +137,3 @@ def _padded(table: SparseTable, rows: Tensor) -> Tensor:
         message = f"a worker's samples of a step touch {len(rows)} of {table.rows} rows, the scenario says {table.touched}"
         raise InputError(f"strategy.sparse.rows: {message}; give at least {share}")
     return torch.cat([rows, rows[-1:].expand(missing)])
-
-
-class RowsReply:
-    """A reply on its way; `wait` copies its rows into the worker's parameters."""
-
-    def __init__(self, format_: RowMessages, work: dist.Work, buffer: Tensor, wanted: Rows, value: Tensor) -> None:
-        self._format, self._work, self._buffer, self._wanted, self._value = format_, work, buffer, wanted, value
-
-    def wait(self) -> None:
-        """Waits for the reply, and takes it over."""
-        self._work.wait()
-        self._format.adopt(self._buffer, self._wanted, self._value)

@@ -20,21 +20,20 @@ from scaleproof.validator.strategy.layout.flat import replace_values
 from scaleproof.validator.strategy.layout.messages import wait_all
 from scaleproof.validator.strategy.layout.team import Team
 from scaleproof.validator.strategy.parameter_server.links import Links
+from scaleproof.validator.strategy.parameter_server.pulled_table import PulledTable
 from scaleproof.validator.strategy.parameter_server.shards import has_final_parameters, lay_out
-from scaleproof.validator.strategy.parameter_server.sparse_rows import RowMessages, Rows, RowsReply, touched_rows
+from scaleproof.validator.strategy.parameter_server.sparse_rows import RowMessages, Rows, touched_rows
 from scaleproof.validator.strategy.parameter_server.work_units import UnitRequests
 from scaleproof.validator.train.data import Batch, sparse_tables
 from scaleproof.validator.train.layer_graph import Values, as_tuple, data_name
 from scaleproof.validator.train.models.wiring import DATA, Wire
 
-# What is waited for: a message, or one whose rows are then put in place.
-Message = dist.Work | RowsReply
-
 
 class Worker(WholeModel):
     """A worker that computes, pushes and pulls one after the other.
 
-    Parameters and gradients are views of one vector each, so that servers' parts need no copies. node_team: the workers of a
+    Parameters and gradients are views of one vector each, so that servers' parts need no copies. Of tables of which rows are
+    sent they have the rows of a step. node_team: the workers of a
     node that push together, by the first of them; None where each pushes its own gradients. requests: for shared units of work.
     """
 
@@ -42,7 +41,13 @@ class Worker(WholeModel):
         self, context: Context, strategy: ParameterServer, links: Links, node_team: Team | None = None,
         requests: UnitRequests | None = None,
     ) -> None:  # fmt: skip
-        self.layout = lay_out(context.model.shapes(), strategy, sparse_tables(context.scenario))
+        shapes, tables = context.model.shapes(), sparse_tables(context.scenario)
+        self.layout = lay_out(shapes, strategy, tables, pulled=True)
+        # of final parameters
+        self.whole_layout = lay_out(shapes, strategy, tables)
+        self._tables = {self.layout.names[table.number]: table for table in tables}
+        # by number of a table its pulled rows
+        self.pulled: dict[int, PulledTable] = {}
         self.values = torch.empty(sum(self.layout.sizes), dtype=context.dtype, device=context.device)
         self.gradient = torch.zeros_like(self.values)
         both = zip(self.layout.views(self.values), self.layout.views(self.gradient), strict=True)
@@ -59,8 +64,37 @@ class Worker(WholeModel):
             for server in bucket.parts
         }
         # by step the rows that its samples touch
-        self.touched = touched_rows(context.scenario, self.batches)
+        self.touched = [
+            {number: rows.to(context.device) for number, rows in own.items()}
+            for own in touched_rows(context.scenario, self.batches)
+        ]
+        self._pull_first_rows()
         self.size_bytes = sum(self.bucket_bytes(bucket) for bucket in range(len(self.layout.buckets)))
+
+    def reduce(self, number: int, layer: nn.Module) -> None:
+        """Replaces the tables of a layer by rows."""
+        for name, parameter in list(layer.named_parameters()):
+            if (number, name) in self._tables:
+                table, (owner, _, attribute) = self._tables[number, name], name.rpartition(".")
+                shape = (-1, table.width) if parameter.dim() > 1 else (-1,)
+                rows = self.pulled[table.number] = PulledTable(parameter.new_zeros(table.touched * table.width).view(shape))
+                layer.get_submodule(owner).register_parameter(attribute, rows)
+
+    def _pull_first_rows(self) -> None:
+        """Receives the parts of the initial parameters that have tables, with the rows of the first step."""
+        for server in range(self.strategy.workers, self.strategy.ranks):
+            for number in reversed(range(len(self.layout.buckets))):
+                part = self.layout.buckets[number].parts.get(server - self.strategy.workers)
+                rows = None if part is None else self._rows_of(number, server)
+                if part is not None and rows is not None:
+                    wait_all([self.links.send(rows.request(self.touched[0]), server)])
+                    wait_all([self.links.receive(self.values[part], server)])
+
+    def take(self, index: int) -> None:
+        """Takes step number `index` with the rows that its samples touch."""
+        for number, table in self.pulled.items():
+            table.rows = self.touched[index][number]
+        super().take(index)
 
     def prepare(self, number: int, layer: nn.Module) -> None:
         """Moves a layer's parameters into the vector before the next layer is built."""
@@ -129,17 +163,9 @@ class Worker(WholeModel):
         gradient, rows = self.gradient[part], self._rows_of(bucket, server)
         return gradient if rows is None else rows.push(gradient, self.touched[self._index], self._next_rows())
 
-    def pull(self, bucket: int) -> list[Message]:
+    def pull(self, bucket: int) -> list[dist.Work]:
         """Starts to receive the parameters of a bucket."""
-        return [self._pull(bucket, server, part) for server, part in self._parts(bucket)]
-
-    def _pull(self, bucket: int, server: int, part: slice) -> Message:
-        """Starts to receive a server's part of a bucket."""
-        value, rows = self.values[part], self._rows_of(bucket, server)
-        if rows is None:
-            return self.links.receive(value, server)
-        buffer = value.new_empty(rows.reply_elements(len(value)))
-        return RowsReply(rows, self.links.receive(buffer, server), buffer, self._next_rows(), value)
+        return [self.links.receive(self.values[part], server) for server, part in self._parts(bucket)]
 
     def _rows_of(self, bucket: int, server: int) -> RowMessages | None:
         """The format of messages with a server's part of a bucket, if only rows of its tables are sent."""
@@ -154,7 +180,7 @@ class Worker(WholeModel):
         elements = 0
         for server, part in self._parts(bucket):
             size, rows = part.stop - part.start, self._rows_of(bucket, server)
-            elements += size if rows is None else rows.push_elements(size, self.values.dtype)
+            elements += size if rows is None else size + rows.number_elements(self.values.dtype)
         return float(elements * self.values.element_size())
 
     def complete(self) -> None:
@@ -162,11 +188,16 @@ class Worker(WholeModel):
         pull, which had some rows only where gradients are sparse, and fewer digits in fp16."""
         if has_final_parameters(self.context, self.strategy):
             return
-        values = torch.empty_like(self.values, dtype=self.context.updated_dtype)
-        for bucket in range(len(self.layout.buckets)):
-            for server, part in self._parts(bucket):
-                dist.recv(values[part], server)
-        replace_values(self.module.parameters(), self.layout.views(values))
+        layout = self.whole_layout
+        values = torch.empty(sum(layout.sizes), dtype=self.context.updated_dtype, device=self.context.device)
+        for bucket in layout.buckets:
+            for server, part in bucket.parts.items():
+                dist.recv(values[part], self.strategy.workers + server)
+        parameters, views = list(self.module.parameters()), layout.views(values)
+        for number, table in self.pulled.items():
+            # of whole tables
+            table.data = views[number].view(-1, *table.shape[1:])
+        replace_values(parameters, views)
 
     def _parts(self, bucket: int) -> Iterable[tuple[int, slice]]:
         """The rank of each server that has a part of the bucket, and that part of the vector."""
@@ -194,7 +225,7 @@ class OverlappedWorker(Worker):
         self.gradients_left: list[int] = []
         self.next_push = -1
         self.pushes: list[dist.Work] = []
-        self.pulls: dict[int, tuple[int, list[Message]]] = {}
+        self.pulls: dict[int, tuple[int, list[dist.Work]]] = {}
         self.hooks: list[Any] = [
             parameters[tensor].register_post_accumulate_grad_hook(partial(self._on_gradient, number))  # type: ignore[no-untyped-call]
             for number, bucket in enumerate(buckets)
@@ -258,7 +289,7 @@ class OverlappedWorker(Worker):
         """Starts to push the gradients of a bucket, and to pull its parameters."""
         self.pulls[bucket] = self._index, self.send(bucket, self._index)
 
-    def send(self, bucket: int, index: int) -> list[Message]:
+    def send(self, bucket: int, index: int) -> list[dist.Work]:
         """Starts to push the gradients of a bucket in step `index`; returns its pulls, which have begun."""
         begin = self.recorder.now()
         self.pushes += self.push(bucket)

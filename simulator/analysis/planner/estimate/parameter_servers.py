@@ -7,6 +7,7 @@ the order in which workers arrive.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -114,13 +115,15 @@ class ServerConfigurations:
         return StepTimes(predicted_s, predicted_s)
 
     def memory_bytes(self) -> NDArray[np.float64]:
-        """Bytes of the fullest worker in each configuration. Servers use the memory of their hosts; their number and placement
-        do not affect workers."""
-        known: dict[tuple[int, Recompute], float] = {}
-        for row, one in enumerate(self.choices):
-            if (one.workers, one.recompute) not in known:
-                known[one.workers, one.recompute] = memory(self.scenario(row)).worst.total_bytes
-        return np.array([known[one.workers, one.recompute] for one in self.choices], dtype=np.float64)
+        """Bytes of the fullest worker in each configuration, infinite where nodes have too little memory for servers."""
+        # bucket size and sums inside nodes affect neither
+        keys = [(one.workers, one.servers, one.placement, one.recompute) for one in self.choices]
+        known: dict[tuple[object, ...], float] = {}
+        for row, key in enumerate(keys):
+            if key not in known:
+                use = memory(self.scenario(row))
+                known[key] = use.worst.total_bytes if use.host is None or use.host.fits else math.inf
+        return np.array([known[key] for key in keys], dtype=np.float64)
 
 
 def valid_server_configurations(space: ServerSpace) -> ServerConfigurations:

@@ -11,6 +11,7 @@ from scaleproof.simulator.cluster.collectives.groups import Group
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.scenario.read import load_device
 from tests.simulator.clusters import plain
+from tests.validator.verdicts import in_bulk
 
 BPS, ALPHA_S = 600e9, 1e-6
 
@@ -51,7 +52,7 @@ def test_part_of_an_axis_has_no_ring_and_half_the_bandwidth() -> None:
     assert found.seconds - found.latency_s == pytest.approx(1e9 * 3 / 4 / (BPS / 4))
 
 
-@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce"])
+@pytest.mark.parametrize("op", ["all_reduce", *in_bulk("all_gather", "reduce_scatter")])
 def test_messages_one_by_one_take_the_time_of_the_closed_form(op: str) -> None:
     cluster, group = torus(4, 4), Group.of(16, 16)
     cost = collective_cost(op, 2**30, group, cluster)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from scaleproof.simulator.analysis.planner.space import spaces
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.model import Hstu
 from scaleproof.simulator.model.layers import Shard
@@ -78,6 +79,12 @@ def test_lengths_change_tokens_and_scores_but_not_parameters() -> None:
 def test_the_interval_includes_twice_the_time_of_unmeasured_attention() -> None:
     run = predict(load("hstu-64-h100"))
     assert any("pointwise attention" in warning for warning in run.warnings)
+
+
+def test_a_plan_leaves_out_whole_tables_that_no_device_has_room_for() -> None:
+    """500 M rows of 1,024 elements with two bytes each are a terabyte."""
+    tried = [space.scenario.strategy.plan.tables for space in spaces(load("hstu-64-h100"), 64)]
+    assert {how.shard for how in tried if how is not None} == {"column", "row"}
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,10 @@ def test_servers_send_the_rows_that_samples_touch() -> None:
     dense = sum(layer.trained_parameters for layer in layers) - 16 * (1000 + 100 + 5000 + 64)
     (whole,) = buckets(layers, 1, "bytes", 4, math.inf, Sparse(rows=0.01), 2, 1)
     # an index of 8 bytes for 16 elements of 4
-    assert whole.sent_bytes.sum() == pytest.approx(4 * dense + 0.01 * (1000 + 100 + 5000 + 64) * (16 * 4 + 8))
+    rows = 0.01 * (1000 + 100 + 5000 + 64)
+    assert whole.pulled_bytes.sum() == pytest.approx(4 * dense + rows * 16 * 4)
+    # the numbers of the rows, and of those of the reply
+    assert whole.pushed_bytes.sum() == pytest.approx(whole.pulled_bytes.sum() + rows * 2 * 8)
 
 
 def test_a_plan_divides_tables_of_a_scenario_that_does_not() -> None:

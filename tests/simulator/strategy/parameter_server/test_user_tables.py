@@ -1,7 +1,7 @@
 """Embeddings of a user's module with `sparse=True`: servers receive and send the rows that a batch is expected to look up.
 
-Theory: n lookups of a table of R rows, all equally frequent, touch R·(1 − (1 − 1/R)ⁿ) different rows; each has its elements and
-an index of 8 bytes.
+Theory: n lookups of a table of R rows, all equally frequent, touch R·(1 − (1 − 1/R)ⁿ) different rows. A push has their elements
+and two numbers of 8 bytes for each, its own and that of a row of the reply, which has elements alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.parallelism import DataParallel
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.parameter_server.shards import buckets
 from scaleproof.simulator.strategy.scenario_job import program_of
@@ -44,16 +43,17 @@ def leaving_bytes(given: Scenario, node: int) -> float:
     return sum(amount * use.per_unit for route, amount in uses for use in route if use.resource == card)
 
 
-def rows_bytes(rows: float, width: int) -> float:
-    return rows * (4 * width + 8)
+def rows_bytes(rows: float, width: int, numbers: int) -> float:
+    return rows * (4 * width + 8 * numbers)
 
 
 def uniform(rows: int, lookups: float) -> float:
     return rows * (1 - (1 - 1 / rows) ** lookups)
 
 
-def theory_bytes() -> float:
-    tables = (rows_bytes(uniform(rows, _SAMPLES * lookups), width) for rows, width, lookups in (_ITEMS, _FIELDS))
+def theory_bytes(numbers: int = 2) -> float:
+    """Bytes of a push; without numbers, of a pull."""
+    tables = (rows_bytes(uniform(rows, _SAMPLES * lookups), width, numbers) for rows, width, lookups in (_ITEMS, _FIELDS))
     return sum(tables) + 4 * _DENSE
 
 
@@ -61,12 +61,12 @@ def theory_bytes() -> float:
 def test_messages_have_the_expected_different_rows_of_a_batch(mode: dict[str, Any]) -> None:
     given = scenario(**mode)
     assert leaving_bytes(given, 0) == pytest.approx(theory_bytes())
-    assert leaving_bytes(given, _WORKERS) == pytest.approx(_WORKERS * theory_bytes())
+    assert leaving_bytes(given, _WORKERS) == pytest.approx(_WORKERS * theory_bytes(numbers=0))
 
 
 def test_stated_rows_and_skew_replace_the_uniform_distribution() -> None:
     stated = scenario(sparse={"rows": 0.25})
-    assert leaving_bytes(stated, 0) == pytest.approx(rows_bytes(15, 8) + rows_bytes(10, 4) + 4 * _DENSE)
+    assert leaving_bytes(stated, 0) == pytest.approx(rows_bytes(15, 8, 2) + rows_bytes(10, 4, 2) + 4 * _DENSE)
     # the more lookups are of the same rows, the fewer rows are different
     skewed = [leaving_bytes(scenario(sparse={"skew": skew}), 0) for skew in (0.0, 1.0, 2.0)]
     assert skewed[0] == pytest.approx(theory_bytes())
@@ -119,13 +119,3 @@ def test_other_strategies_count_sparse_gradients_as_dense() -> None:
 def test_wrong_options_are_refused(model: Any, sparse: dict[str, Any], message: str) -> None:
     with pytest.raises(ScaleproofError, match=message):
         predict(scenario(model, sparse=sparse))
-
-
-@pytest.mark.full
-def test_whole_tables_of_workers_are_named_with_what_they_cost() -> None:
-    """Twenty tables of a million rows of 32 elements: 2.38 GiB of zeros that a worker's backward pass writes."""
-    sparse = load("wide-and-deep-servers-2016")
-    (text,) = (one for one in predict(sparse).warnings if "whole tables" in one)
-    assert "dense gradients, 2.38 GiB each" in text
-    # not where all rows are sent anyway, and the strategy says so
-    assert not any("whole tables" in one for one in predict(load("servers-2")).warnings)

@@ -27,6 +27,7 @@ from scaleproof.validator.kernels.products import ProductShapes, predicted_s
 from scaleproof.validator.probe import points as tables
 from scaleproof.validator.probe.gpu import DeviceFacts
 from scaleproof.validator.probe.points import Point
+from tests.validator.verdicts import in_bulk
 
 SHAPES = [(side, side, side) for side in (512, 1024, 2048, 4096, 8192)] + [(8192, 2304, 768), (8192, 768, 3072)]
 
@@ -169,15 +170,17 @@ def test_shares_that_are_fitted_explain_the_times_they_were_fitted_on(shares: tu
 @pytest.mark.parametrize(
     ("capability", "architecture", "generation"),
     [
-        ((7, 0), "", "volta"),
-        ((7, 5), "", "turing"),
-        ((8, 6), "", "ampere-rtx"),
-        ((8, 9), "", "ada"),
         ((9, 0), "", "hopper"),
-        ((10, 0), "", "blackwell"),
-        ((12, 0), "", "blackwell-rtx"),
-        ((9, 0), "gfx90a", "cdna"),
         ((9, 4), "gfx942", "cdna"),
+        *in_bulk(
+            ((7, 0), "", "volta"),
+            ((7, 5), "", "turing"),
+            ((8, 6), "", "ampere-rtx"),
+            ((8, 9), "", "ada"),
+            ((10, 0), "", "blackwell"),
+            ((12, 0), "", "blackwell-rtx"),
+            ((9, 0), "gfx90a", "cdna"),
+        ),
     ],
 )
 def test_a_device_that_does_not_ship_has_the_peaks_that_were_reached(

@@ -45,7 +45,7 @@ def test_message_sizes_equal_predicted_ones(
     for bucket, predicted in zip(layout.buckets, expected, strict=True):
         for server in range(servers):
             part = bucket.parts.get(server, slice(0, 0))
-            assert 4 * (part.stop - part.start) == pytest.approx(predicted.sent_bytes[server], abs=4), "to one element"
+            assert 4 * (part.stop - part.start) == pytest.approx(predicted.pushed_bytes[server], abs=4), "to one element"
 
 
 @pytest.mark.parametrize("limit", [None, "2 KiB"])
