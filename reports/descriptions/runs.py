@@ -48,8 +48,6 @@ _MIN_VARIANCE_SHARE: Final = 0.1
 _SURELY_FITS: Final = 0.995
 # a need of more than this many times the memory is shown without times
 _MOST_NEED: Final = 10
-# minimum peak of a GPU, which no processor core reaches
-_GPU_FLOPS: Final = 1e12
 # scaling efficiency from which an explanation is given, and what is said of a baseline
 _ABOVE: Final = 1.0005
 _BASELINE_NOTES: Final = (", the smallest that fits", ", which does not fit", ", which do not fit")
@@ -173,7 +171,7 @@ def units_per_step(run: Run) -> tuple[int, str]:
 
 def out_of_memory(run: Run) -> str:
     """'Out of memory: 224 of 80.0 GiB per GPU at stage 0 (optimizer states 128 GiB, …); fits with: --set training.zero=3'."""
-    holders_bytes, noun = run.memory_bytes or {}, gpu(run)
+    holders_bytes, noun = run.memory_bytes or {}, run.device_noun
     need = format_need(sum(holders_bytes.values()), run.capacity_bytes or 0.0)
     most = next((stage for stage in run.memory_by_stage if stage.total_bytes == sum(holders_bytes.values())), None)
     place = f" at {most.name}" if most is not None and len(run.memory_by_stage) > 1 else ""
@@ -202,11 +200,6 @@ def _settings(text: str) -> list[str]:
 def _is_plausible(run: Run) -> bool:
     """Whether the needed memory is within reach of the device's, so that times say something."""
     return sum((run.memory_bytes or {}).values()) <= _MOST_NEED * (run.capacity_bytes or math.inf)
-
-
-def gpu(run: Run) -> str:
-    """What a rank of the run is: 'GPU', or 'rank' if it computes on processor cores."""
-    return "GPU" if run.peak_flops is not None and run.peak_flops >= _GPU_FLOPS else "rank"
 
 
 def _origin(run: Run) -> str:
@@ -246,7 +239,7 @@ def _throughput(run: Run) -> Iterator[str]:
     rates = []
     if run.tokens_per_s and run.tokens_per_s_per_rank:
         rates += [f"{format_number(run.tokens_per_s)} tokens/s"]
-        rates += [f"{format_number(run.tokens_per_s_per_rank)} tokens/s/{gpu(run)}"]
+        rates += [f"{format_number(run.tokens_per_s_per_rank)} tokens/s/{run.device_noun}"]
     if run.samples_known:
         rates += [f"{format_number(run.samples_per_s)} samples/s"]
     if rates:
@@ -267,7 +260,7 @@ def _interval(run: Run) -> Iterator[str]:
         low, high = (format_USD(bill["per_step"] * seconds / run.step_time_s) for seconds in (low_s, high_s))
         parts.append(f"{format_range(low, high, '-')} a step")
     # "model" would read as the neural network
-    names = {"model": "simulator", "device": gpu(run)}
+    names = {"model": "simulator", "device": run.device_noun}
     causes = [
         f"{names.get(name, name.replace('.', ' '))} {format_percent(share, 0)}"
         for name, share in run.spread.items()
@@ -297,7 +290,7 @@ def _to_target(run: Run) -> Iterator[str]:
 
 def _utilisation(run: Run) -> Iterator[str]:
     if run.mfu is not None and run.hfu is not None:
-        peak = f"{format_count(run.peak_flops or 0.0)}FLOP/s per {gpu(run)}"
+        peak = f"{format_count(run.peak_flops or 0.0)}FLOP/s per {run.device_noun}"
         yield f"MFU {format_percent(run.mfu)}, HFU {format_percent(run.hfu)} of {peak}"
 
 
@@ -383,7 +376,7 @@ def _efficiency(run: Run) -> Iterator[str]:
         ranks = round(scaling.efficiency * run.compute_ranks / scaling.speed_up)
         note = next((note for note in _BASELINE_NOTES if note in scaling.baseline), "")
         above = "; above 100 % because that baseline uses each less well" if scaling.efficiency > _ABOVE else ""
-        times = f"{scaling.speed_up:.3g}x of {counted(ranks, gpu(run))}{note}{above}"
+        times = f"{scaling.speed_up:.3g}x of {counted(ranks, run.device_noun)}{note}{above}"
         yield share + (" (it is the baseline)" if ranks == run.compute_ranks and not above else f" ({times})")
 
 
@@ -392,7 +385,7 @@ def _memory(run: Run) -> Iterator[str]:
     if run.memory_bytes is None:
         return
     needed = sum(run.memory_bytes.values())
-    need = f"{format_need(needed, run.capacity_bytes) if run.capacity_bytes else format_bytes(needed)} per {gpu(run)}"
+    need = f"{format_need(needed, run.capacity_bytes) if run.capacity_bytes else format_bytes(needed)} per {run.device_noun}"
     # the fullest rank of each kind of device, where they differ
     fullest = {one.capacity_bytes: one for one in sorted(run.memory_by_stage, key=lambda one: one.total_bytes)}
     if None not in fullest and fullest:

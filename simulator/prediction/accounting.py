@@ -48,6 +48,7 @@ def accounted(run: Run, scenario: Scenario) -> Run:
         model_flops=model_flops * run.samples,
         hardware_flops=(model_flops + recomputed_flops) * run.samples,
         peak_flops=_mean_peak_flops(scenario),
+        device_noun=scenario.cluster.device.noun,
         energy_J=None if power_W is None else _by_unit(run, tokens, nodes * pue * power_W),
         cost_USD=None if price_USD_per_s is None else _by_unit(run, tokens, nodes * price_USD_per_s),
     )

@@ -63,7 +63,7 @@ class Run:
     transfers in flight: "exposed" while the rank waits for them, "hidden" while it computes or waits for something else.
     communication: the same by dimension and collective, the most exposed first; only predicted runs know it.
     model_flops: of a step's forward and backward passes over all samples; hardware_flops: including recomputation;
-    peak_flops: FLOP/s of a training rank's device at the training precision.
+    peak_flops: FLOP/s of a training rank's device at the training precision; device_noun: what that device is called.
     scaling: weak and strong scaling, by these words.
     memory_bytes_per_rank: peak of the rank that needs the most of its device's memory; memory_bytes: the same by holder;
     memory_by_stage: of each kind of training rank; capacity_bytes: capacity of a rank; fits: whether it suffices; fit_by:
@@ -110,6 +110,7 @@ class Run:
     model_flops: float | None = None
     hardware_flops: float | None = None
     peak_flops: float | None = None
+    device_noun: str = "rank"
     scaling: Mapping[str, Scaling] = field(default_factory=dict)
     memory_bytes_per_rank: float | None = None
     memory_bytes: Mapping[str, float] | None = None

@@ -150,6 +150,12 @@ class MeasuredOptimizer(Spec):
     per_parameter_s: Seconds = Field(alias="per_parameter")
 
 
+# What a device of a generation that is no GPU is called.
+_NOUNS: Final = {"cpu": "rank", "tpu": "TPU", "trainium": "device", "gaudi": "device"}
+# Minimum peak of a GPU that has no generation; no processor core reaches it.
+_GPU_FLOPS: Final = 1e12
+
+
 class Device(Spec):
     """A device. A layer's time is the measured one if there is one, else that of its kernels, else follows from the peak rate.
 
@@ -193,6 +199,13 @@ class Device(Spec):
     def capacity_bytes(self) -> float:
         """Bytes of memory that programs can allocate."""
         return self.memory_bytes if self.usable_memory_bytes is None else self.usable_memory_bytes
+
+    @property
+    def noun(self) -> str:
+        """What one device is called: 'GPU', 'TPU', 'device', or 'rank' for a processor or its cores."""
+        if self.kernels is not None:
+            return _NOUNS.get(self.kernels.generation, "GPU")
+        return "GPU" if max(self.peak_flops.values()) >= _GPU_FLOPS else "rank"
 
     @model_validator(mode="after")
     def _usable_memory_fits(self) -> Self:

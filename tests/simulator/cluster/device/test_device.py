@@ -11,7 +11,7 @@ from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Matmul, MemoryBound
 from scaleproof.simulator.scenario.load import load
-from scaleproof.simulator.scenario.read import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster, load_device
 from scaleproof.simulator.scenario.schema import Scenario
 
 KERNELS = {"generation": "ampere", "processors": 10, "tile_share": 0.8, "memory_share": 0.8, "launch": "2 us"}
@@ -176,3 +176,11 @@ def test_measured_layers_take_precedence_over_kernels() -> None:
     own = device(kernels=KERNELS, measured_layers=[measured])
     assert own.layer_s(block(LINEAR), 10, "fp32") == pytest.approx((21e-3, 21e-3))
     assert own.layer_s(Layer("a", "another", (LINEAR,), (1,), 1), 10, "fp32") != pytest.approx((21e-3, 21e-3))
+
+
+@pytest.mark.parametrize(
+    ("name", "noun"),
+    [("h100-80gb-sxm", "GPU"), ("m4-max", "GPU"), ("tpu-v5p", "TPU"), ("gaudi-3", "device"), ("cpu-32core", "rank")],
+)
+def test_devices_are_called_what_they_are(name: str, noun: str) -> None:
+    assert load_device(name).noun == noun
