@@ -125,11 +125,11 @@ def finding(run: Run) -> str:
 
 def speed(run: Run) -> str:
     """'llama: 308k tokens/s on 256 GPUs (261–364k)', of a measured run without an interval."""
-    gpus = counted(run.compute_ranks, "GPU")
+    gpus = counted(run.compute_ranks, run.device_noun)
     if run.host_problem:
         return f"{run.scenario}: out of host memory on {gpus}, {run.host_problem}"
     if run.fits is False and run.memory_bytes_per_rank and run.capacity_bytes:
-        memory = f"{format_bytes(run.memory_bytes_per_rank)} of {format_bytes(run.capacity_bytes)} per GPU"
+        memory = f"{format_bytes(run.memory_bytes_per_rank)} of {format_bytes(run.capacity_bytes)} per {run.device_noun}"
         note = f" ({run.fit_by_note})" if run.fit_by_note else ""
         fits = f"; fits with {run.fit_by.replace(' ', ' and ')}{note}" if run.fit_by else ""
         return f"{run.scenario}: out of memory on {gpus}, {memory}{fits}"
@@ -147,14 +147,14 @@ def figures(run: Run) -> Iterator[tuple[str, str]]:
     over = ", if memory sufficed" if run.fits is False else ""
     batch = f", batch {run.samples:,}" if run.samples_known else ""
     yield format_time_s(run.step_time_s), f"step time{batch}{over}"
-    each = " per GPU" if run.compute_ranks > 1 else ""
+    each = f" per {run.device_noun}" if run.compute_ranks > 1 else ""
     if unit != "steps":
         yield format_short(per_step / run.step_time_s / run.compute_ranks), f"{unit}/s{each}"
     if run.mfu is not None:
         yield format_percent(run.mfu), "MFU"
     if run.memory_bytes_per_rank:
         of = f" of {format_bytes(run.capacity_bytes)}" if run.capacity_bytes else ""
-        yield format_bytes(run.memory_bytes_per_rank), f"memory per GPU{of}"
+        yield format_bytes(run.memory_bytes_per_rank), f"memory per {run.device_noun}{of}"
     bill = run.cost_USD or {}
     if f"per_million_{unit}" in bill:
         yield format_USD(bill[f"per_million_{unit}"]), f"per million {unit}"

@@ -35,7 +35,7 @@ def test_headline_gives_the_median_and_the_largest_error(eight: Path) -> None:
 
 def test_headline_without_a_comparison() -> None:
     case = replace(_case(0.0), measured=None)
-    assert result_sentences.headline(Results((case,))) == "a: 320 samples/s on 2 GPUs; compute-bound"
+    assert result_sentences.headline(Results((case,))) == "a: 320 samples/s on 2 ranks; compute-bound"
     assert "none of them both predicted and measured" in result_sentences.headline(Results((case, case)))
     assert "Nothing to show" in result_sentences.headline(Results())
 

@@ -49,7 +49,7 @@ def breakdown(bars: Sequence[Bar]) -> Chart | None:
     marks = _stacked(rows, parts, _cause_colours(), hover_text)
     x = ChartAxis(f"step time, {unit}", limits=(0.0, max(sum(part.values()) for part in parts) * 1.04 or 1.0))
     view = View(x, _row_axis(bars, rows), tuple(marks), _breakdown_finding([bar.run for bar in bars]))
-    caption = "Mean step time per GPU, by cause."
+    caption = "Mean step time per rank, by cause."
     return Chart("breakdown", "Time per step by cause", (view,), caption, height_px=_height_px(rows))
 
 
@@ -109,7 +109,7 @@ def memory(bars: Sequence[Bar]) -> Chart | None:
     x = ChartAxis("memory of the fullest rank, GiB", limits=(0.0, max(ends) * 1.04))
     view = View(x, _row_axis(bars, rows), tuple(marks), _memory_finding([bar.run for bar in bars]))
     caption = "Peak memory of the fullest rank, by use. Line: capacity."
-    return Chart("memory", "Memory per GPU against capacity", (view,), caption, height_px=_height_px(rows))
+    return Chart("memory", "Memory per rank against capacity", (view,), caption, height_px=_height_px(rows))
 
 
 def _memory_finding(runs: Sequence[Run]) -> str:
@@ -120,11 +120,11 @@ def _memory_finding(runs: Sequence[Run]) -> str:
         return ""
     over = sum(size > capacity for size, capacity in sizes if size and capacity)
     if over and len(sizes) == 1:
-        return "The run needs more memory than a GPU has"
+        return "The run needs more memory than a rank has"
     if over:
-        return f"{over} of {len(sizes)} runs need more memory than a GPU has"
+        return f"{over} of {len(sizes)} runs need more memory than a rank has"
     fullest = max(size / capacity for size, capacity in sizes if size and capacity)
-    return f"The fullest GPU uses {percent(fullest)} of its memory"
+    return f"The fullest rank uses {percent(fullest)} of its memory"
 
 
 def _stacked(

@@ -36,9 +36,9 @@ def test_a_capture_is_predicted_and_shown_as_a_page(
     }
 
 
-def test_overrides_are_of_files_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_overrides_are_of_scenarios_and_captures_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scaleproof.main(["report", str(tmp_path), "--set", "cluster=dgx-a100"]) == 2
-    assert "--set is for scenario files and captures" in capsys.readouterr().err
+    assert "--set is for scenarios and captures" in capsys.readouterr().err
 
 
 def test_the_curve_is_the_sum_of_what_is_live(tmp_path: Path) -> None:

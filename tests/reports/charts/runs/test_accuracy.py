@@ -108,7 +108,7 @@ def test_memory_is_drawn_against_the_capacity_of_a_rank() -> None:
     colours = [mark.colour for mark in chart.views[0].marks if isinstance(mark, Boxes)]
     assert colours == [MEMORY_COLOURS["gradients"], MEMORY_COLOURS["activations"], GREY]
     assert sum(widths.values()) == 45
-    assert chart.views[0].finding == "The run needs more memory than a GPU has"
+    assert chart.views[0].finding == "The run needs more memory than a rank has"
 
 
 def test_importing_pages_does_not_import_matplotlib() -> None:
