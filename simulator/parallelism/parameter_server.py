@@ -213,25 +213,23 @@ def sent_tables(layers: Sequence[Layer], sparse: Sparse | None) -> list[RowTable
 def with_pulled_rows(layers: Sequence[Layer], sparse: Sparse | None, samples: float) -> list[Layer]:
     """The layers as workers have them: of tables of which rows are sent, the rows that the samples of a step touch. samples: of
     one worker."""
-    result = []
-    for number, whole in enumerate(layers):
-        layer, tables, tensors = whole, sent_rows(layers, number, sparse), list(whole.tensors)
-        rows = [touched_rows(table, sparse, samples) for table in tables]
-        for table, pulled in zip(tables, rows, strict=True):
-            tensors[table.tensor] = round(pulled * table.looked.width)
-        operators = [
-            replace(operator, parts=tuple(part._replace(pulled=own) for part, own in zip(operator.parts, rows, strict=True)))
-            if isinstance(operator, Lookup)
-            else operator
-            for operator in layer.operators
-        ]
-        if tables:
-            signature = f"{layer.signature}, {sum(tensors)} elements pulled"
-            layer = replace(
-                layer, signature=signature, operators=tuple(operators), tensors=tuple(tensors), row_tables=tuple(tables)
-            )
-        result.append(layer)
-    return result
+    return [_with_pulled_rows(layer, sent_rows(layers, number, sparse), sparse, samples) for number, layer in enumerate(layers)]
+
+
+def _with_pulled_rows(layer: Layer, tables: Sequence[RowTable], sparse: Sparse | None, samples: float) -> Layer:
+    if not tables:
+        return layer
+    tensors, rows = list(layer.tensors), [touched_rows(table, sparse, samples) for table in tables]
+    for table, pulled in zip(tables, rows, strict=True):
+        tensors[table.tensor] = round(pulled * table.looked.width)
+    operators = [
+        replace(operator, parts=tuple(part._replace(pulled=own) for part, own in zip(operator.parts, rows, strict=True)))
+        if isinstance(operator, Lookup)
+        else operator
+        for operator in layer.operators
+    ]
+    signature = f"{layer.signature}, {sum(tensors)} elements pulled"
+    return replace(layer, signature=signature, operators=tuple(operators), tensors=tuple(tensors), row_tables=tuple(tables))
 
 
 def touched_rows(table: RowTable, sparse: Sparse | None, samples: float, workers: int = 1) -> float:

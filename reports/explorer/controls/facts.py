@@ -17,7 +17,8 @@ _USUAL: Final[tuple[Precision, ...]] = ("bf16", "fp16", "tf32", "fp32", "fp64")
 _TRANSFORMERS: Final = ("vision_language", "gpt", "llama", "bert", "t5")
 # of these, those whose attention is one kernel unless the file says otherwise, as that of recorded models is
 _DECODERS: Final = ("gpt", "llama", "vision_language")
-_RECORDED: Final = "recorded"
+# Models that have attention in one kernel unless they say otherwise, and cannot be divided by tensor parallelism.
+_UNDIVIDED: Final = ("recorded", "hstu")
 # that every other model has
 _FEW_BLOCKS: Final = 4
 
@@ -40,14 +41,15 @@ class ClusterFacts(NamedTuple):
 
 
 class ModelFacts(NamedTuple):
-    """Facts about a shipped model. heads: None if tensor parallelism is not possible. sequences: tokens read and written.
-    experts: whether it has experts; scores: whether attention stores its scores; flash: whether attention is one kernel.
-    blocks: number of layers that stages can be cut between.
+    """Facts about a shipped model. heads: None if tensor parallelism is not possible; key_heads: of keys and values. sequences:
+    tokens read and written. experts: whether it has experts; scores: whether attention stores its scores; flash: whether
+    attention is one kernel. blocks: number of layers that stages can be cut between.
     """
 
     name: str
     description: str
     heads: int | None
+    key_heads: int
     sequences: tuple[int, ...]
     experts: bool
     scores: bool
@@ -56,7 +58,7 @@ class ModelFacts(NamedTuple):
 
     def divides(self, ranks: int, sequences_too: bool) -> bool:
         """Whether N ranks can share its layers."""
-        if ranks == 1 or self.heads is None:
+        if ranks == 1 or self.heads is None or max(ranks, self.key_heads) % min(ranks, self.key_heads):
             return ranks == 1
         return not any(number % ranks for number in (self.heads, *(self.sequences if sequences_too else ())))
 
@@ -77,10 +79,11 @@ def models() -> Mapping[str, ModelFacts]:
         usual = {"target_sequence": T5.model_fields["target_sequence"].default} if data["kind"] == "t5" else {}
         sequences = tuple((usual | data)[field] for field in ("sequence", "target_sequence") if field in usual | data)
         scores = heads is not None and data.get("flash") is False
-        has_attention = heads is not None or data["kind"] == _RECORDED
-        flash = has_attention and bool(data.get("flash", data["kind"] in (*_DECODERS, _RECORDED)))
+        has_attention = heads is not None or data["kind"] in _UNDIVIDED
+        flash = has_attention and bool(data.get("flash", data["kind"] in (*_DECODERS, *_UNDIVIDED)))
         experts = bool(data.get("experts"))
-        found[name] = ModelFacts(name, _said(data), heads, sequences, experts, scores, flash, data.get("layers", _FEW_BLOCKS))
+        blocks, key_heads = data.get("layers", _FEW_BLOCKS), data.get("key_heads") or heads or 1
+        found[name] = ModelFacts(name, _said(data), heads, key_heads, sequences, experts, scores, flash, blocks)
     return found
 
 

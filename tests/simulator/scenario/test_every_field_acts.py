@@ -88,10 +88,10 @@ AT: Final[Mapping[str, str | tuple[str, Any] | tuple[str, Any, Mapping[str, Any]
     "Kernels.exponential_gain": "b200-ideal",
     "SerialCosts.relu": "serial-relu",
     **dict.fromkeys(
-        (f"SerialCosts.{name}" for name in ("convolution", "convolution_calls", "convolution_flops", "group_norm", "silu")),
+        (f"SerialCosts.{name}" for name in ("convolution", "convolution_calls", "convolution_products", "group_norm", "silu")),
         "serial-images",
     ),
-    "SerialCosts.grouped_flops": "serial-groups",
+    "SerialCosts.grouped_products": "serial-groups",
     **dict.fromkeys((f"SerialCosts.{name}" for name in ("lookup", "lookup_row", "row_update", "pairs")), "serial-clicks"),
     "AttentionRates.*": "attention",
     "AttentionRates.slowdowns": "attention-wide",

@@ -171,6 +171,7 @@ def test_real_compute_is_lengthened_by_the_slowdown(fake_time: FakeTime) -> None
     assert fake_time.now_s == pytest.approx(0.1)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("strategy", [RING | {"overlap": False}, *in_bulk(PIPELINE)])
 def test_a_straggler_that_computes_is_slower_than_its_peers(strategy: dict[str, Any]) -> None:
     model = {"kind": "mlp", "layers": 4, "inputs": 512, "hidden": 512, "outputs": 512}

@@ -139,7 +139,7 @@ def useful_cores(points: Sequence[Point]) -> float | None:
 
 _RATES: Final = (cpu_core.FLOPS, cpu_core.FLASH_FORWARD_FLOPS, cpu_core.FLASH_BACKWARD_FLOPS)
 # FLOPs of convolutions by their field, relative to those of products.
-_CONVOLUTIONS: Final = {"convolution_flops": cpu_core.CONVOLUTION_FLOPS, "grouped_flops": cpu_core.GROUPED_FLOPS}
+_CONVOLUTIONS: Final = {"convolution_products": cpu_core.CONVOLUTION_FLOPS, "grouped_products": cpu_core.GROUPED_FLOPS}
 _WORK: Final = (*cpu_core.EVERY_CALL, *_RATES, *_CONVOLUTIONS.values(), *cpu_core.KINDS)
 
 

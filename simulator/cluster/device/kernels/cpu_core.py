@@ -81,7 +81,8 @@ class SerialCosts(Spec):
 
     backward_calls: launch times per product of the backward pass, including autograd's work; a product of the forward pass has
     one. memory_calls, memory_backward_calls: launch times per operator that is not a product. attention_calls: additional
-    launch times per attention, which splits and joins heads. packed: times that factors of a product are packed. The others:
+    launch times per attention, which splits and joins heads. packed: times that factors of a product are packed.
+    convolution_products, grouped_products: time per FLOP of convolutions, dense and grouped, over that of products. The others:
     time of operators of that kind over the memory's time for their bytes; rms_norm is that of `norm`, rms_norm_backward that of
     `rms_norm`, rotary and gated are that of `other` if absent.
     """
@@ -89,8 +90,8 @@ class SerialCosts(Spec):
     backward_calls: float = Field(1.0, ge=0)
     attention_calls: float = Field(0.0, ge=0)
     convolution_calls: float = Field(0.0, ge=0)
-    convolution_flops: float = Field(1.0, ge=0)
-    grouped_flops: float = Field(1.0, ge=0)
+    convolution_products: float = Field(1.0, ge=0)
+    grouped_products: float = Field(1.0, ge=0)
     memory_calls: float = Field(1.0, ge=0)
     memory_backward_calls: float = Field(1.0, ge=0)
     product: float = Field(1.0, ge=0)
@@ -126,8 +127,8 @@ class SerialCosts(Spec):
             ATTENTION_CALLS: launch_s * self.attention_calls,
             CONVOLUTION_CALLS: launch_s * self.convolution_calls,
             FLOPS: 1 / flops,
-            CONVOLUTION_FLOPS: self.convolution_flops / flops,
-            GROUPED_FLOPS: self.grouped_flops / flops,
+            CONVOLUTION_FLOPS: self.convolution_products / flops,
+            GROUPED_FLOPS: self.grouped_products / flops,
             FLASH_FORWARD_FLOPS: 1 / flash_forward_flops,
             FLASH_BACKWARD_FLOPS: 1 / flash_backward_flops,
             **{kind: element_s * self._times(kind) for kind in KINDS},

@@ -126,3 +126,8 @@ def test_plans_have_enough_servers_for_the_tables() -> None:
     assert all(memory(choice.scenario).fits for choice in found.best)
     with pytest.raises(InputError, match=r"nothing fits; strategy.servers=.*of a node's memory, which has 256 GiB"):
         plan(scenario(10**9, 1000), 4, servers=4, strategies=("parameter_server",))
+
+
+def test_workers_have_whole_tables_where_servers_send_no_rows() -> None:
+    (worker,) = memory(scenario(strategy={"sparse": None})).ranks
+    assert worker.holders_bytes["parameters"] == pytest.approx(4 * (_ROWS * _DIM + _DENSE))
