@@ -217,7 +217,7 @@ def _combine(work: Work, operator: Combination, samples: float, backward: bool) 
     """Adds the work of an interaction of all pairs."""
     calls = MEMORY_BACKWARD_CALLS if backward else MEMORY_CALLS
     flops = operator.backward_flops if backward else operator.forward_flops
-    moved = (operator.backward_read + operator.backward_written) if backward else operator.read + operator.written
+    moved = operator.backward_moved if backward else operator.read + operator.written
     work.update({calls: _PAIRS_CALLS, FLOPS: flops * samples, "pairs": moved * samples})
 
 
